@@ -1,0 +1,223 @@
+//! Finds `libhsa-runtime64` on this machine and loads it.
+
+use crate::table::{MissingSymbol, Table};
+use core::ffi::{CStr, c_void};
+use core::fmt;
+use core::ptr::NonNull;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What the dynamic linker calls the runtime.
+pub const FILE_NAME: &str = "libhsa-runtime64.so.1";
+
+/// The environment variable that names the library to load, and nothing else is then tried.
+pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
+
+/// The environment variable that names ROCm's folder.
+pub const ROCM_VARIABLE: &str = "ROCM_PATH";
+
+/// Which files to try, in which order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    candidates: Vec<PathBuf>,
+}
+
+impl Search {
+    /// The usual places: what `HSA_VMM_RUNTIME` names and only that; or else the `lib` folder of
+    /// `ROCM_PATH`, the linker's own search, `build_folder` (where ROCm was when this was built)
+    /// and `/opt/rocm/lib`.
+    #[must_use]
+    pub fn usual(build_folder: Option<&Path>) -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        Self::from(variable(RUNTIME_VARIABLE), variable(ROCM_VARIABLE), build_folder)
+    }
+
+    /// This file and no other.
+    #[must_use]
+    pub fn only(path: impl Into<PathBuf>) -> Self {
+        Self { candidates: vec![path.into()] }
+    }
+
+    /// The files to try, in order. A bare name is searched by the dynamic linker.
+    #[must_use]
+    pub fn candidates(&self) -> &[PathBuf] {
+        &self.candidates
+    }
+
+    fn from(runtime: Option<OsString>, rocm: Option<OsString>, build: Option<&Path>) -> Self {
+        if let Some(path) = runtime {
+            return Self::only(path);
+        }
+        let mut candidates = Vec::new();
+        if let Some(rocm) = rocm {
+            candidates.push(Path::new(&rocm).join("lib").join(FILE_NAME));
+        }
+        candidates.push(PathBuf::from(FILE_NAME));
+        candidates.push(PathBuf::from("libhsa-runtime64.so"));
+        candidates.extend(build.map(|folder| folder.join(FILE_NAME)));
+        candidates.push(Path::new("/opt/rocm/lib").join(FILE_NAME));
+        let mut seen = Vec::new();
+        candidates.retain(|path| !seen.contains(path) && (seen.push(path.clone()), true).1);
+        Self { candidates }
+    }
+}
+
+/// One file that was tried and why it did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The file, or a bare name that the dynamic linker searched.
+    pub path: PathBuf,
+    /// What the linker said, or which function is missing.
+    pub reason: String,
+}
+
+/// No runtime could be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct LoadError {
+    /// Everything that was tried, in order.
+    pub attempts: Vec<Attempt>,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no {FILE_NAME} could be loaded; tried:")?;
+        for Attempt { path, reason } in &self.attempts {
+            write!(f, "\n  {}: {reason}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// A loaded runtime: its functions, and the file they come from.
+///
+/// The library stays loaded until the process ends (`RTLD_NODELETE`): AMD's runtime leaves
+/// threads behind that would otherwise run in unmapped code. It is not started; that is
+/// `hsa_init`'s work.
+#[derive(Debug)]
+pub struct Library {
+    table: Table,
+    path: PathBuf,
+    // Dropped last, and only to balance the count: see above.
+    _library: libloading::os::unix::Library,
+}
+
+impl Library {
+    /// Loads the first library of `search` that has all required functions.
+    ///
+    /// # Errors
+    /// [`LoadError`] lists each file tried and why it failed.
+    ///
+    /// # Safety
+    /// Loading runs the library's initialisers and trusts its functions to have the types of
+    /// the HSA ABI. The files of `search` must be HSA runtimes.
+    pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
+        let mut attempts = Vec::new();
+        for path in search.candidates() {
+            // SAFETY: the caller vouches for the file.
+            match unsafe { Self::open(path) } {
+                Ok(library) => return Ok(library),
+                Err(reason) => attempts.push(Attempt { path: path.clone(), reason }),
+            }
+        }
+        Err(LoadError { attempts })
+    }
+
+    /// The functions.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The file that was really loaded, as far as the dynamic linker tells.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    unsafe fn open(path: &Path) -> Result<Self, String> {
+        // NODELETE is not among libloading's names; local, so that two runtimes can be loaded
+        // side by side.
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+        // SAFETY: the caller of `load` vouches for the file.
+        let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
+            .map_err(|error| reason(&error))?;
+        let mut resolve = |name: &CStr| {
+            // SAFETY: only the address is taken; `Table::load` gives it its type.
+            let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
+            NonNull::new(symbol.as_raw_ptr())
+        };
+        // SAFETY: the addresses come from an HSA runtime (the caller says), under those names,
+        // and stay valid because the library is never unloaded.
+        let table = unsafe { Table::load(&mut resolve) }
+            .map_err(|MissingSymbol(name)| format!("it does not export `{name}`"))?;
+        let path = origin(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
+        Ok(Self { table, path, _library: library })
+    }
+}
+
+/// The linker's own words where there are any.
+fn reason(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
+/// The file that holds `address`.
+fn origin(address: *const c_void) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `info` is writable and of the right type; any address may be asked about.
+    if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: all zeroes are a valid Dl_info, and dladdr filled it.
+    let info = unsafe { info.assume_init() };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr answers a string that lives as long as the library, which is never unloaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(search: &Search) -> Vec<&str> {
+        search.candidates().iter().filter_map(|path| path.to_str()).collect()
+    }
+
+    #[test]
+    fn the_variable_excludes_everything_else() {
+        let search = Search::from(Some("/x/lib.so".into()), Some("/rocm".into()), None);
+        assert_eq!(paths(&search), ["/x/lib.so"]);
+    }
+
+    #[test]
+    fn rocm_path_comes_before_the_linker_and_the_build_folder_after() {
+        let search = Search::from(None, Some("/rocm".into()), Some(Path::new("/built")));
+        assert_eq!(
+            paths(&search),
+            [
+                "/rocm/lib/libhsa-runtime64.so.1",
+                "libhsa-runtime64.so.1",
+                "libhsa-runtime64.so",
+                "/built/libhsa-runtime64.so.1",
+                "/opt/rocm/lib/libhsa-runtime64.so.1",
+            ]
+        );
+    }
+
+    #[test]
+    fn no_file_is_tried_twice() {
+        let folder = Path::new("/opt/rocm/lib");
+        let search = Search::from(None, Some("/opt/rocm".into()), Some(folder));
+        assert_eq!(
+            paths(&search).iter().filter(|path| path.starts_with("/opt")).count(),
+            1,
+            "{search:?}"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! Every function of the ABI, once: from this list come the struct of pointers, the loader, what
+//! is required, and the name that logs and errors use.
+
+use crate::bindings::*;
+use core::ffi::{CStr, c_void};
+use core::mem::{size_of, transmute_copy};
+use core::ptr::NonNull;
+
+/// A function's name and whether its group is of use without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// The C name, as it is looked up and as it appears in logs.
+    pub name: &'static str,
+    /// Whether the group cannot be loaded without it.
+    pub required: bool,
+}
+
+/// A required function that the library does not export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the library does not export `{0}`")]
+pub struct MissingSymbol(pub &'static str);
+
+/// Where symbols come from: the name goes in, the address or nothing comes out.
+pub type Resolver<'a> = dyn FnMut(&CStr) -> Option<NonNull<c_void>> + 'a;
+
+/// Takes bindgen's `Option` off a function pointer's type.
+pub trait Pointer {
+    /// The function pointer itself.
+    type Function: Copy;
+}
+impl<F: Copy> Pointer for Option<F> {
+    type Function = F;
+}
+/// A function that is there: bindgen's type without its `Option`.
+pub type Required<F> = <F as Pointer>::Function;
+
+macro_rules! functions {
+    (
+        $(#[$meta:meta])* $group:ident:
+        required { $($(#[$rmeta:meta])* $required:ident: $rtype:ident,)* }
+        optional { $($(#[$ometa:meta])* $optional:ident: $otype:ident,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $group {
+            $($(#[$rmeta])* pub $required: Required<$rtype>,)*
+            $($(#[$ometa])* pub $optional: $otype,)*
+        }
+
+        impl $group {
+            /// Every function of the group, in the order of the fields.
+            pub const SYMBOLS: &'static [Symbol] = &[
+                $(Symbol { name: stringify!($required), required: true },)*
+                $(Symbol { name: stringify!($optional), required: false },)*
+            ];
+
+            /// Looks up every function of the group.
+            ///
+            /// # Errors
+            /// [`MissingSymbol`] names the first required function that is not there.
+            ///
+            /// # Safety
+            /// What `resolve` answers for a name must be the address of the C function of that
+            /// name and of the type that `include/hsa_abi.h` declares, valid for as long as the
+            /// table is used.
+            pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
+                Ok(Self {
+                    $($required: {
+                        let name = concat!(stringify!($required), "\0");
+                        let found = look_up(resolve, name)
+                            .ok_or(MissingSymbol(stringify!($required)))?;
+                        // SAFETY: the caller vouches for address and type.
+                        unsafe { function(found) }
+                    },)*
+                    $($optional: {
+                        let name = concat!(stringify!($optional), "\0");
+                        // SAFETY: the caller vouches for address and type.
+                        look_up(resolve, name).map(|found| unsafe { function(found) })
+                    },)*
+                })
+            }
+
+            /// Whether each optional function is there.
+            pub fn optional(&self) -> impl Iterator<Item = (&'static str, bool)> {
+                [$((stringify!($optional), self.$optional.is_some()),)*].into_iter()
+            }
+        }
+    };
+}
+
+fn look_up(resolve: &mut Resolver<'_>, name: &'static str) -> Option<NonNull<c_void>> {
+    CStr::from_bytes_with_nul(name.as_bytes()).ok().and_then(resolve)
+}
+
+/// Reads a symbol's address as a function pointer.
+///
+/// # Safety
+/// `address` must be that of a function of type `F`, and `F` a function pointer.
+unsafe fn function<F: Copy>(address: NonNull<c_void>) -> F {
+    const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>()) };
+    // SAFETY: same size (asserted), and the caller says that it is a function of this type.
+    unsafe { transmute_copy(&address) }
+}
+
+functions! {
+    /// The runtime, its agents and pools, copies, and everything else but virtual memory.
+    Core:
+    required {
+        /// Text of a status.
+        hsa_status_string: hsa_status_string_fn,
+        /// Starts the runtime, or counts one more user of it.
+        hsa_init: hsa_init_fn,
+        /// Counts one user less; the last one stops the runtime.
+        hsa_shut_down: hsa_shut_down_fn,
+        /// Asks for something about the runtime.
+        hsa_system_get_info: hsa_system_get_info_fn,
+        /// Calls back for each agent.
+        hsa_iterate_agents: hsa_iterate_agents_fn,
+        /// Asks for something about an agent.
+        hsa_agent_get_info: hsa_agent_get_info_fn,
+        /// Calls back for each memory pool of an agent.
+        hsa_amd_agent_iterate_memory_pools: hsa_amd_agent_iterate_memory_pools_fn,
+        /// Asks for something about a pool.
+        hsa_amd_memory_pool_get_info: hsa_amd_memory_pool_get_info_fn,
+    }
+    optional {
+        /// Asks how an agent reaches a pool.
+        hsa_amd_agent_memory_pool_get_info: hsa_amd_agent_memory_pool_get_info_fn,
+        /// Calls back for each instruction set of an agent.
+        hsa_agent_iterate_isas: hsa_agent_iterate_isas_fn,
+        /// Asks for something about an instruction set.
+        hsa_isa_get_info_alt: hsa_isa_get_info_alt_fn,
+        /// Allocates from a pool.
+        hsa_amd_memory_pool_allocate: hsa_amd_memory_pool_allocate_fn,
+        /// Frees what came from a pool.
+        hsa_amd_memory_pool_free: hsa_amd_memory_pool_free_fn,
+        /// Lets agents reach an allocation.
+        hsa_amd_agents_allow_access: hsa_amd_agents_allow_access_fn,
+        /// Copies and waits.
+        hsa_memory_copy: hsa_memory_copy_fn,
+        /// Fills with a 32-bit value and waits.
+        hsa_amd_memory_fill: hsa_amd_memory_fill_fn,
+        /// Copies in the background.
+        hsa_amd_memory_async_copy: hsa_amd_memory_async_copy_fn,
+        /// Makes a signal.
+        hsa_signal_create: hsa_signal_create_fn,
+        /// Destroys a signal.
+        hsa_signal_destroy: hsa_signal_destroy_fn,
+        /// Reads a signal.
+        hsa_signal_load_scacquire: hsa_signal_load_scacquire_fn,
+        /// Sets a signal.
+        hsa_signal_store_screlease: hsa_signal_store_screlease_fn,
+        /// Waits for a signal.
+        hsa_signal_wait_scacquire: hsa_signal_wait_scacquire_fn,
+        /// Pins host memory for agents.
+        hsa_amd_memory_lock: hsa_amd_memory_lock_fn,
+        /// Unpins host memory.
+        hsa_amd_memory_unlock: hsa_amd_memory_unlock_fn,
+        /// Says what an address is.
+        hsa_amd_pointer_info: hsa_amd_pointer_info_fn,
+        /// Makes an IPC handle of an allocation.
+        hsa_amd_ipc_memory_create: hsa_amd_ipc_memory_create_fn,
+        /// Maps another process's allocation.
+        hsa_amd_ipc_memory_attach: hsa_amd_ipc_memory_attach_fn,
+        /// Undoes an attach.
+        hsa_amd_ipc_memory_detach: hsa_amd_ipc_memory_detach_fn,
+        /// Exports an allocation as a dma-buf.
+        hsa_amd_portable_export_dmabuf: hsa_amd_portable_export_dmabuf_fn,
+        /// The same with flags (extension 1.9).
+        hsa_amd_portable_export_dmabuf_v2: hsa_amd_portable_export_dmabuf_v2_fn,
+        /// Closes such a dma-buf.
+        hsa_amd_portable_close_dmabuf: hsa_amd_portable_close_dmabuf_fn,
+        /// Asks to be told of memory faults and the like.
+        hsa_amd_register_system_event_handler: hsa_amd_register_system_event_handler_fn,
+        /// Sets attributes of shared virtual memory.
+        hsa_amd_svm_attributes_set: hsa_amd_svm_attributes_set_fn,
+        /// Reads attributes of shared virtual memory.
+        hsa_amd_svm_attributes_get: hsa_amd_svm_attributes_get_fn,
+    }
+}
+
+functions! {
+    /// Virtual-memory management: ROCm 6.0 (extension 1.4) and later.
+    Vmem:
+    required {
+        /// Reserves a range of addresses.
+        hsa_amd_vmem_address_reserve: hsa_amd_vmem_address_reserve_fn,
+        /// Gives a range of addresses back.
+        hsa_amd_vmem_address_free: hsa_amd_vmem_address_free_fn,
+        /// Allocates physical memory.
+        hsa_amd_vmem_handle_create: hsa_amd_vmem_handle_create_fn,
+        /// Drops one reference to physical memory.
+        hsa_amd_vmem_handle_release: hsa_amd_vmem_handle_release_fn,
+        /// Puts physical memory at an address.
+        hsa_amd_vmem_map: hsa_amd_vmem_map_fn,
+        /// Takes it away again.
+        hsa_amd_vmem_unmap: hsa_amd_vmem_unmap_fn,
+        /// Says which agents may do what.
+        hsa_amd_vmem_set_access: hsa_amd_vmem_set_access_fn,
+        /// Asks what an agent may do.
+        hsa_amd_vmem_get_access: hsa_amd_vmem_get_access_fn,
+        /// Makes a file descriptor of physical memory.
+        hsa_amd_vmem_export_shareable_handle: hsa_amd_vmem_export_shareable_handle_fn,
+        /// Makes a handle of such a file descriptor.
+        hsa_amd_vmem_import_shareable_handle: hsa_amd_vmem_import_shareable_handle_fn,
+        /// Takes one more reference to what is mapped at an address.
+        hsa_amd_vmem_retain_alloc_handle: hsa_amd_vmem_retain_alloc_handle_fn,
+        /// Says from which pool a handle came.
+        hsa_amd_vmem_get_alloc_properties_from_handle:
+            hsa_amd_vmem_get_alloc_properties_from_handle_fn,
+    }
+    optional {
+        /// Reserves with an alignment (ROCm 6.2, extension 1.6).
+        hsa_amd_vmem_address_reserve_align: hsa_amd_vmem_address_reserve_align_fn,
+        /// Makes a handle for another machine of the fabric (ROCm 7.14).
+        hsa_amd_vmem_export_fabric_handle: hsa_amd_vmem_export_fabric_handle_fn,
+        /// Opens such a handle (ROCm 7.14).
+        hsa_amd_vmem_import_fabric_handle: hsa_amd_vmem_import_fabric_handle_fn,
+    }
+}
+
+/// All functions of one runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// The runtime itself.
+    pub core: Core,
+    /// Virtual-memory management, or the function for want of which there is none.
+    pub vmem: Result<Vmem, MissingSymbol>,
+}
+
+impl Table {
+    /// Looks up every function.
+    ///
+    /// # Errors
+    /// [`MissingSymbol`] if a required function of [`Core`] is not there. Virtual memory that
+    /// is missing is no error here; it is in [`Table::vmem`].
+    ///
+    /// # Safety
+    /// As for [`Core::load`].
+    pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
+        // SAFETY: the caller vouches for what `resolve` answers.
+        let core = unsafe { Core::load(resolve)? };
+        // SAFETY: as above.
+        let vmem = unsafe { Vmem::load(resolve) };
+        Ok(Self { core, vmem })
+    }
+}
