@@ -8,7 +8,14 @@
 //! The same [`Table`] is what the software runtime `hsa-sim` hands out, so that everything above
 //! this line is one code for both.
 
-#[allow(non_camel_case_types, non_upper_case_globals, missing_docs, clippy::all)]
+// Names and shapes are C's.
+#[allow(
+    non_camel_case_types,
+    non_snake_case,
+    missing_debug_implementations,
+    missing_docs,
+    clippy::all
+)]
 pub mod bindings {
     //! C types and constants (generated; see `include/hsa_abi.h` for the documentation).
     #[cfg(not(feature = "bindgen"))]
