@@ -1,0 +1,103 @@
+//! The checked-in bindings belong to the checked-in header, and both to the table.
+
+mod claims;
+mod compiler;
+mod header;
+mod verdict;
+
+use claims::BINDINGS;
+use header::Header;
+use hsa_sys::{Core, Vmem};
+use std::collections::BTreeSet;
+use std::path::Path;
+use verdict::Verdict;
+
+/// How the checked-in file is made anew.
+const BLESS: &str = "HSA_SYS_BLESS=1 cargo test -p hsa-sys --features bindgen --test bindings";
+
+/// One way: what the bindings say is so in the header, by a C compiler's word.
+#[test]
+fn the_header_says_what_the_bindings_say() {
+    let claims = claims::read_all(BINDINGS, |name| format!("__typeof__((({name}_fn)0))"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let verdicts = verdict::judge(&["hsa_abi.h"], &[&folder], &claims);
+    let wrong: Vec<_> = claims
+        .iter()
+        .zip(verdicts)
+        .filter(|(_, verdict)| *verdict != Verdict::Agrees)
+        .map(|(claim, verdict)| format!("{} {} ({verdict:?})", claim.subject, claim.what))
+        .collect();
+    assert!(wrong.is_empty(), "not so in the header:\n{}\nTo update: {BLESS}", wrong.join("\n"));
+}
+
+/// The other way: nothing of the header is left out.
+#[test]
+fn the_bindings_have_all_that_the_header_has() {
+    let header = Header::read();
+    let claims = claims::read_all(BINDINGS, str::to_owned);
+    let claimed: BTreeSet<_> = claims.iter().map(|claim| &*claim.subject).collect();
+    let wanted = header.constants.iter().map(|(name, _)| name);
+    let wanted = wanted.chain(&header.types).chain(&header.fields).chain(&header.functions);
+    let missing: Vec<_> = wanted.filter(|name| !claimed.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "not in the bindings: {missing:?}\nTo update: {BLESS}");
+    assert!(header.constants.len() > 100 && header.functions.len() > 40, "misread: {header:?}");
+}
+
+/// The same values, read without a compiler.
+#[test]
+fn constants_have_the_headers_values() {
+    let claims = claims::read_all(BINDINGS, str::to_owned);
+    for (name, value) in Header::read().constants {
+        let wanted = format!("{name} == {value}");
+        let found: Vec<_> = claims
+            .iter()
+            .filter(|claim| claim.subject == name)
+            .map(|claim| &claim.condition)
+            .collect();
+        assert_eq!(found, [&wanted], "To update: {BLESS}");
+    }
+}
+
+#[test]
+fn every_function_of_the_header_is_once_in_the_table_under_its_type() {
+    let mut listed: Vec<_> =
+        Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name.to_owned()).collect();
+    let mut declared = Header::read().functions;
+    listed.sort();
+    declared.sort();
+    assert_eq!(listed, declared);
+
+    // The compiler takes any function's type for any name of the table.
+    let tokens = claims::token::tokens(include_str!("../src/table.rs"));
+    for name in &declared {
+        let types: Vec<_> = tokens
+            .windows(3)
+            .filter(|window| window[..2] == [name, ":"])
+            .map(|window| window[2])
+            .collect();
+        assert_eq!(types, [format!("{name}_fn")], "{name}");
+    }
+}
+
+/// The file itself, letter for letter.
+#[cfg(feature = "bindgen")]
+#[test]
+fn the_checked_in_file_is_what_bindgen_makes_now() {
+    let made = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    if std::env::var_os("HSA_SYS_BLESS").is_some_and(|value| value == "1") {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bindings.rs");
+        std::fs::write(file, made).expect("the repository is writable");
+        return;
+    }
+    if made != BINDINGS {
+        let pairs = made.lines().zip(BINDINGS.lines());
+        let line = pairs.take_while(|(made, checked_in)| made == checked_in).count();
+        panic!(
+            "src/bindings.rs is out of date from line {} on:\n  made now:   {:?}\n  checked in: \
+             {:?}\nTo update: {BLESS}",
+            line + 1,
+            made.lines().nth(line),
+            BINDINGS.lines().nth(line),
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! A Rust type of the bindings, written in C.
+//!
+//! Every part is wrapped in `__typeof__`, so that C's inside-out declarators read from left to
+//! right, and so that a name which a header does not have is an undeclared identifier and not a
+//! syntax error that takes the next lines with it.
+
+use super::token::Token;
+
+/// Reads one type off the front of `tokens`.
+pub fn read(tokens: &mut &[Token<'_>]) -> String {
+    if skip(tokens, "*") {
+        let constant = if skip(tokens, "const") { "const " } else { "" };
+        skip(tokens, "mut");
+        let target = read(tokens);
+        return format!("{constant}__typeof__({target}) *");
+    }
+    if skip(tokens, "[") {
+        let element = read(tokens);
+        expect(tokens, ";");
+        let length = next(tokens).trim_end_matches("usize");
+        expect(tokens, "]");
+        return format!("__typeof__({element})[{length}]");
+    }
+    if skip(tokens, "unsafe") {
+        return function(tokens);
+    }
+    skip(tokens, "::");
+    let mut name = next(tokens);
+    while skip(tokens, "::") {
+        name = next(tokens);
+    }
+    if name == "Option" {
+        expect(tokens, "<");
+        let inner = read(tokens);
+        skip(tokens, ",");
+        expect(tokens, ">");
+        return inner;
+    }
+    named(name)
+}
+
+fn function(tokens: &mut &[Token<'_>]) -> String {
+    for token in ["extern", "\"C\"", "fn", "("] {
+        expect(tokens, token);
+    }
+    let mut parameters = Vec::new();
+    while !skip(tokens, ")") {
+        next(tokens);
+        expect(tokens, ":");
+        parameters.push(format!("__typeof__({})", read(tokens)));
+        skip(tokens, ",");
+    }
+    if parameters.is_empty() {
+        parameters.push("void".to_owned());
+    }
+    let result = if skip(tokens, "->") { read(tokens) } else { "void".to_owned() };
+    format!("__typeof__({result}) (*)({})", parameters.join(", "))
+}
+
+/// C's name of a type.
+pub fn named(name: &str) -> String {
+    let c = match name {
+        "c_void" => "void",
+        "c_char" => "char",
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "bool" => "_Bool",
+        "usize" => "size_t",
+        "u8" => "uint8_t",
+        "u32" => "uint32_t",
+        "u64" => "uint64_t",
+        "i64" => "int64_t",
+        _ if name.starts_with("hsa_") => {
+            // Bindgen names the tag; the typedef is what both headers are known by.
+            return name
+                .strip_suffix("_s")
+                .map_or_else(|| name.to_owned(), |stem| format!("{stem}_t"));
+        }
+        _ => panic!("the bindings use the type `{name}`: say here what it is in C"),
+    };
+    c.to_owned()
+}
+
+pub fn next<'a>(tokens: &mut &[Token<'a>]) -> Token<'a> {
+    let (first, rest) = tokens.split_first().expect("the bindings end inside an item");
+    *tokens = rest;
+    first
+}
+
+pub fn skip(tokens: &mut &[Token<'_>], token: &str) -> bool {
+    let there = tokens.first() == Some(&token);
+    if there {
+        *tokens = &tokens[1..];
+    }
+    there
+}
+
+pub fn expect(tokens: &mut &[Token<'_>], token: &str) {
+    let found = next(tokens);
+    assert_eq!(found, token, "bindgen writes this otherwise than the test reads it");
+}

@@ -1,0 +1,99 @@
+//! The names that `include/hsa_abi.h` declares, read as text.
+
+use crate::claims::token::{Token, is_word, tokens};
+
+#[derive(Debug, Default)]
+pub struct Header {
+    /// Names and values of all enumerations.
+    pub constants: Vec<(String, u64)>,
+    /// What is declared with `typedef`.
+    pub types: Vec<String>,
+    /// `type.field`, those of an anonymous union as its owner's.
+    pub fields: Vec<String>,
+    /// What is declared with `HSA_FUNCTION`.
+    pub functions: Vec<String>,
+}
+
+impl Header {
+    pub fn read() -> Self {
+        let text = without_comments(include_str!("../../include/hsa_abi.h"));
+        let text: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let text = text.join("\n");
+        let mut header = Self::default();
+        for declaration in declarations(&tokens(&text)) {
+            header.take(declaration);
+        }
+        header
+    }
+
+    fn take(&mut self, declaration: &[Token<'_>]) {
+        match declaration {
+            ["typedef", "enum", "{", body @ .., "}", name] => {
+                self.types.push((*name).to_owned());
+                for constant in body.split(|token| *token == ",") {
+                    let [name, "=", value] = constant else {
+                        panic!("a constant without a plain value: {constant:?}")
+                    };
+                    self.constants.push(((*name).to_owned(), number(value)));
+                }
+            }
+            ["typedef", "struct", tag, "{", body @ .., "}", name] => {
+                assert_eq!(tag.strip_suffix("_s"), name.strip_suffix("_t"), "{name}");
+                self.types.push((*name).to_owned());
+                let ends = body.iter().enumerate().filter(|(_, token)| **token == ";");
+                for (end, _) in ends.filter(|(end, _)| body[end - 1] != "}") {
+                    // An array's length stands between the name and the end.
+                    let named = &body[..end];
+                    let named = match named {
+                        [named @ .., "[", _, "]"] => named,
+                        _ => named,
+                    };
+                    let field = named.last().expect("a field has a name");
+                    self.fields.push(format!("{name}.{field}"));
+                }
+            }
+            // Another name of a number, or a callback.
+            ["typedef", _, name] | ["typedef", _, "(", "*", name, ")", ..] => {
+                self.types.push((*name).to_owned());
+            }
+            ["HSA_FUNCTION", "(", _, ",", name, ",", ..] => {
+                self.functions.push((*name).to_owned());
+            }
+            _ => panic!("the header has something new: {declaration:?}"),
+        }
+    }
+}
+
+/// Splits where a `;` ends something that is in no bracket.
+fn declarations<'a, 't>(tokens: &'a [Token<'t>]) -> Vec<&'a [Token<'t>]> {
+    let mut depth = 0;
+    tokens
+        .split(|token| {
+            match *token {
+                "{" | "(" => depth += 1,
+                "}" | ")" => depth -= 1,
+                _ => {}
+            }
+            depth == 0 && *token == ";"
+        })
+        .filter(|declaration| !declaration.is_empty())
+        .collect()
+}
+
+fn without_comments(text: &str) -> String {
+    let mut parts = text.split("/*");
+    let mut code = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        code.push_str(part.split_once("*/").expect("a comment ends").1);
+    }
+    code
+}
+
+fn number(text: &str) -> u64 {
+    assert!(text.chars().all(is_word), "{text}");
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.expect("a constant is a number")
+}

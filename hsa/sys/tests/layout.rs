@@ -1,0 +1,136 @@
+//! The bindings against AMD's own headers, in every version that is found on this machine.
+
+mod claims;
+mod compiler;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+use verdict::Verdict;
+
+/// What AMD's headers have not had ever since virtual memory came to them: the name, or its start,
+/// and the first extension of which every released header has it.
+const NEWER: &[(&str, u32)] = &[
+    ("HSA_STATUS_ERROR_RESOURCE_BUSY", 5),
+    ("HSA_AMD_SYSTEM_INFO_EXT_VERSION_", 5),
+    ("HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES", 5),
+    ("HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU", 5),
+    ("hsa_amd_agent_memory_properties_t", 5),
+    ("HSA_AMD_MEMORY_POOL_CONTIGUOUS_FLAG", 6),
+    ("hsa_amd_vmem_address_reserve_align", 6),
+    ("HSA_DEVICE_TYPE_AIE", 7),
+    ("HSA_AMD_MEMORY_POOL_EXECUTABLE_FLAG", 7),
+    ("HSA_AMD_GPU_MEMORY_ERROR_EVENT", 7),
+    ("hsa_amd_gpu_memory_error_info_t", 7),
+    ("hsa_amd_event_t.memory_error", 7),
+    ("HSA_EXT_POINTER_TYPE_RESERVED_ADDR", 7),
+    ("hsa_amd_portable_export_dmabuf_v2", 9),
+    ("HSA_AMD_VMEM_ADDRESS_NO_REGISTER", 10),
+    ("hsa_amd_vmem_address_reserve_flag_t", 10),
+    ("HSA_EXT_POINTER_TYPE_HSA_VMEM", 12),
+    // Somewhere between 1.7 and 1.15.
+    ("HSA_STATUS_ERROR_NOT_SUPPORTED", 15),
+    ("HSA_AMD_MEMORY_POOL_UNCACHED_FLAG", 15),
+    ("HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED", 25),
+    ("hsa_fabric_handle_t", 25),
+    ("hsa_amd_vmem_export_fabric_handle", 25),
+    ("hsa_amd_vmem_import_fabric_handle", 25),
+    // Its extension is not known.
+    ("HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED", u32::MAX),
+];
+
+/// The first extension with virtual memory.
+const VMEM: u32 = 4;
+
+#[test]
+fn the_bindings_agree_with_amds_headers() {
+    let claims = claims::read_all(claims::BINDINGS, |name| format!("__typeof__(&{name})"));
+    let mut wrong = Vec::new();
+    let mut newest = None;
+    for folder in folders() {
+        let minor = extension(&folder);
+        newest = newest.max(Some(minor));
+        let verdicts =
+            verdict::judge(&["hsa/hsa.h", "hsa/hsa_ext_amd.h"], &[folder.as_path()], &claims);
+        let of = |wanted| {
+            let pairs = claims.iter().zip(&verdicts);
+            pairs.filter(move |(_, found)| **found == wanted).map(|(claim, _)| claim)
+        };
+        for claim in of(Verdict::Differs) {
+            wrong.push(format!("{folder:?}: not so: {} {}", claim.subject, claim.what));
+        }
+        for claim in of(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
+            wrong.push(format!("{folder:?}, extension 1.{minor}: not there: {}", claim.subject));
+        }
+        let mut absent: Vec<_> = of(Verdict::Absent).map(|claim| &*claim.subject).collect();
+        absent.dedup();
+        eprintln!(
+            "{folder:?}, extension 1.{minor}: {} of {} claims judged; it does not have {absent:?}",
+            of(Verdict::Agrees).count() + of(Verdict::Differs).count(),
+            claims.len(),
+        );
+    }
+    assert!(wrong.is_empty(), "the bindings are not AMD's:\n{}", wrong.join("\n"));
+    if newest.is_none_or(|minor| minor < VMEM) {
+        let found = newest.map_or("none".to_owned(), |minor| format!("extension 1.{minor}"));
+        let message =
+            format!("NOT COMPARED: virtual memory, for want of AMD's headers (found: {found})");
+        assert!(!required(), "{message}");
+        eprintln!("{message}");
+    }
+}
+
+#[test]
+fn the_list_of_newer_names_has_no_stranger() {
+    let claims = claims::read_all(claims::BINDINGS, str::to_owned);
+    for (name, _) in NEWER {
+        assert!(claims.iter().any(|claim| claim.subject.starts_with(name)), "{name}");
+    }
+}
+
+/// The folders with AMD's headers, each once. One that the variable names must have them.
+fn folders() -> Vec<PathBuf> {
+    let named = std::env::var_os("HSA_VMM_AMD_INCLUDE").unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|folder| !folder.as_os_str().is_empty());
+    let mut found: Vec<PathBuf> = named
+        .inspect(|folder| {
+            assert!(has_headers(folder), "HSA_VMM_AMD_INCLUDE: no hsa/hsa_ext_amd.h in {folder:?}");
+        })
+        .collect();
+    let rocm = std::env::var_os("ROCM_PATH").filter(|path| !path.is_empty());
+    let usual = rocm.iter().map(|path| Path::new(path).join("include"));
+    let usual = usual.chain(["/opt/rocm/include".into(), "/usr/include".into()]);
+    found.extend(usual.filter(|folder| has_headers(folder)));
+    // Absolute, because the compiler runs elsewhere; canonical, because /opt/rocm is a link.
+    let mut folders = Vec::new();
+    for folder in found {
+        let folder = folder.canonicalize().expect("the folder is there");
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    folders
+}
+
+fn has_headers(folder: &Path) -> bool {
+    folder.join("hsa/hsa.h").is_file() && folder.join("hsa/hsa_ext_amd.h").is_file()
+}
+
+/// The minor version of AMD's extension that a header says it is.
+fn extension(folder: &Path) -> u32 {
+    let header = folder.join("hsa/hsa_ext_amd.h");
+    let text = std::fs::read_to_string(&header).expect("the header is text");
+    text.lines()
+        .find_map(|line| line.strip_prefix("#define HSA_AMD_INTERFACE_VERSION_MINOR "))
+        // Before ROCm 5.0 it did not say.
+        .map_or(0, |minor| minor.trim().parse().expect("a version is a number"))
+}
+
+fn since(subject: &str) -> u32 {
+    let newer = NEWER.iter().find(|(name, _)| subject.starts_with(name));
+    newer.map_or(VMEM, |(_, minor)| *minor)
+}
+
+fn required() -> bool {
+    let words = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
+    words.split_whitespace().any(|word| word == "headers" || word == "1")
+}

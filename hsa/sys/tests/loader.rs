@@ -1,0 +1,278 @@
+//! The loader, on libraries made for it: what it finds, what it says, and where it looks.
+
+mod compiler;
+mod stub;
+
+use hsa_sys::library::{FILE_NAME, ROCM_VARIABLE, RUNTIME_VARIABLE};
+use hsa_sys::{Core, Library, LoadError, MissingSymbol, Search, Symbol, Vmem};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+fn load(path: &Path) -> Result<Library, LoadError> {
+    // SAFETY: the file is no library or a stub. A stub has no initialisers, and nothing of it is
+    // called but `hsa_init`, which takes no arguments and answers a number, as the ABI says.
+    unsafe { Library::load(&Search::only(path)) }
+}
+
+fn work() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn names(symbols: &'static [Symbol]) -> impl Iterator<Item = &'static str> {
+    symbols.iter().map(|symbol| symbol.name)
+}
+
+fn required(symbols: &'static [Symbol]) -> impl Iterator<Item = &'static str> {
+    symbols.iter().filter(|symbol| symbol.required).map(|symbol| symbol.name)
+}
+
+fn all() -> impl Iterator<Item = &'static str> {
+    names(Core::SYMBOLS).chain(names(Vmem::SYMBOLS))
+}
+
+/// The reason of the one attempt, which the error's text must give together with the path.
+fn only_reason(error: &LoadError, path: &Path) -> String {
+    let [attempt] = error.attempts.as_slice() else { panic!("one file was to be tried: {error}") };
+    assert_eq!(attempt.path, path);
+    let text = error.to_string();
+    assert!(text.contains(&format!("{}: {}", path.display(), attempt.reason)), "{text}");
+    attempt.reason.clone()
+}
+
+#[test]
+fn a_file_that_is_not_there_is_an_error_with_the_linkers_words() {
+    let work = work();
+    let path = work.path().join("absent.so");
+    let reason = only_reason(&load(&path).unwrap_err(), &path);
+    assert!(reason.contains("absent.so"), "{reason}");
+    assert!(reason.contains("No such file"), "{reason}");
+}
+
+#[test]
+fn a_file_that_is_no_library_is_an_error_with_the_linkers_words() {
+    let work = work();
+    let path = work.path().join("text.so");
+    std::fs::write(&path, "no library\n".repeat(1000)).unwrap();
+    let reason = only_reason(&load(&path).unwrap_err(), &path);
+    assert!(reason.contains("text.so"), "{reason}");
+    assert!(!reason.contains("No such file"), "{reason}");
+}
+
+#[test]
+fn a_folder_is_an_error() {
+    let work = work();
+    only_reason(&load(work.path()).unwrap_err(), work.path());
+}
+
+#[test]
+fn a_library_with_nothing_but_init_is_an_error_that_names_what_is_missing() {
+    let work = work();
+    let path = stub::make(work.path().join("init.so"), ["hsa_init"]);
+    let reason = only_reason(&load(&path).unwrap_err(), &path);
+    assert_eq!(reason, "it does not export `hsa_status_string`");
+}
+
+#[test]
+fn each_required_function_is_named_when_it_alone_is_missing() {
+    let work = work();
+    for missing in required(Core::SYMBOLS) {
+        let functions = all().filter(|name| *name != missing);
+        let path = stub::make(work.path().join(missing), functions);
+        let reason = only_reason(&load(&path).unwrap_err(), &path);
+        assert_eq!(reason, format!("it does not export `{missing}`"));
+    }
+    for missing in required(Vmem::SYMBOLS) {
+        let functions = all().filter(|name| *name != missing);
+        let library = load(&stub::make(work.path().join(missing), functions)).unwrap();
+        assert_eq!(library.table().vmem.unwrap_err(), MissingSymbol(missing));
+    }
+}
+
+#[test]
+fn a_runtime_from_before_virtual_memory_loads_and_says_so() {
+    let work = work();
+    let path = stub::make(work.path().join("old.so"), names(Core::SYMBOLS));
+    let library = load(&path).unwrap();
+    assert_eq!(
+        library.table().vmem.unwrap_err(),
+        MissingSymbol("hsa_amd_vmem_address_reserve"),
+        "the first that is missing"
+    );
+    // SAFETY: the stub's function takes no arguments and answers a number.
+    assert_eq!(unsafe { (library.table().core.hsa_init)() }, stub::ANSWER);
+}
+
+#[test]
+fn optional_functions_are_there_or_not_and_neither_is_an_error() {
+    let work = work();
+    let few = required(Core::SYMBOLS).chain(required(Vmem::SYMBOLS));
+    for (name, functions, there) in
+        [("few.so", few.collect::<Vec<_>>(), false), ("all.so", all().collect(), true)]
+    {
+        let library = load(&stub::make(work.path().join(name), functions)).unwrap();
+        let table = library.table();
+        let vmem = table.vmem.as_ref().unwrap();
+        for (function, found) in table.core.optional().chain(vmem.optional()) {
+            assert_eq!(found, there, "{function} in {name}");
+        }
+    }
+}
+
+#[test]
+fn two_runtimes_are_loaded_side_by_side() {
+    let work = work();
+    let [one, other] = ["one.so", "other.so"]
+        .map(|name| load(&stub::make(work.path().join(name), all())).unwrap());
+    assert_eq!(one.path(), work.path().join("one.so"));
+    assert_eq!(other.path(), work.path().join("other.so"));
+    assert!(!std::ptr::fn_addr_eq(one.table().core.hsa_init, other.table().core.hsa_init));
+}
+
+#[test]
+fn the_path_leads_to_the_real_file_through_a_link() {
+    let work = work();
+    let real = stub::make(work.path().join("libhsa-runtime64.so.1.2.3"), all());
+    let link = work.path().join(FILE_NAME);
+    std::os::unix::fs::symlink("libhsa-runtime64.so.1.2.3", &link).unwrap();
+    let library = load(&link).unwrap();
+    assert_eq!(library.path().canonicalize().unwrap(), real.canonicalize().unwrap());
+}
+
+/// Loads what this process's environment says. The tests below run it in processes of their own,
+/// because a process cannot safely change its own environment; by itself it shows that the usual
+/// search does not fail on this machine otherwise than by saying what it tried.
+#[test]
+fn the_usual_search_finds_a_file_or_lists_what_it_tried() {
+    let search = Search::usual(None);
+    // SAFETY: the environment names stubs or, if nobody set it up for a test, HSA runtimes.
+    match unsafe { Library::load(&search) } {
+        Ok(library) => {
+            assert!(library.path().is_absolute() && library.path().is_file(), "{library:?}");
+            println!("\nLOADED {}", library.path().display());
+        }
+        Err(error) => {
+            let tried = error.attempts.iter().map(|attempt| &attempt.path);
+            assert!(tried.eq(search.candidates()), "{error}");
+            println!("\n{error}");
+        }
+    }
+}
+
+/// What the usual search prints in an environment with these variables and without those others
+/// that it reads.
+fn usual(variables: &[(&str, &OsStr)]) -> String {
+    let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
+    child
+        .args(["--exact", "the_usual_search_finds_a_file_or_lists_what_it_tried", "--nocapture"])
+        .env_remove(RUNTIME_VARIABLE)
+        .env_remove(ROCM_VARIABLE)
+        .envs(variables.iter().copied());
+    let output = child.output().expect("the test's own program runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "the test by that name did not run:\n{text}");
+    text
+}
+
+fn loaded(path: &Path) -> String {
+    format!("\nLOADED {}\n", path.display())
+}
+
+/// The linker's search path with `folder` first; what was there stays, the test may need it.
+fn linker_path(folder: &Path) -> OsString {
+    let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&before));
+    std::env::join_paths(folders).expect("a temporary folder has no colon")
+}
+
+#[test]
+fn the_runtime_variable_wins_over_rocm_and_the_linker() {
+    let work = work();
+    let named = stub::make(work.path().join("named.so"), all());
+    let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
+    let said = usual(&[
+        (RUNTIME_VARIABLE, named.as_os_str()),
+        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
+    ]);
+    assert!(said.contains(&loaded(&named)), "{said}");
+}
+
+#[test]
+fn nothing_else_is_tried_if_what_the_runtime_variable_names_fails() {
+    let work = work();
+    let absent = work.path().join("absent.so");
+    let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
+    let said = usual(&[
+        (RUNTIME_VARIABLE, absent.as_os_str()),
+        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
+    ]);
+    assert!(said.contains(&format!("tried:\n  {}: ", absent.display())), "{said}");
+    assert!(!said.contains("LOADED"), "{said}");
+}
+
+#[test]
+fn rocm_path_wins_over_the_linker_and_an_empty_variable_is_none() {
+    let work = work();
+    let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
+    let linker = stub::make(work.path().join("linker").join(FILE_NAME), all());
+    let said = usual(&[
+        (RUNTIME_VARIABLE, OsStr::new("")),
+        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
+    ]);
+    assert!(said.contains(&loaded(&rocm)), "{said}");
+}
+
+#[test]
+fn what_the_linker_finds_is_known_by_its_real_path() {
+    let work = work();
+    let linker = stub::make(work.path().join(FILE_NAME), all());
+    let said = usual(&[("LD_LIBRARY_PATH", &linker_path(work.path()))]);
+    assert!(said.contains(&loaded(&linker)), "{said}");
+}
+
+#[test]
+fn a_runtime_that_lacks_a_function_is_passed_over_for_the_next() {
+    let work = work();
+    stub::make(work.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
+    let linker = stub::make(work.path().join("linker").join(FILE_NAME), all());
+    let said = usual(&[
+        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
+    ]);
+    assert!(said.contains(&loaded(&linker)), "{said}");
+}
+
+#[test]
+fn a_failed_search_lists_every_file_in_order_with_its_reason() {
+    let work = work();
+    // Stubs stand before whatever the machine has under the names that the linker searches.
+    stub::make(work.path().join(FILE_NAME), ["hsa_init"]);
+    stub::make(work.path().join("libhsa-runtime64.so"), ["hsa_init"]);
+    let rocm = work.path().join("rocm");
+    let said =
+        usual(&[(ROCM_VARIABLE, rocm.as_os_str()), ("LD_LIBRARY_PATH", &linker_path(work.path()))]);
+    let installed = Path::new("/opt/rocm/lib").join(FILE_NAME);
+    if installed.exists() {
+        // The last of the usual places holds a real runtime here, so the search cannot fail.
+        assert!(said.contains("\nLOADED "), "{said}");
+        return;
+    }
+    let listed: Vec<_> = said.lines().skip_while(|line| !line.ends_with("tried:")).collect();
+    let missing = "it does not export `hsa_status_string`";
+    let expected = [
+        format!("no {FILE_NAME} could be loaded; tried:"),
+        format!("  {}: ", rocm.join("lib").join(FILE_NAME).display()),
+        format!("  {FILE_NAME}: {missing}"),
+        format!("  libhsa-runtime64.so: {missing}"),
+        format!("  {}: ", installed.display()),
+    ];
+    assert!(listed.len() >= expected.len(), "{said}");
+    for (line, expected) in listed.iter().zip(&expected) {
+        assert!(line.starts_with(expected.as_str()), "{line:?} is not {expected:?}");
+    }
+}
