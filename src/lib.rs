@@ -1,1 +1,70 @@
-//! x
+//! HIP's virtual-memory management directly on AMD's HSA runtime, without HIP.
+//!
+//! A runtime that avoids HIP still needs what `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap`
+//! and `hipMemSetAccess` give: ranges of addresses that stay, physical memory that comes and
+//! goes below them, and a say in who may touch it. This crate loads `libhsa-runtime64` when it
+//! runs, finds the agents and their memory pools, and gives those calls HIP's documented
+//! meaning on `hsa_amd_vmem_*` — with every argument checked before anything happens, and
+//! everything put back when something fails half-way.
+//!
+//! ```
+//! use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // On hardware: Runtime::load()?. The simulation needs no GPU, and is only used when asked for.
+//! let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
+//! let vmm = Vmm::open(&runtime)?;
+//! let gpu = runtime.gpus().next().ok_or("no GPU")?;
+//!
+//! let size = 2 << 20;
+//! let reservation = Reservation::of(8 * size).reserve(&vmm)?;
+//! let allocation = Allocation::create(&vmm, size, &AllocationProperties::on(gpu.id()))?;
+//! let mapping = reservation.map(0, &allocation)?;
+//! mapping.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
+//!
+//! mapping.write(0, b"hello")?;
+//! let mut text = [0; 5];
+//! mapping.read(0, &mut text)?;
+//! assert_eq!(&text, b"hello");
+//! // Dropping the mapping unmaps it; the last of its owners frees addresses and memory.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The rooms
+//!
+//! * [`runtime`], [`agent`], [`pool`]: what is there.
+//! * [`vmm`]: the fourteen calls of HIP's virtual-memory management ([`Vmm`]), and owned types
+//!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
+//! * [`hip`]: HIP's error codes and what its releases answer differently.
+//!
+//! # Where it is known to hold
+//!
+//! On the software runtime [`hsa-sim`](simulation), which answers what AMD's runtime was recorded
+//! to answer. No AMD GPU has been used to develop it.
+
+#![deny(unsafe_code)]
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
+
+pub mod agent;
+pub mod hip;
+// The only module of the library that calls foreign functions and touches mapped memory.
+#[allow(unsafe_code)]
+mod native;
+pub mod pool;
+pub mod runtime;
+#[cfg(feature = "simulation")]
+pub mod simulation;
+pub mod vmm;
+
+pub use agent::{Agent, AgentId, AgentKind, Enforcement};
+pub use hip::{HipError, HipProfile};
+pub use native::Status;
+pub use pool::{Pool, PoolFlags, Segment};
+pub use runtime::{Runtime, RuntimeError};
+pub use vmm::{
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
+    HandleType, Mapping, Reservation, Vmm, VmmError,
+};

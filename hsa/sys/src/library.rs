@@ -135,6 +135,10 @@ impl Library {
     }
 
     unsafe fn open(path: &Path) -> Result<Self, String> {
+        if path.as_os_str().is_empty() {
+            // To the dynamic linker this would mean the program itself.
+            return Err("the name is empty".into());
+        }
         // NODELETE is not among libloading's names; local, so that two runtimes can be loaded
         // side by side.
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
@@ -178,7 +182,9 @@ fn origin(address: *const c_void) -> Option<PathBuf> {
     }
     // SAFETY: dladdr answers a string that lives as long as the library, which is never unloaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
+    let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    // A link says less than what it leads to.
+    Some(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,292 @@
+//! Agents: the CPUs and GPUs of the runtime, and what a user of virtual memory decides by.
+
+use crate::native::NativeAgent;
+use crate::pool::Pool;
+use core::fmt;
+
+/// Names an agent of one runtime. Cheap to copy; made by [`Agent::id`].
+///
+/// An identifier of another runtime, or an invented one, is an error wherever it is used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AgentId {
+    pub(crate) runtime: u32,
+    pub(crate) index: u32,
+}
+
+impl AgentId {
+    /// The identifier as a number, for interfaces that have nothing else (C, traces).
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.runtime) << 32 | u64::from(self.index)
+    }
+
+    /// The identifier of that number. Whether it names anything is found out when it is used.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        Self { runtime: (bits >> 32) as u32, index: bits as u32 }
+    }
+}
+
+impl fmt::Debug for AgentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent {} of runtime {}", self.index, self.runtime)
+    }
+}
+
+impl fmt::Display for AgentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent {}", self.index)
+    }
+}
+
+/// The kind of an agent (`HSA_AGENT_INFO_DEVICE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AgentKind {
+    /// A CPU: one a NUMA node.
+    Cpu,
+    /// A GPU.
+    Gpu,
+    /// Something else: a DSP or an AI engine.
+    Other(u32),
+}
+
+impl fmt::Display for AgentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("CPU"),
+            Self::Gpu => f.write_str("GPU"),
+            Self::Other(kind) => write!(f, "device type {kind}"),
+        }
+    }
+}
+
+/// Whether what [`set_access`](crate::Vmm::set_access) forbids an agent is really kept from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Enforcement {
+    /// A forbidden access faults. So it is for CPUs: their permissions are those of a mapping.
+    Enforced,
+    /// The permission is only remembered. So it is for GPUs: AMD's user-space driver maps
+    /// everything readable, writable and executable once an agent has been granted anything.
+    /// [`Vmm::revoke`](crate::Vmm::revoke) really takes memory away.
+    Remembered,
+}
+
+impl fmt::Display for Enforcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enforced => "enforced",
+            Self::Remembered => "remembered",
+        })
+    }
+}
+
+/// A PCI address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// The domain (segment).
+    pub domain: u32,
+    /// The bus.
+    pub bus: u8,
+    /// The device on the bus.
+    pub device: u8,
+    /// The function of the device.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+/// The kind of a link between agents (`hsa_amd_link_info_type_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// HyperTransport.
+    HyperTransport,
+    /// QuickPath.
+    Qpi,
+    /// PCI Express.
+    Pcie,
+    /// InfiniBand.
+    InfiniBand,
+    /// AMD's Infinity Fabric between GPUs.
+    Xgmi,
+    /// One that this version does not know.
+    Other(u32),
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HyperTransport => f.write_str("HyperTransport"),
+            Self::Qpi => f.write_str("QPI"),
+            Self::Pcie => f.write_str("PCIe"),
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::Xgmi => f.write_str("XGMI"),
+            Self::Other(kind) => write!(f, "link type {kind}"),
+        }
+    }
+}
+
+/// How an agent reaches another agent's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The agent whose memory is reached.
+    pub agent: AgentId,
+    /// Whether it can be reached at all.
+    pub reachable: bool,
+    /// The links on the way, one a hop; empty for the agent's own memory.
+    pub links: Vec<Link>,
+}
+
+/// One hop. Bandwidths are in MB/s, 0 where the runtime does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// What kind of link.
+    pub kind: LinkKind,
+    /// Least bandwidth.
+    pub min_bandwidth: u32,
+    /// Greatest bandwidth.
+    pub max_bandwidth: u32,
+    /// Distance as ACPI counts it.
+    pub numa_distance: u32,
+}
+
+/// A CPU or GPU, as the runtime described it when it was opened.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    pub(crate) id: AgentId,
+    pub(crate) native: NativeAgent,
+    pub(crate) kind: AgentKind,
+    pub(crate) name: String,
+    pub(crate) product: String,
+    pub(crate) isas: Vec<String>,
+    pub(crate) uuid: String,
+    pub(crate) node: u32,
+    pub(crate) numa_node: Option<u32>,
+    pub(crate) nearest_cpu: Option<AgentId>,
+    pub(crate) pci: Option<PciAddress>,
+    pub(crate) chip: u32,
+    pub(crate) compute_units: u32,
+    pub(crate) integrated: bool,
+    pub(crate) large_bar: bool,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) peers: Vec<Peer>,
+}
+
+impl Agent {
+    /// The name to pass to the calls of virtual memory.
+    #[must_use]
+    pub fn id(&self) -> AgentId {
+        self.id
+    }
+    /// CPU or GPU.
+    #[must_use]
+    pub fn kind(&self) -> AgentKind {
+        self.kind
+    }
+    /// The runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// The marketing name, where the runtime knows one.
+    #[must_use]
+    pub fn product(&self) -> &str {
+        &self.product
+    }
+    /// The instruction sets, best first (`amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`).
+    #[must_use]
+    pub fn isas(&self) -> &[String] {
+        &self.isas
+    }
+    /// The device's unique name (`GPU-…`); `GPU-XX` if it has none.
+    #[must_use]
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+    /// The number of the node in the driver's topology.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+    /// The NUMA node: a CPU's own, a GPU's nearest CPU's, if known.
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        self.numa_node
+    }
+    /// The CPU nearest to a GPU.
+    #[must_use]
+    pub fn nearest_cpu(&self) -> Option<AgentId> {
+        self.nearest_cpu
+    }
+    /// A GPU's place on the PCI bus.
+    #[must_use]
+    pub fn pci(&self) -> Option<PciAddress> {
+        self.pci
+    }
+    /// The PCI device number of a GPU's chip, 0 if unknown.
+    #[must_use]
+    pub fn chip(&self) -> u32 {
+        self.chip
+    }
+    /// The number of compute units.
+    #[must_use]
+    pub fn compute_units(&self) -> u32 {
+        self.compute_units
+    }
+    /// Whether a GPU shares the system's memory (an APU).
+    #[must_use]
+    pub fn integrated(&self) -> bool {
+        self.integrated
+    }
+    /// The memory pools, in the runtime's order.
+    #[must_use]
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// The pool that physical handles come from: coarse-grained, allocatable, on the GPU.
+    ///
+    /// `None` for CPUs: AMD's runtime makes no handles of system memory before ROCm 10.
+    #[must_use]
+    pub fn handle_pool(&self) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.holds_handles())
+    }
+
+    /// How this agent reaches the memory of the others.
+    #[must_use]
+    pub fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    /// Whether this agent can be granted access to the memory of `owner`
+    /// (`hipDeviceCanAccessPeer`; true for its own).
+    #[must_use]
+    pub fn reaches(&self, owner: AgentId) -> bool {
+        self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
+    }
+
+    /// Whether CPUs reach all memory of this GPU (a large BAR, or an APU).
+    ///
+    /// Without it, access for CPUs is refused: the runtime would grant it and the first load
+    /// would fault.
+    #[must_use]
+    pub fn large_bar(&self) -> bool {
+        self.large_bar
+    }
+
+    /// Whether the permissions of this agent are really enforced.
+    #[must_use]
+    pub fn enforcement(&self) -> Enforcement {
+        match self.kind {
+            AgentKind::Cpu => Enforcement::Enforced,
+            _ => Enforcement::Remembered,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! HIP's error codes, and what its releases answer differently.
+
+use crate::vmm::{Argument, Operation, Problem, VmmError};
+use core::fmt;
+use core::str::FromStr;
+
+/// Whose answers are given where HIP's releases differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HipProfile {
+    /// HIP 6: one granularity, `hipErrorOutOfMemory` for a bad reservation, `hipErrorUnknown`
+    /// for freeing one that is still mapped.
+    Hip6,
+    /// HIP 7.1 and later, as documented: `hipErrorInvalidValue` for bad arguments, two
+    /// granularities, `hipErrorInvalidDevice` for a device that does not exist.
+    #[default]
+    Hip7,
+}
+
+impl fmt::Display for HipProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hip6 => "hip6",
+            Self::Hip7 => "hip7",
+        })
+    }
+}
+
+/// A profile's name that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no HIP profile; there are `hip6` and `hip7`")]
+pub struct UnknownProfile(String);
+
+impl FromStr for HipProfile {
+    type Err = UnknownProfile;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProfile> {
+        match text.to_ascii_lowercase().as_str() {
+            "hip6" | "6" => Ok(Self::Hip6),
+            "hip7" | "7" => Ok(Self::Hip7),
+            _ => Err(UnknownProfile(text.to_owned())),
+        }
+    }
+}
+
+/// An error of HIP (`hipError_t`), as far as virtual-memory management has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum HipError {
+    /// `hipErrorInvalidValue`
+    InvalidValue = 1,
+    /// `hipErrorOutOfMemory`
+    OutOfMemory = 2,
+    /// `hipErrorNotInitialized`
+    NotInitialized = 3,
+    /// `hipErrorInvalidDevice`
+    InvalidDevice = 101,
+    /// `hipErrorOperatingSystem`
+    OperatingSystem = 304,
+    /// `hipErrorNotSupported`
+    NotSupported = 801,
+    /// `hipErrorUnknown`
+    Unknown = 999,
+}
+
+impl HipError {
+    /// HIP's number.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// HIP's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidValue => "hipErrorInvalidValue",
+            Self::OutOfMemory => "hipErrorOutOfMemory",
+            Self::NotInitialized => "hipErrorNotInitialized",
+            Self::InvalidDevice => "hipErrorInvalidDevice",
+            Self::OperatingSystem => "hipErrorOperatingSystem",
+            Self::NotSupported => "hipErrorNotSupported",
+            Self::Unknown => "hipErrorUnknown",
+        }
+    }
+}
+
+impl fmt::Display for HipError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.code())
+    }
+}
+
+impl VmmError {
+    /// The error that HIP of this profile documents for the same mistake.
+    #[must_use]
+    pub fn hip(&self, profile: HipProfile) -> HipError {
+        match *self {
+            Self::InvalidArgument { operation, argument, problem } => {
+                bad_argument(operation, argument, problem, profile)
+            }
+            Self::NotSupported { .. } => HipError::NotSupported,
+            Self::OutOfMemory { .. } => HipError::OutOfMemory,
+            // HIP says that memory is out; it has a code that tells the truth.
+            Self::OutOfDescriptors { .. } | Self::System { .. } => HipError::OperatingSystem,
+            Self::Runtime { operation, .. } => match operation {
+                Operation::AddressReserve | Operation::Create => HipError::OutOfMemory,
+                Operation::SetAccess
+                | Operation::GetAccess
+                | Operation::ExportToShareableHandle
+                | Operation::ImportFromShareableHandle => HipError::InvalidValue,
+                _ => HipError::Unknown,
+            },
+            Self::Quarantined { .. } => HipError::Unknown,
+            Self::Forked { .. } => HipError::NotInitialized,
+        }
+    }
+}
+
+fn bad_argument(
+    operation: Operation,
+    argument: Argument,
+    problem: Problem,
+    profile: HipProfile,
+) -> HipError {
+    match (profile, operation, problem) {
+        (
+            HipProfile::Hip7,
+            Operation::Create,
+            Problem::UnknownAgent | Problem::ForeignAgent | Problem::NotAGpu,
+        ) => HipError::InvalidDevice,
+        (HipProfile::Hip6, Operation::AddressReserve, _) if argument != Argument::Flags => {
+            HipError::OutOfMemory
+        }
+        (HipProfile::Hip6, Operation::AddressFree, Problem::StillMapped { .. }) => {
+            HipError::Unknown
+        }
+        _ => HipError::InvalidValue,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(operation: Operation, argument: Argument, problem: Problem) -> VmmError {
+        VmmError::InvalidArgument { operation, argument, problem }
+    }
+
+    #[test]
+    fn profiles_differ_where_hip_does() {
+        let size = error(Operation::AddressReserve, Argument::Size, Problem::Zero);
+        assert_eq!(size.hip(HipProfile::Hip6), HipError::OutOfMemory);
+        assert_eq!(size.hip(HipProfile::Hip7), HipError::InvalidValue);
+        let flags = error(Operation::AddressReserve, Argument::Flags, Problem::NoFlags(1));
+        assert_eq!(flags.hip(HipProfile::Hip6), HipError::InvalidValue);
+        let device = error(Operation::Create, Argument::Location, Problem::UnknownAgent);
+        assert_eq!(device.hip(HipProfile::Hip6), HipError::InvalidValue);
+        assert_eq!(device.hip(HipProfile::Hip7), HipError::InvalidDevice);
+        let mapped = Problem::StillMapped { mappings: 1 };
+        let free = error(Operation::AddressFree, Argument::Address, mapped);
+        assert_eq!(free.hip(HipProfile::Hip6), HipError::Unknown);
+        assert_eq!(free.hip(HipProfile::Hip7), HipError::InvalidValue);
+    }
+
+    #[test]
+    fn profiles_have_names() {
+        for profile in [HipProfile::Hip6, HipProfile::Hip7] {
+            assert_eq!(profile.to_string().parse(), Ok(profile));
+        }
+        assert!("hip5".parse::<HipProfile>().is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! This process's own address space, inside ranges that the runtime reserved for us.
+//!
+//! These replace mappings (`MAP_FIXED`) and are therefore only called by the mapping code, on
+//! whole mappings of the ledger while the reservation's gate is held: nobody else may have put
+//! memory there that anybody could still use.
+
+use core::ffi::c_void;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+use std::os::fd::BorrowedFd;
+
+/// What this process's own loads and stores may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Protection {
+    Nothing,
+    Read,
+    ReadWrite,
+}
+
+fn bits(protection: Protection) -> (ProtFlags, MprotectFlags) {
+    match protection {
+        Protection::Nothing => (ProtFlags::empty(), MprotectFlags::empty()),
+        Protection::Read => (ProtFlags::READ, MprotectFlags::READ),
+        Protection::ReadWrite => {
+            (ProtFlags::READ | ProtFlags::WRITE, MprotectFlags::READ | MprotectFlags::WRITE)
+        }
+    }
+}
+
+/// Maps the start of a memory file or dma-buf over a range.
+pub(crate) fn map_shared(
+    descriptor: BorrowedFd<'_>,
+    address: usize,
+    size: usize,
+    protection: Protection,
+) -> Result<(), Errno> {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the range is a mapping of the ledger (see the module), so what is replaced is the
+    // runtime's own place holder.
+    unsafe { mmap(address as *mut c_void, size, bits(protection).0, flags, descriptor, 0)? };
+    Ok(())
+}
+
+/// Changes what loads and stores may do in a range that [`map_shared`] mapped.
+pub(crate) fn protect(address: usize, size: usize, protection: Protection) -> Result<(), Errno> {
+    // SAFETY: the range is a mapping of the ledger (see the module).
+    unsafe { mprotect(address as *mut c_void, size, bits(protection).1) }
+}
+
+/// Replaces whatever is in the range by addresses that are taken but hold nothing.
+pub(crate) fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the range is a mapping of the ledger (see the module).
+    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
+    Ok(())
+}
+
+/// Takes a range that should be empty, without replacing anything.
+///
+/// # Errors
+/// `EXIST` if something is mapped in it.
+pub(crate) fn plug(address: usize, size: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    // SAFETY: without replacing nothing can be harmed.
+    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Loads and stores of this process to mapped memory.
+//!
+//! Device memory is never a slice: other agents and processes may change it at any time. The
+//! bytes are copied through volatile accesses, word by word where the address allows it.
+
+use core::ptr;
+
+/// Copies from mapped memory.
+///
+/// The caller holds the reservation's gate and has checked in the ledger that all of
+/// `[address, address + bytes.len())` is mapped and readable for the CPU.
+pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) {
+    let mut at = address as *const u8;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        if at.align_offset(8) == 0 && rest.len() >= 8 {
+            let (word, tail) = rest.split_at_mut(8);
+            // SAFETY: eight readable bytes (the caller says), aligned (just checked).
+            word.copy_from_slice(&unsafe { ptr::read_volatile(at.cast::<[u8; 8]>()) });
+            at = at.wrapping_add(8);
+            rest = tail;
+        } else {
+            // SAFETY: one readable byte (the caller says).
+            rest[0] = unsafe { ptr::read_volatile(at) };
+            at = at.wrapping_add(1);
+            rest = &mut rest[1..];
+        }
+    }
+}
+
+/// Copies to mapped memory.
+///
+/// The caller holds the reservation's gate and has checked in the ledger that all of
+/// `[address, address + bytes.len())` is mapped and writable for the CPU.
+pub(crate) fn write_memory(address: usize, bytes: &[u8]) {
+    let mut at = address as *mut u8;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        if at.align_offset(8) == 0 && rest.len() >= 8 {
+            let (word, tail) = rest.split_at(8);
+            let mut value = [0; 8];
+            value.copy_from_slice(word);
+            // SAFETY: eight writable bytes (the caller says), aligned (just checked).
+            unsafe { ptr::write_volatile(at.cast::<[u8; 8]>(), value) };
+            at = at.wrapping_add(8);
+            rest = tail;
+        } else {
+            // SAFETY: one writable byte (the caller says).
+            unsafe { ptr::write_volatile(at, rest[0]) };
+            at = at.wrapping_add(1);
+            rest = &rest[1..];
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The only room that calls the runtime: each function here is one call through the table, with
+//! Rust's types outside and the status turned into a `Result`. Nothing here decides.
+//!
+//! All of it is safe to call, because what the runtime itself does not check is either a type
+//! here ([`NativeAgent`] and [`NativePool`] come from the runtime's own iteration and are never
+//! invented) or checked by the ledger before the call.
+
+mod address_space;
+mod discovery;
+mod fork;
+mod memory;
+mod status;
+mod transfer;
+mod vmem;
+
+pub(crate) use address_space::{Protection, map_nothing, map_shared, plug, protect};
+pub(crate) use discovery::{NativeAgent, NativePool};
+pub(crate) use fork::Generation;
+pub(crate) use memory::{read_memory, write_memory};
+pub use status::Status;
+pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
+
+use hsa_sys::{Library, LoadError, Search, Table, Vmem};
+use std::path::Path;
+
+/// A runtime's function, and what it answered instead of success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub call: &'static str,
+    pub status: Status,
+}
+
+/// Calls a function of the table, logs it, and turns its status into a `Result`.
+macro_rules! call {
+    ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        let status = $crate::native::Status::new(($group.$name)($($argument),*));
+        tracing::trace!(call = stringify!($name), %status);
+        status.check(stringify!($name))
+    }};
+}
+
+/// The same for an optional function: missing is `NOT_SUPPORTED`.
+macro_rules! call_optional {
+    ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        match $group.$name {
+            Some(function) => {
+                let status = $crate::native::Status::new(function($($argument),*));
+                tracing::trace!(call = stringify!($name), %status);
+                status.check(stringify!($name))
+            }
+            None => Err($crate::native::Failure {
+                call: stringify!($name),
+                status: $crate::native::Status::NOT_SUPPORTED,
+            }),
+        }
+    };
+}
+pub(crate) use {call, call_optional};
+
+/// The functions of one runtime, and what keeps them valid.
+#[derive(Debug)]
+pub(crate) struct Native {
+    table: Table,
+    _source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Loaded(#[allow(dead_code, reason = "kept for what dropping it does")] Library),
+    #[cfg(feature = "simulation")]
+    Simulated(#[allow(dead_code, reason = "kept for what dropping it does")] SharedSimulation),
+}
+
+/// A simulation, which the caller may go on watching.
+#[cfg(feature = "simulation")]
+pub(crate) type SharedSimulation = std::sync::Arc<hsa_sim::Simulation>;
+
+impl Native {
+    /// Loads a library. Nothing is started.
+    pub fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
+        // SAFETY: the files are named by the user, by ROCm's own variable or by the linker under
+        // the runtime's name; that they are HSA runtimes is what asking for them means.
+        let library = unsafe { Library::load(search)? };
+        let path = Path::to_path_buf(library.path());
+        Ok((Self { table: *library.table(), _source: Source::Loaded(library) }, path))
+    }
+
+    /// Takes a simulation's functions.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(simulation: SharedSimulation) -> Self {
+        Self { table: *simulation.table(), _source: Source::Simulated(simulation) }
+    }
+
+    /// Starts the runtime or counts one more user of it.
+    pub fn init(&self) -> Result<(), Failure> {
+        // SAFETY: takes no arguments and may be called at any time.
+        unsafe { call!(self.table.core, hsa_init()) }
+    }
+
+    /// Counts one user less.
+    pub fn shut_down(&self) -> Result<(), Failure> {
+        // SAFETY: takes no arguments and may be called at any time.
+        unsafe { call!(self.table.core, hsa_shut_down()) }
+    }
+
+    /// The functions of virtual memory, or the name of the first one that is missing.
+    pub fn vmem(&self) -> Result<&Vmem, &'static str> {
+        self.table.vmem.as_ref().map_err(|missing| missing.0)
+    }
+
+    /// Every optional function and whether it is there.
+    pub fn optional_functions(&self) -> Vec<(&'static str, bool)> {
+        let vmem = self.table.vmem.iter().flat_map(Vmem::optional);
+        self.table.core.optional().chain(vmem).collect()
+    }
+}

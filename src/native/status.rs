@@ -1,0 +1,100 @@
+//! The runtime's status codes, with their names.
+
+use super::Failure;
+use core::fmt;
+use hsa_sys as sys;
+
+/// What a function of the runtime answered.
+///
+/// Shown as the constant's own name and value: `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Status(u32);
+
+macro_rules! names {
+    ($($name:ident)*) => {
+        /// The constant's name.
+        #[must_use]
+        pub fn name(self) -> Option<&'static str> {
+            match self.0 {
+                $(sys::$name => Some(stringify!($name)),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+impl Status {
+    pub(crate) const NOT_SUPPORTED: Self = Self(sys::HSA_STATUS_ERROR_NOT_SUPPORTED);
+    pub(crate) const OUT_OF_RESOURCES: Self = Self(sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+    pub(crate) const INVALID_ALLOCATION: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    pub(crate) const INCOMPATIBLE_ARGUMENTS: Self =
+        Self(sys::HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
+
+    /// The status of this value, known or not.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value)
+    }
+
+    /// The value, as in `hsa.h`.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn check(self, call: &'static str) -> Result<(), Failure> {
+        match self.0 {
+            // An iteration that its callback stopped early has done its work.
+            sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
+            _ => Err(Failure { call, status: self }),
+        }
+    }
+
+    names! {
+        HSA_STATUS_SUCCESS
+        HSA_STATUS_INFO_BREAK
+        HSA_STATUS_ERROR
+        HSA_STATUS_ERROR_INVALID_ARGUMENT
+        HSA_STATUS_ERROR_INVALID_QUEUE_CREATION
+        HSA_STATUS_ERROR_INVALID_ALLOCATION
+        HSA_STATUS_ERROR_INVALID_AGENT
+        HSA_STATUS_ERROR_INVALID_REGION
+        HSA_STATUS_ERROR_INVALID_SIGNAL
+        HSA_STATUS_ERROR_INVALID_QUEUE
+        HSA_STATUS_ERROR_OUT_OF_RESOURCES
+        HSA_STATUS_ERROR_INVALID_PACKET_FORMAT
+        HSA_STATUS_ERROR_RESOURCE_FREE
+        HSA_STATUS_ERROR_NOT_INITIALIZED
+        HSA_STATUS_ERROR_REFCOUNT_OVERFLOW
+        HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS
+        HSA_STATUS_ERROR_INVALID_INDEX
+        HSA_STATUS_ERROR_INVALID_ISA
+        HSA_STATUS_ERROR_EXCEPTION
+        HSA_STATUS_ERROR_INVALID_ISA_NAME
+        HSA_STATUS_ERROR_INVALID_RUNTIME_STATE
+        HSA_STATUS_ERROR_FATAL
+        HSA_STATUS_ERROR_INVALID_MEMORY_POOL
+        HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION
+        HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION
+        HSA_STATUS_ERROR_MEMORY_FAULT
+        HSA_STATUS_CU_MASK_REDUCED
+        HSA_STATUS_ERROR_OUT_OF_REGISTERS
+        HSA_STATUS_ERROR_RESOURCE_BUSY
+        HSA_STATUS_ERROR_NOT_SUPPORTED
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{name} ({:#x})", self.0),
+            None => write!(f, "the unknown status {:#x}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

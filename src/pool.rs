@@ -1,0 +1,151 @@
+//! Memory pools: where physical memory comes from, and in which portions.
+
+use crate::native::NativePool;
+use core::fmt;
+
+bitflags::bitflags! {
+    /// What kind of memory a global pool holds (`HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct PoolFlags: u32 {
+        /// Kernel arguments may lie here.
+        const KERNARG = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT;
+        /// Coherent between agents while they run.
+        const FINE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
+        /// One agent at a time; the pool of physical handles.
+        const COARSE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
+        /// Coherent also between devices, with device-scope atomics.
+        const EXTENDED_FINE_GRAINED =
+            hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_EXTENDED_SCOPE_FINE_GRAINED;
+        const _ = !0;
+    }
+}
+
+impl PoolFlags {
+    /// Short names, as `rocminfo` groups them: `coarse`, `fine`, `extended`, `kernarg`.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        [
+            (Self::COARSE_GRAINED, "coarse"),
+            (Self::FINE_GRAINED, "fine"),
+            (Self::EXTENDED_FINE_GRAINED, "extended"),
+            (Self::KERNARG, "kernarg"),
+        ]
+        .into_iter()
+        .filter_map(move |(flag, word)| self.contains(flag).then_some(word))
+    }
+}
+
+/// The segment a pool belongs to (`HSA_AMD_MEMORY_POOL_INFO_SEGMENT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Segment {
+    /// Memory that all agents may be given access to.
+    Global,
+    /// Memory that kernels only read.
+    ReadOnly,
+    /// A work-item's own memory.
+    Private,
+    /// A work-group's own memory (LDS).
+    Group,
+    /// One that this version does not know.
+    Other(u32),
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Global => f.write_str("global"),
+            Self::ReadOnly => f.write_str("read-only"),
+            Self::Private => f.write_str("private"),
+            Self::Group => f.write_str("group"),
+            Self::Other(value) => write!(f, "segment {value}"),
+        }
+    }
+}
+
+/// The side of the bus a pool's memory is on (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PoolLocation {
+    /// System memory.
+    Cpu,
+    /// The GPU's own memory.
+    Gpu,
+}
+
+/// A memory pool of an agent. Sizes are in bytes.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    pub(crate) native: NativePool,
+    pub(crate) segment: Segment,
+    pub(crate) flags: PoolFlags,
+    pub(crate) size: usize,
+    pub(crate) allocatable: bool,
+    pub(crate) granule: usize,
+    pub(crate) recommended_granule: usize,
+    pub(crate) alignment: usize,
+    pub(crate) largest_allocation: usize,
+    pub(crate) accessible_by_all: bool,
+    pub(crate) location: PoolLocation,
+}
+
+impl Pool {
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> Segment {
+        self.segment
+    }
+    /// The kind of memory, for a pool of the global segment.
+    #[must_use]
+    pub fn flags(&self) -> PoolFlags {
+        self.flags
+    }
+    /// All memory of the pool, used or not.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+    /// Whether a program may allocate here.
+    #[must_use]
+    pub fn allocatable(&self) -> bool {
+        self.allocatable
+    }
+    /// The least unit of size and address: everything must be a multiple of it.
+    #[must_use]
+    pub fn granule(&self) -> usize {
+        self.granule
+    }
+    /// The unit that gives the best performance.
+    #[must_use]
+    pub fn recommended_granule(&self) -> usize {
+        self.recommended_granule
+    }
+    /// The alignment of what is allocated.
+    #[must_use]
+    pub fn alignment(&self) -> usize {
+        self.alignment
+    }
+    /// The largest single allocation.
+    #[must_use]
+    pub fn largest_allocation(&self) -> usize {
+        self.largest_allocation
+    }
+    /// Whether all agents reach it without being granted access.
+    #[must_use]
+    pub fn accessible_by_all(&self) -> bool {
+        self.accessible_by_all
+    }
+    /// The side of the bus the memory is on.
+    #[must_use]
+    pub fn location(&self) -> PoolLocation {
+        self.location
+    }
+
+    /// Whether physical handles of virtual memory come from here.
+    #[must_use]
+    pub fn holds_handles(&self) -> bool {
+        self.segment == Segment::Global
+            && self.allocatable
+            && self.granule > 0
+            && self.location == PoolLocation::Gpu
+            && self.flags.contains(PoolFlags::COARSE_GRAINED)
+    }
+}

@@ -1,0 +1,126 @@
+//! Who may do what.
+
+use crate::agent::AgentId;
+use core::fmt;
+
+/// What an agent may do with mapped memory (`hipMemAccessFlags`; the same numbers in HSA).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
+    /// [`Enforcement`](crate::Enforcement).
+    #[default]
+    None,
+    /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only remembered.
+    Read,
+    /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
+    ReadWrite,
+}
+
+impl Access {
+    /// HIP's and HSA's number.
+    #[must_use]
+    pub fn to_bits(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Read => 1,
+            Self::ReadWrite => 3,
+        }
+    }
+
+    /// The access of that number; `None` for any but 0, 1 and 3.
+    #[must_use]
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            0 => Some(Self::None),
+            1 => Some(Self::Read),
+            3 => Some(Self::ReadWrite),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Read => "read",
+            Self::ReadWrite => "read and write",
+        })
+    }
+}
+
+/// Grants one agent something (`hipMemAccessDesc`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AccessDescriptor {
+    /// To whom.
+    pub agent: AgentId,
+    /// What.
+    pub access: Access,
+}
+
+/// The most agents that a runtime with virtual memory may have.
+pub(crate) const MOST_AGENTS: usize = 128;
+
+/// What each agent may do, two bits an agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AccessSet([u64; 4]);
+
+impl AccessSet {
+    pub fn get(&self, agent: usize) -> Access {
+        // Written only by `set`, from an `Access`.
+        Access::from_bits((self.0[agent / 32] >> (agent % 32 * 2) & 3) as u32).unwrap_or_default()
+    }
+
+    pub fn set(&mut self, agent: usize, access: Access) {
+        let shift = agent % 32 * 2;
+        let word = &mut self.0[agent / 32];
+        *word = *word & !(3 << shift) | u64::from(access.to_bits()) << shift;
+    }
+}
+
+/// A set of agents, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AgentSet([u64; 2]);
+
+impl AgentSet {
+    pub fn contains(&self, agent: usize) -> bool {
+        self.0[agent / 64] >> (agent % 64) & 1 == 1
+    }
+
+    pub fn insert(&mut self, agent: usize) {
+        self.0[agent / 64] |= 1 << (agent % 64);
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..MOST_AGENTS).filter(move |&agent| self.contains(agent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_agent_has_its_own_two_bits() {
+        let all = [Access::None, Access::Read, Access::ReadWrite];
+        let mut set = AccessSet::default();
+        for agent in 0..MOST_AGENTS {
+            set.set(agent, all[agent % 3]);
+        }
+        for agent in (0..MOST_AGENTS).rev() {
+            assert_eq!(set.get(agent), all[agent % 3], "agent {agent}");
+            set.set(agent, Access::None);
+        }
+        assert_eq!(set, AccessSet::default());
+    }
+
+    #[test]
+    fn agents_enter_a_set() {
+        let mut set = AgentSet::default();
+        for agent in [0, 63, 64, 127] {
+            set.insert(agent);
+        }
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 64, 127]);
+        assert!(!set.contains(1) && !set.contains(65));
+    }
+}

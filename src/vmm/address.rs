@@ -1,0 +1,67 @@
+//! Addresses of reserved memory, as numbers that may be wrong.
+
+use core::ffi::c_void;
+use core::fmt;
+
+/// An address in this process (and, the same number, on every agent).
+///
+/// A number, not a promise: any value may be passed to any operation, which finds out whether
+/// something is there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Address(usize);
+
+impl Address {
+    /// The null address, which nothing is ever at.
+    pub const NULL: Self = Self(0);
+
+    /// The address of that number.
+    #[must_use]
+    pub const fn new(value: usize) -> Self {
+        Self(value)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> usize {
+        self.0
+    }
+
+    /// As a pointer, for kernels and for unsafe code that knows what it does.
+    #[must_use]
+    pub const fn as_ptr(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+
+    /// The address `bytes` further on; `None` beyond the address space.
+    #[must_use]
+    pub const fn checked_add(self, bytes: usize) -> Option<Self> {
+        match self.0.checked_add(bytes) {
+            Some(value) => Some(Self(value)),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl<T: ?Sized> From<*const T> for Address {
+    fn from(pointer: *const T) -> Self {
+        Self(pointer.cast::<u8>() as usize)
+    }
+}
+
+impl<T: ?Sized> From<*mut T> for Address {
+    fn from(pointer: *mut T) -> Self {
+        Self(pointer.cast::<u8>() as usize)
+    }
+}

@@ -1,0 +1,153 @@
+//! The CPU's own view of mapped memory.
+//!
+//! The runtime gives the CPU access by mapping the buffer over the reservation, and takes it
+//! away with `munmap`: for a moment, or for good, the addresses belong to nobody. Here the
+//! exported dma-buf is mapped over the reservation instead. A change is then one `mprotect`, a
+//! removal one `mmap` of nothing, and the runtime never unmaps anything of the CPU's.
+//!
+//! That a dma-buf of amdgpu can be mapped follows from the kernel's source; it has not been seen
+//! on a GPU. If the first mapping is refused, the runtime's own way is taken from then on.
+
+use super::access::AccessSet;
+use super::error::Operation;
+use super::mapping::Piece;
+use super::{Access, Shared, VmmError, system_failure};
+use crate::agent::AgentKind;
+use crate::native::{ExportFailure, Protection, map_nothing, map_shared, protect};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Which way the CPU is given access.
+#[derive(Debug, Default)]
+pub(super) struct CpuAccess {
+    by_runtime: AtomicBool,
+}
+
+impl Shared {
+    /// What this process's loads and stores may do: as much as any CPU agent may, since all of
+    /// them share one address space.
+    pub(super) fn protection(&self, access: &AccessSet) -> Protection {
+        let of = |(index, _)| match access.get(index) {
+            Access::None => Protection::Nothing,
+            Access::Read => Protection::Read,
+            Access::ReadWrite => Protection::ReadWrite,
+        };
+        self.cpus().map(of).max().unwrap_or(Protection::Nothing)
+    }
+
+    /// The CPU agents with their indices.
+    pub(super) fn cpus(&self) -> impl Iterator<Item = (usize, &crate::Agent)> {
+        let agents = self.runtime.agents().iter().enumerate();
+        agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu)
+    }
+
+    /// Whether the runtime itself has mapped the memory for the CPU.
+    pub(super) fn cpu_was_granted_by_runtime(&self, piece: &Piece) -> bool {
+        self.cpus().any(|(index, _)| piece.record.granted.contains(index))
+    }
+
+    /// Whether this process has a view of the mapping that is not the runtime's.
+    fn is_seen(&self, piece: &Piece) -> bool {
+        self.protection(&piece.record.access) != Protection::Nothing
+            && !self.cpu_was_granted_by_runtime(piece)
+    }
+
+    fn by_runtime(&self) -> bool {
+        self.cpu_access.by_runtime.load(Ordering::Relaxed)
+    }
+
+    /// Changes the CPU's view from what the mapping has to what `access` says.
+    ///
+    /// Answers `false` if the runtime has to do it.
+    pub(super) fn change_cpu_view(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        access: &AccessSet,
+    ) -> Result<bool, VmmError> {
+        let seen = self.is_seen(piece);
+        if self.cpu_was_granted_by_runtime(piece) || self.by_runtime() && !seen {
+            return Ok(false);
+        }
+        let (start, size) = (piece.start, piece.record.size);
+        match (self.protection(&piece.record.access), self.protection(access)) {
+            (before, after) if before == after => Ok(true),
+            (_, Protection::Nothing) => map_nothing(start, size)
+                .map(|()| true)
+                .map_err(|errno| system_failure(operation, "mmap", errno)),
+            (Protection::Nothing, after) => self.map_dma_buf(operation, piece, after),
+            (_, after) => protect(start, size, after)
+                .map(|()| true)
+                .map_err(|errno| system_failure(operation, "mprotect", errno)),
+        }
+    }
+
+    /// Gives this process its view of a mapping that the runtime has just made.
+    ///
+    /// Answers `false` if the runtime has to do it.
+    pub(super) fn show_to_cpu(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        access: &AccessSet,
+    ) -> Result<bool, VmmError> {
+        if self.by_runtime() || self.cpu_was_granted_by_runtime(piece) {
+            return Ok(false);
+        }
+        match self.protection(access) {
+            Protection::Nothing => Ok(true),
+            protection => self.map_dma_buf(operation, piece, protection),
+        }
+    }
+
+    /// Takes this process's view away before the runtime unmaps.
+    pub(super) fn hide_from_cpu(&self, piece: &Piece) {
+        if self.is_seen(piece)
+            && let Err(errno) = map_nothing(piece.start, piece.record.size)
+        {
+            // Nobody is told of it any more, and the next mapping replaces it.
+            tracing::warn!(%errno, address = piece.start, "the CPU's view could not be removed");
+        }
+    }
+
+    fn map_dma_buf(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        protection: Protection,
+    ) -> Result<bool, VmmError> {
+        let (start, size) = (piece.start, piece.record.size);
+        let descriptor = self.export(operation, piece.native)?;
+        let Err(errno) = map_shared(descriptor.as_fd(), start, size, protection) else {
+            return Ok(true);
+        };
+        // The kernel may have removed what was there before it refused.
+        map_nothing(start, size).map_err(|errno| system_failure(operation, "mmap", errno))?;
+        match errno {
+            Errno::NOMEM | Errno::AGAIN => Err(system_failure(operation, "mmap", errno)),
+            errno => {
+                if !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        %errno,
+                        "dma-bufs cannot be mapped here; the runtime gives the CPU its access"
+                    );
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Exports physical memory as a descriptor of our own.
+    pub(super) fn export(
+        &self,
+        operation: Operation,
+        handle: crate::native::NativeHandle,
+    ) -> Result<OwnedFd, VmmError> {
+        let kept = self.quirks.export_keeps_descriptor;
+        self.call_alone(|native| native.export(handle, kept)).map_err(|failure| match failure {
+            ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
+            ExportFailure::Descriptor(errno) => system_failure(operation, "fcntl", errno),
+        })
+    }
+}

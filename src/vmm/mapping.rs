@@ -1,0 +1,263 @@
+//! Mapping and unmapping.
+
+use super::access::AgentSet;
+use super::ledger::{MappingRecord, Range};
+use super::{
+    Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
+    no_flags,
+};
+use crate::native::{Failure, NativeHandle, map_nothing, plug};
+use rustix::io::Errno;
+
+/// A mapping and what is needed to make it anew.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub start: usize,
+    pub record: MappingRecord,
+    pub native: NativeHandle,
+    pub owner: Option<usize>,
+}
+
+/// Names a mapping that may have gone, and its address been used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Serial(pub u64);
+
+impl Vmm {
+    /// Maps physical memory at reserved addresses (`hipMemMap`, `hsa_amd_vmem_map`).
+    ///
+    /// The first `size` bytes of the handle appear at `address`; nobody may use them before
+    /// [`set_access`](Vmm::set_access). `address` and `size` are multiples of the granule, the
+    /// range is inside one reservation and empty, `offset` and `flags` are 0. One handle may be
+    /// mapped at several addresses, which are then the same memory.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] says which of this does not hold.
+    pub fn map(
+        &self,
+        address: Address,
+        size: usize,
+        offset: usize,
+        handle: Handle,
+        flags: u64,
+    ) -> Result<(), VmmError> {
+        self.shared.map(address, size, offset, handle, flags).map(|_| ())
+    }
+
+    /// Unmaps a run of whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
+    ///
+    /// Access need not be taken away first; the addresses stay reserved. Work of GPUs that still
+    /// uses the memory must have ended. What is in the memory stays there as long as its handle
+    /// is referenced or mapped elsewhere.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if the range cuts a mapping, has a hole, or reaches out of
+    /// the reservation.
+    pub fn unmap(&self, address: Address, size: usize) -> Result<(), VmmError> {
+        let operation = Operation::Unmap;
+        self.shared.alive(operation)?;
+        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
+        self.shared.unmap(operation, range, None)
+    }
+
+    /// Maps parts of sparse arrays (`hipMemMapArrayAsync`): not supported, as in HIP on AMD.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for an empty list, else [`VmmError::NotSupported`].
+    pub fn map_array_async(&self, entries: usize) -> Result<(), VmmError> {
+        let operation = Operation::MapArrayAsync;
+        self.shared.alive(operation)?;
+        if entries == 0 {
+            return Err(Refusal::new(Argument::List, Problem::Zero).during(operation));
+        }
+        Err(VmmError::NotSupported { operation, feature: Feature::SparseArrays })
+    }
+}
+
+impl Shared {
+    /// Maps, and returns the mapping's serial.
+    pub(super) fn map(
+        &self,
+        address: Address,
+        size: usize,
+        offset: usize,
+        handle: Handle,
+        flags: u64,
+    ) -> Result<Serial, VmmError> {
+        let operation = Operation::Map;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        self.alive(operation)?;
+        no_flags(flags).map_err(refused)?;
+        let range = Range::new(address, size).map_err(refused)?;
+        if offset != 0 {
+            let problem = Problem::NotZero(offset);
+            return Err(refused(Refusal::new(Argument::Offset, problem)));
+        }
+        // A bad handle is told before a bad range, whatever the range.
+        self.ledger().handle(handle).map_err(refused)?;
+        self.at_gate(operation, range, || {
+            let (slot, native) = {
+                let mut ledger = self.ledger_mut();
+                let slot = ledger.begin_map(range, handle).map_err(refused)?;
+                match ledger.handle_in(slot) {
+                    Some(record) => (slot, record.payload.native),
+                    None => return Err(refused(Refusal::new(Argument::Handle, Problem::Released))),
+                }
+            };
+            match self.call(|runtime| runtime.map(range.start, range.size, native)) {
+                Ok(()) => Ok(Serial(self.ledger_mut().add_mapping(range, slot))),
+                Err(failure) => {
+                    self.end_use(operation, slot);
+                    Err(self.failure(operation, failure, size))
+                }
+            }
+        })
+    }
+
+    /// Ends a use of a handle, and gives its memory back if that was the last of it.
+    pub(super) fn end_use(&self, operation: Operation, slot: u32) {
+        let dead = self.ledger_mut().end_use(slot);
+        if let Some(record) = dead {
+            self.give_back(operation, &record.payload, record.size);
+        }
+    }
+
+    /// Unmaps a run of whole mappings; with a serial only if it is still that one mapping.
+    pub(super) fn unmap(
+        &self,
+        operation: Operation,
+        range: Range,
+        serial: Option<Serial>,
+    ) -> Result<(), VmmError> {
+        self.at_gate(operation, range, || {
+            let pieces = self.run(operation, range)?;
+            if let Some(serial) = serial
+                && pieces.first().is_none_or(|piece| piece.record.serial != serial.0)
+            {
+                let at = Address::new(range.start);
+                let problem = Problem::NotMapped { at };
+                return Err(Refusal::new(Argument::Address, problem).during(operation));
+            }
+            let mut torn = None;
+            for (done, piece) in pieces.iter().enumerate() {
+                match self.take_down(piece) {
+                    Ok(kept) => torn = torn.or(kept.err().map(|errno| (piece.start, errno))),
+                    Err(failure) => {
+                        let error = self.failure(operation, failure, range.size);
+                        return Err(self.put_back(operation, &pieces[..=done], error));
+                    }
+                }
+            }
+            for piece in &pieces {
+                let removed = self.ledger_mut().remove_mapping(piece.start);
+                if let Some(record) = removed {
+                    self.end_use(operation, record.slot);
+                }
+            }
+            match torn {
+                None => Ok(()),
+                Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
+            }
+        })
+    }
+
+    /// The mappings of a run, or why it is none.
+    pub(super) fn run(&self, operation: Operation, range: Range) -> Result<Vec<Piece>, VmmError> {
+        let ledger = self.ledger();
+        ledger.check_run(range).map_err(|refusal| refusal.during(operation))?;
+        Ok(ledger
+            .mappings_in(range)
+            .filter_map(|(start, record)| {
+                let physical = &ledger.handle_in(record.slot)?.payload;
+                let (native, owner) = (physical.native, physical.owner);
+                Some(Piece { start, record: *record, native, owner })
+            })
+            .collect())
+    }
+
+    /// Unmaps one mapping in the runtime, the CPU's view of it first.
+    ///
+    /// The inner result says whether the addresses are still reserved.
+    pub(super) fn take_down(&self, piece: &Piece) -> Result<Result<(), Errno>, Failure> {
+        self.hide_from_cpu(piece);
+        self.call(|native| native.unmap(piece.start, piece.record.size))?;
+        Ok(self.keep_reserved(piece))
+    }
+
+    /// Makes a mapping that is down, with the access that `record` says.
+    ///
+    /// Returns the agents that the runtime was told of: those that may do something.
+    pub(super) fn set_up(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        record: &MappingRecord,
+    ) -> Result<AgentSet, VmmError> {
+        let size = record.size;
+        self.call(|native| native.map(piece.start, size, piece.native))
+            .map_err(|failure| self.failure(operation, failure, size))?;
+        self.let_use(operation, piece, record)
+    }
+
+    /// Takes a mapping down and makes it anew: the only way to take memory away from a GPU.
+    pub(super) fn rebuild(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        record: &MappingRecord,
+    ) -> Result<AgentSet, VmmError> {
+        match self.take_down(piece) {
+            Ok(Ok(())) => self.set_up(operation, piece, record),
+            Ok(Err(errno)) => Err(self.quarantine(operation, piece.start, torn_by(errno))),
+            Err(failure) => Err(self.failure(operation, failure, record.size)),
+        }
+    }
+
+    /// Makes mappings anew that were taken down, when the last of `pieces` could not be.
+    fn put_back(&self, operation: Operation, pieces: &[Piece], error: VmmError) -> VmmError {
+        let Some((failed, down)) = pieces.split_last() else { return error };
+        // The runtime refused, most likely before it did anything. Sending the access once more
+        // changes nothing then, and fails if the mapping is gone.
+        let mut undone = self
+            .let_use(operation, failed, &failed.record)
+            .or_else(|_| self.set_up(operation, failed, &failed.record));
+        for piece in down.iter().rev() {
+            undone = undone.and_then(|_| self.set_up(operation, piece, &piece.record));
+        }
+        match undone {
+            Ok(_) => error,
+            Err(undo) => self.not_undone(operation, failed.start, error, undo),
+        }
+    }
+
+    /// Takes a range out of use because an operation failed and undoing it failed too.
+    pub(super) fn not_undone(
+        &self,
+        operation: Operation,
+        address: usize,
+        error: VmmError,
+        undo: VmmError,
+    ) -> VmmError {
+        self.quarantine(operation, address, format!("{error}; and it could not be undone: {undo}"))
+    }
+
+    /// Keeps what was unmapped reserved, in runtimes that leave a hole or the old memory there.
+    fn keep_reserved(&self, piece: &Piece) -> Result<(), Errno> {
+        let (start, size) = (piece.start, piece.record.size);
+        if self.quirks.cpu_unmap_leaves_hole && self.cpu_was_granted_by_runtime(piece) {
+            return plug(start, size);
+        }
+        if self.quirks.unmap_keeps_memory {
+            return map_nothing(start, size);
+        }
+        Ok(())
+    }
+}
+
+fn torn_by(errno: Errno) -> String {
+    match errno {
+        Errno::EXIST => "a stranger's mapping has taken addresses that the runtime gave up while \
+                         it unmapped"
+            .to_owned(),
+        errno => format!("the addresses could not be kept reserved: {errno}"),
+    }
+}

@@ -1,0 +1,411 @@
+//! HIP's virtual-memory management.
+//!
+//! [`Vmm`] has HIP's fourteen calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`]
+//! are the same as owned values. The way of a call: arguments and ledger are checked (nothing
+//! has happened yet) → the runtime is asked → the ledger is changed, or what was done is undone.
+//!
+//! | HIP | here | HSA |
+//! |---|---|---|
+//! | `hipMemAddressReserve` | [`Vmm::address_reserve`] | `hsa_amd_vmem_address_reserve_align` |
+//! | `hipMemAddressFree` | [`Vmm::address_free`] | `hsa_amd_vmem_address_free` |
+//! | `hipMemCreate` | [`Vmm::create`] | `hsa_amd_vmem_handle_create` |
+//! | `hipMemRelease` | [`Vmm::release`] | `hsa_amd_vmem_handle_release` |
+//! | `hipMemMap` | [`Vmm::map`] | `hsa_amd_vmem_map` |
+//! | `hipMemUnmap` | [`Vmm::unmap`] | `hsa_amd_vmem_unmap` |
+//! | `hipMemSetAccess` | [`Vmm::set_access`] | `hsa_amd_vmem_set_access` |
+//! | `hipMemGetAccess` | [`Vmm::get_access`] | none: the ledger knows |
+//! | `hipMemGetAllocationGranularity` | [`Vmm::allocation_granularity`] | `hsa_amd_memory_pool_get_info` |
+//! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: the ledger knows |
+//! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
+//! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
+//! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: the ledger counts |
+//! | `hipMemMapArrayAsync` | [`Vmm::map_array_async`] | none: not supported |
+
+mod access;
+mod address;
+mod cpu_access;
+mod error;
+mod handle;
+mod ledger;
+mod mapping;
+mod owned;
+mod permission;
+mod physical;
+mod properties;
+mod quarantine;
+mod quirks;
+mod reserve;
+mod shareable;
+mod transfer;
+
+pub use access::{Access, AccessDescriptor};
+pub use address::Address;
+pub use error::{Argument, Feature, Operation, Problem, VmmError};
+pub use handle::Handle;
+pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
+pub use properties::{
+    AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
+};
+pub use quarantine::Quarantined;
+pub use quirks::Quirks;
+
+use crate::agent::{Agent, AgentId};
+use crate::hip::HipProfile;
+use crate::native::{Failure, Native, NativeHandle, Status};
+use crate::runtime::Runtime;
+use access::MOST_AGENTS;
+use cpu_access::CpuAccess;
+use error::Refusal;
+use ledger::{Ledger, Range};
+use quarantine::Quarantine;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What a [`Vmm`] is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VmmOptions {
+    /// Whose answers it gives where HIP's releases differ.
+    pub profile: HipProfile,
+    /// The runtime's habits to work around; `None`: those known of its version.
+    pub quirks: Option<Quirks>,
+}
+
+/// Virtual-memory management on one runtime. Cheap to clone; may be used from any thread.
+///
+/// Operations on different reservations do not wait for each other while the runtime works.
+/// When the last clone goes, and the last owned value with it, everything that is still mapped,
+/// allocated or reserved is given back.
+#[derive(Clone, Debug)]
+pub struct Vmm {
+    shared: Arc<Shared>,
+}
+
+/// Held while an operation changes something inside a reservation.
+type Gate = Arc<Mutex<()>>;
+
+/// What the runtime knows physical memory by.
+#[derive(Debug)]
+struct Physical {
+    native: NativeHandle,
+    /// The index of the agent whose memory it is, where known.
+    owner: Option<usize>,
+    /// Kept open for runtimes that use it later ([`Quirks::import_keeps_descriptor`]).
+    _descriptor: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    runtime: Runtime,
+    profile: HipProfile,
+    quirks: Quirks,
+    /// What reservations must be multiples of.
+    granule: usize,
+    ledger: RwLock<Ledger<Gate, Physical>>,
+    /// Shared by the calls that the runtime locks itself; exclusive for those it does not
+    /// (export, import, properties), which would race with them.
+    unlocked_calls: RwLock<()>,
+    cpu_access: CpuAccess,
+    quarantine: Quarantine,
+}
+
+static NEXT_OWNER: AtomicU16 = AtomicU16::new(1);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds a lock; if it did, the state is still the ledger's own.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Vmm {
+    /// Opens virtual-memory management with the newest documented behaviour.
+    ///
+    /// # Errors
+    /// [`VmmError::NotSupported`] if runtime or driver have none
+    /// ([`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) says why), if
+    /// there is no GPU, or if there are more than 128 agents.
+    pub fn open(runtime: &Runtime) -> Result<Self, VmmError> {
+        Self::open_with(runtime, VmmOptions::default())
+    }
+
+    /// Opens virtual-memory management with a profile or quirks of one's own choice.
+    ///
+    /// # Errors
+    /// As for [`Vmm::open`].
+    pub fn open_with(runtime: &Runtime, options: VmmOptions) -> Result<Self, VmmError> {
+        let operation = Operation::Open;
+        let refuse = |feature| Err(VmmError::NotSupported { operation, feature });
+        if runtime.has_forked() {
+            return Err(VmmError::Forked { operation });
+        }
+        if !runtime.info().virtual_memory {
+            return refuse(Feature::VirtualMemory);
+        }
+        if runtime.agents().len() > MOST_AGENTS {
+            return refuse(Feature::ManyAgents);
+        }
+        // Reservations hold memory of any GPU, so that they are counted in the largest granule.
+        let granules = runtime.gpus().filter_map(Agent::handle_pool).map(|pool| pool.granule());
+        let Some(granule) = granules.max() else { return refuse(Feature::VirtualMemory) };
+        let quirks =
+            options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
+        // 0 is skipped when the counter wraps, so that no handle is ever 0.
+        let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed).max(1);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                runtime: runtime.clone(),
+                profile: options.profile,
+                quirks,
+                granule,
+                ledger: RwLock::new(Ledger::new(owner)),
+                unlocked_calls: RwLock::new(()),
+                cpu_access: CpuAccess::default(),
+                quarantine: Quarantine::default(),
+            }),
+        })
+    }
+
+    /// The runtime below.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime {
+        &self.shared.runtime
+    }
+
+    /// Whose answers it gives where HIP's releases differ.
+    #[must_use]
+    pub fn profile(&self) -> HipProfile {
+        self.shared.profile
+    }
+
+    /// The runtime's habits that are worked around.
+    #[must_use]
+    pub fn quirks(&self) -> Quirks {
+        self.shared.quirks
+    }
+
+    /// How much there is of everything.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let (reservations, handles, mappings) = self.shared.ledger().counts();
+        Usage { reservations, handles, mappings }
+    }
+
+    /// Ranges that are not used any more, and why.
+    #[must_use]
+    pub fn quarantine(&self) -> Vec<Quarantined> {
+        self.shared.quarantine.list()
+    }
+
+    /// Checks the invariants of the library's own books.
+    ///
+    /// # Errors
+    /// What does not hold. It would be a defect of this library.
+    pub fn check(&self) -> Result<(), String> {
+        self.shared.ledger().check()
+    }
+
+    /// Every mapping, by address: address, size, handle's size, and what each agent may do.
+    #[must_use]
+    pub fn mappings(&self) -> Vec<MappingInfo> {
+        let ledger = self.shared.ledger();
+        let agents = self.runtime().agents();
+        ledger
+            .mappings()
+            .map(|(start, record)| MappingInfo {
+                address: Address::new(start),
+                size: record.size,
+                access: agents
+                    .iter()
+                    .enumerate()
+                    .map(|(index, agent)| (agent.id(), record.access.get(index)))
+                    .filter(|&(_, access)| access != Access::None)
+                    .collect(),
+            })
+            .collect()
+    }
+
+    /// Every reservation, by address, with its size in bytes.
+    #[must_use]
+    pub fn reservations(&self) -> Vec<(Address, usize)> {
+        let ledger = self.shared.ledger();
+        ledger.reservations().map(|(base, record)| (Address::new(base), record.size)).collect()
+    }
+}
+
+/// How much a [`Vmm`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Reservations that are not freed.
+    pub reservations: usize,
+    /// Physical memory that is referenced or mapped.
+    pub handles: usize,
+    /// Mappings.
+    pub mappings: usize,
+}
+
+/// A mapping, as [`Vmm::mappings`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingInfo {
+    /// Where it begins.
+    pub address: Address,
+    /// Its size in bytes.
+    pub size: usize,
+    /// The agents that may do something, and what.
+    pub access: Vec<(AgentId, Access)>,
+}
+
+impl Shared {
+    fn ledger(&self) -> RwLockReadGuard<'_, Ledger<Gate, Physical>> {
+        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ledger_mut(&self) -> RwLockWriteGuard<'_, Ledger<Gate, Physical>> {
+        self.ledger.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the runtime where it takes its own lock.
+    fn call<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+        let _shared = self.unlocked_calls.read().unwrap_or_else(PoisonError::into_inner);
+        call(self.runtime.native())
+    }
+
+    /// Calls the runtime where it takes none, while nobody else calls it.
+    fn call_alone<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+        let _alone = self.unlocked_calls.write().unwrap_or_else(PoisonError::into_inner);
+        call(self.runtime.native())
+    }
+
+    fn alive(&self, operation: Operation) -> Result<(), VmmError> {
+        if self.runtime.has_forked() { Err(VmmError::Forked { operation }) } else { Ok(()) }
+    }
+
+    /// The index of an agent in access sets and in the runtime's list.
+    fn agent(&self, id: AgentId, argument: Argument) -> Result<(usize, &Agent), Refusal> {
+        if let Some(agent) = self.runtime.agent(id) {
+            return Ok((id.index as usize, agent));
+        }
+        let here = self.runtime.host().id().runtime;
+        let problem =
+            if id.runtime == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
+        Err(Refusal::new(argument, problem))
+    }
+
+    /// Does something inside the reservation around `range` while nobody else does.
+    fn at_gate<T>(
+        &self,
+        operation: Operation,
+        range: Range,
+        act: impl FnOnce() -> Result<T, VmmError>,
+    ) -> Result<T, VmmError> {
+        loop {
+            let gate = self.gate(operation, range)?;
+            let _held = lock(&gate);
+            // The reservation may have been freed, and its addresses reserved anew, meanwhile.
+            if Arc::ptr_eq(&gate, &self.gate(operation, range)?) {
+                return act();
+            }
+        }
+    }
+
+    fn gate(&self, operation: Operation, range: Range) -> Result<Gate, VmmError> {
+        let ledger = self.ledger();
+        let (base, reservation) =
+            ledger.reservation_around(range).map_err(|refusal| refusal.during(operation))?;
+        if reservation.quarantined {
+            return Err(VmmError::Quarantined {
+                operation,
+                address: Address::new(base),
+                now: false,
+            });
+        }
+        Ok(reservation.payload.clone())
+    }
+
+    /// Takes a reservation out of use, and says so.
+    fn quarantine(&self, operation: Operation, address: usize, reason: String) -> VmmError {
+        let place = self.ledger_mut().quarantine(address);
+        let (address, size) = place.unwrap_or((Address::new(address), 0));
+        tracing::error!(%operation, %address, size, reason, "quarantined");
+        self.quarantine.add(Quarantined { address, size, operation, reason });
+        VmmError::Quarantined { operation, address, now: true }
+    }
+
+    /// Gives physical memory back that nobody can name any more.
+    fn give_back(&self, operation: Operation, physical: &Physical, size: usize) {
+        if let Err(Failure { call, status }) =
+            self.call(|native| native.handle_release(physical.native))
+        {
+            let reason = format!("physical memory was not given back: {call} answered {status}");
+            tracing::error!(%operation, size, reason, "quarantined");
+            self.quarantine.add(Quarantined { address: Address::NULL, size, operation, reason });
+        }
+    }
+
+    /// What a failure of the runtime means.
+    fn failure(&self, operation: Operation, failure: Failure, size: usize) -> VmmError {
+        let Failure { call, status } = failure;
+        match status {
+            Status::NOT_SUPPORTED => {
+                VmmError::NotSupported { operation, feature: Feature::Function }
+            }
+            Status::OUT_OF_RESOURCES if out_of_descriptors() => {
+                VmmError::OutOfDescriptors { operation }
+            }
+            Status::OUT_OF_RESOURCES => VmmError::OutOfMemory { operation, call, status, size },
+            _ => VmmError::Runtime { operation, call, status },
+        }
+    }
+}
+
+/// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
+fn out_of_descriptors() -> bool {
+    std::fs::File::open("/dev/null")
+        .err()
+        .and_then(|error| error.raw_os_error())
+        .is_some_and(|code| code == libc::EMFILE || code == libc::ENFILE)
+}
+
+/// What a failure of the operating system means.
+fn system_failure(operation: Operation, call: &'static str, errno: rustix::io::Errno) -> VmmError {
+    match errno {
+        rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
+            VmmError::OutOfDescriptors { operation }
+        }
+        errno => VmmError::System { operation, call, errno },
+    }
+}
+
+fn no_flags(flags: u64) -> Result<(), Refusal> {
+    if flags == 0 { Ok(()) } else { Err(Refusal::new(Argument::Flags, Problem::NoFlags(flags))) }
+}
+
+impl Drop for Shared {
+    /// Gives everything back; the runtime must not stop with live mappings (6.4.3 crashes).
+    fn drop(&mut self) {
+        if self.runtime.has_forked() {
+            return;
+        }
+        let operation = Operation::AddressFree;
+        let mappings: Vec<_> =
+            self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
+        for (start, size) in mappings {
+            if let Err(error) = self.unmap(Operation::Unmap, Range { start, size }, None) {
+                tracing::warn!(%error, "a mapping was left behind");
+            }
+        }
+        let handles = self.ledger_mut().drain_handles();
+        for record in handles {
+            self.give_back(Operation::Release, &record.payload, record.size);
+        }
+        let reservations: Vec<_> = self
+            .ledger()
+            .reservations()
+            .filter(|(_, record)| !record.quarantined)
+            .map(|(start, record)| Range { start, size: record.size })
+            .collect();
+        for range in reservations {
+            if let Err(error) = self.free(operation, range, None) {
+                tracing::warn!(%error, "a reservation was left behind");
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Physical memory that is released when nobody needs it any more.
+
+use crate::vmm::{
+    Address, AllocationProperties, Argument, Handle, HandleType, Operation, Problem, Refusal, Vmm,
+    VmmError,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Physical memory. Cheap to clone; its reference is released when the last clone and the last
+/// [`Mapping`](super::Mapping) of it are gone.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    vmm: Vmm,
+    handle: Handle,
+    size: usize,
+    properties: AllocationProperties,
+}
+
+impl Allocation {
+    /// Makes `size` bytes of physical memory, a multiple of the granule (`hipMemCreate`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::create`].
+    pub fn create(
+        vmm: &Vmm,
+        size: usize,
+        properties: &AllocationProperties,
+    ) -> Result<Self, VmmError> {
+        let handle = vmm.create(size, properties, 0)?;
+        Self::of(vmm, handle)
+    }
+
+    /// Takes memory that another process exported (`hipMemImportFromShareableHandle`). The
+    /// descriptor stays the caller's and may be closed at once.
+    ///
+    /// # Errors
+    /// As for [`Vmm::import_from_shareable_handle`].
+    pub fn import(vmm: &Vmm, descriptor: impl AsFd) -> Result<Self, VmmError> {
+        let handle =
+            vmm.import_from_shareable_handle(descriptor, HandleType::PosixFileDescriptor)?;
+        Self::of(vmm, handle)
+    }
+
+    /// Takes a reference to what is mapped at an address (`hipMemRetainAllocationHandle`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::retain_allocation_handle`].
+    pub fn at(vmm: &Vmm, address: Address) -> Result<Self, VmmError> {
+        let handle = vmm.retain_allocation_handle(address)?;
+        Self::of(vmm, handle)
+    }
+
+    /// Takes over one reference of a handle.
+    fn of(vmm: &Vmm, handle: Handle) -> Result<Self, VmmError> {
+        let size = vmm.allocation_size(handle)?;
+        let properties = vmm.allocation_properties(handle)?;
+        Ok(Self { inner: Arc::new(Inner { vmm: vmm.clone(), handle, size, properties }) })
+    }
+
+    /// The handle, to be used with [`Vmm`]'s calls while this value lives.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.inner.handle
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inner.size
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn properties(&self) -> AllocationProperties {
+        self.inner.properties
+    }
+
+    /// Makes a file descriptor of it (`hipMemExportToShareableHandle`). The properties must have
+    /// asked for [`HandleType::PosixFileDescriptor`].
+    ///
+    /// # Errors
+    /// As for [`Vmm::export_to_shareable_handle`].
+    pub fn export(&self) -> Result<OwnedFd, VmmError> {
+        let handle_type = HandleType::PosixFileDescriptor;
+        self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type, 0)
+    }
+
+    /// The handle, if it is one of this `Vmm`.
+    pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, VmmError> {
+        if Arc::ptr_eq(&self.inner.vmm.shared, &vmm.shared) {
+            return Ok(self.inner.handle);
+        }
+        Err(Refusal::new(Argument::Handle, Problem::ForeignHandle).during(Operation::Map))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.vmm.shared.runtime.has_forked()
+            && let Err(error) = self.vmm.release(self.handle)
+        {
+            tracing::warn!(%error, handle = %self.handle, "physical memory was not released");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Physical memory at an address, unmapped when dropped.
+
+use super::{Allocation, Reservation};
+use crate::agent::AgentId;
+use crate::vmm::ledger::Range;
+use crate::vmm::mapping::Serial;
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Argument, Operation, Problem, Refusal, Vmm, VmmError,
+};
+
+/// Physical memory mapped at reserved addresses; dropping it unmaps it.
+///
+/// Reading and writing check what may be touched and can therefore not fault. For everything
+/// else there is [`address`](Mapping::address); whoever keeps that longer than the mapping keeps
+/// a dangling pointer, as with any allocation.
+#[derive(Debug)]
+pub struct Mapping {
+    reservation: Reservation,
+    allocation: Allocation,
+    address: Address,
+    size: usize,
+    serial: Serial,
+    mapped: bool,
+}
+
+impl Mapping {
+    pub(super) fn new(
+        reservation: Reservation,
+        allocation: Allocation,
+        address: Address,
+        size: usize,
+        serial: Serial,
+    ) -> Self {
+        Self { reservation, allocation, address, size, serial, mapped: true }
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The addresses it is in.
+    #[must_use]
+    pub fn reservation(&self) -> &Reservation {
+        &self.reservation
+    }
+
+    /// The physical memory.
+    #[must_use]
+    pub fn allocation(&self) -> &Allocation {
+        &self.allocation
+    }
+
+    /// Says who may do what with it (`hipMemSetAccess`); agents not named keep what they have.
+    ///
+    /// # Errors
+    /// As for [`Vmm::set_access`].
+    pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), VmmError> {
+        self.vmm().set_access(self.address, self.size, descriptors)
+    }
+
+    /// Gives several agents the same access (`hipMemSetAccess`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::set_access`].
+    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
+        let descriptors: Vec<_> =
+            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        self.set_access(&descriptors)
+    }
+
+    /// Really takes it away from agents, GPUs too; the others lose it for a moment.
+    ///
+    /// # Errors
+    /// As for [`Vmm::revoke`].
+    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), VmmError> {
+        self.vmm().revoke(self.address, self.size, agents)
+    }
+
+    /// Asks what an agent may do with it (`hipMemGetAccess`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::get_access`].
+    pub fn access(&self, agent: AgentId) -> Result<Access, VmmError> {
+        self.vmm().get_access(agent, self.address)
+    }
+
+    /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    ///
+    /// # Errors
+    /// As for [`Vmm::read`]; also if the bytes reach beyond the mapping.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), VmmError> {
+        let address = self.at(Operation::Read, offset, bytes.len())?;
+        self.vmm().read(address, bytes)
+    }
+
+    /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
+    ///
+    /// # Errors
+    /// As for [`Vmm::write`]; also if the bytes reach beyond the mapping.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), VmmError> {
+        let address = self.at(Operation::Write, offset, bytes.len())?;
+        self.vmm().write(address, bytes)
+    }
+
+    /// Has the owning GPU fill all of it with a 32-bit value.
+    ///
+    /// # Errors
+    /// As for [`Vmm::fill`].
+    pub fn fill(&self, value: u32) -> Result<(), VmmError> {
+        self.vmm().fill(self.address, value, self.size)
+    }
+
+    /// Unmaps it now, and says whether that worked (`hipMemUnmap`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::unmap`]; the mapping comes back with the error.
+    pub fn unmap(mut self) -> Result<(), (Self, VmmError)> {
+        match self.take_down() {
+            Ok(()) => {
+                self.mapped = false;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn vmm(&self) -> &Vmm {
+        self.reservation.vmm()
+    }
+
+    /// The address at an offset, if `size` bytes from there are inside.
+    fn at(&self, operation: Operation, offset: usize, size: usize) -> Result<Address, VmmError> {
+        let beyond = || Refusal::new(Argument::Offset, Problem::Overflow).during(operation);
+        match offset.checked_add(size) {
+            Some(end) if end <= self.size => self.address.checked_add(offset).ok_or_else(beyond),
+            _ => Err(beyond()),
+        }
+    }
+
+    fn take_down(&self) -> Result<(), VmmError> {
+        let operation = Operation::Unmap;
+        let shared = &self.vmm().shared;
+        shared.alive(operation)?;
+        let range = Range { start: self.address.get(), size: self.size };
+        shared.unmap(operation, range, Some(self.serial))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.mapped
+            && !self.vmm().runtime().has_forked()
+            && let Err(error) = self.take_down()
+        {
+            tracing::warn!(%error, address = %self.address, "a mapping was not unmapped");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Addresses that are freed when nobody needs them any more.
+
+use super::{Allocation, Mapping};
+use crate::vmm::ledger::Range;
+use crate::vmm::reserve::Placement;
+use crate::vmm::{Address, Argument, Operation, Problem, Refusal, Vmm, VmmError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A reserved range of addresses. Cheap to clone; freed when the last clone and the last
+/// [`Mapping`] in it are gone.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    vmm: Vmm,
+    address: Address,
+    size: usize,
+    serial: u64,
+    freed: AtomicBool,
+}
+
+/// How a reservation is to be made; see [`Reservation::of`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is reserved before `reserve`"]
+pub struct ReservationOptions {
+    size: usize,
+    alignment: usize,
+    placement: Placement,
+}
+
+impl ReservationOptions {
+    /// Aligns the start to a power of two, in bytes.
+    pub fn aligned_to(mut self, alignment: usize) -> Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// Asks for an address, but takes another if that one is taken or not aligned.
+    pub fn near(mut self, address: Address) -> Self {
+        self.placement = Placement::Near(address);
+        self
+    }
+
+    /// Insists on an address.
+    pub fn exactly_at(mut self, address: Address) -> Self {
+        self.placement = Placement::Exactly(address);
+        self
+    }
+
+    /// Reserves (`hipMemAddressReserve`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the address insisted on is
+    /// not to be had.
+    pub fn reserve(self, vmm: &Vmm) -> Result<Reservation, VmmError> {
+        let Self { size, alignment, placement } = self;
+        let operation = Operation::AddressReserve;
+        let (address, serial) = vmm.shared.reserve(operation, size, alignment, placement)?;
+        let (vmm, freed) = (vmm.clone(), AtomicBool::new(false));
+        Ok(Reservation { inner: Arc::new(Inner { vmm, address, size, serial, freed }) })
+    }
+}
+
+impl Reservation {
+    /// Begins a reservation of `size` bytes, a multiple of the granule.
+    pub fn of(size: usize) -> ReservationOptions {
+        ReservationOptions { size, alignment: 0, placement: Placement::Anywhere }
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.inner.address
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inner.size
+    }
+
+    /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::map`].
+    pub fn map(&self, offset: usize, allocation: &Allocation) -> Result<Mapping, VmmError> {
+        self.map_part(offset, allocation.size(), allocation)
+    }
+
+    /// Maps the first `size` bytes of `allocation`, `offset` bytes from the start (`hipMemMap`).
+    ///
+    /// # Errors
+    /// As for [`Vmm::map`].
+    pub fn map_part(
+        &self,
+        offset: usize,
+        size: usize,
+        allocation: &Allocation,
+    ) -> Result<Mapping, VmmError> {
+        let operation = Operation::Map;
+        let refuse = |problem| Refusal::new(Argument::Address, problem).during(operation);
+        let address =
+            self.inner.address.checked_add(offset).ok_or_else(|| refuse(Problem::Overflow))?;
+        // Another reservation may begin where this one ends.
+        if offset.checked_add(size).is_none_or(|end| end > self.inner.size) {
+            return Err(refuse(Problem::NotReserved));
+        }
+        let vmm = &self.inner.vmm;
+        let serial = vmm.shared.map(address, size, 0, allocation.handle_of(vmm)?, 0)?;
+        Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
+    }
+
+    /// Frees the reservation now, and says whether that worked. It fails while clones or
+    /// mappings of it are there.
+    ///
+    /// # Errors
+    /// As for [`Vmm::address_free`]; the reservation comes back with the error.
+    pub fn free(self) -> Result<(), (Self, VmmError)> {
+        match self.inner.free() {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    pub(super) fn vmm(&self) -> &Vmm {
+        &self.inner.vmm
+    }
+}
+
+impl Inner {
+    fn free(&self) -> Result<(), VmmError> {
+        let operation = Operation::AddressFree;
+        let shared = &self.vmm.shared;
+        shared.alive(operation)?;
+        let range = Range { start: self.address.get(), size: self.size };
+        shared.free(operation, range, Some(self.serial))?;
+        self.freed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.freed.load(Ordering::Relaxed)
+            && !self.vmm.shared.runtime.has_forked()
+            && let Err(error) = self.free()
+        {
+            tracing::warn!(%error, address = %self.address, "a reservation was not freed");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What physical memory is: where, of which kind, and how it may be shared.
+
+use crate::agent::AgentId;
+use core::fmt;
+
+bitflags::bitflags! {
+    /// Kinds of shareable handles (`hipMemAllocationHandleType`, as bits).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct HandleTypes: u32 {
+        /// A file descriptor (`hipMemHandleTypePosixFileDescriptor`, 1).
+        const POSIX_FILE_DESCRIPTOR = 1;
+        /// A Windows handle (2); never supported here.
+        const WIN32 = 2;
+        /// A Windows kernel-mode handle (4); never supported here.
+        const WIN32_KMT = 4;
+        /// A fabric handle (8), where runtime and hardware have one.
+        const FABRIC = 8;
+        const _ = !0;
+    }
+}
+
+/// One kind of shareable handle (`hipMemAllocationHandleType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HandleType {
+    /// A file descriptor of a dma-buf.
+    PosixFileDescriptor,
+    /// A Windows handle.
+    Win32,
+    /// A Windows kernel-mode handle.
+    Win32Kmt,
+    /// A fabric handle.
+    Fabric,
+}
+
+impl HandleType {
+    /// The type as one bit of a set.
+    #[must_use]
+    pub fn bit(self) -> HandleTypes {
+        match self {
+            Self::PosixFileDescriptor => HandleTypes::POSIX_FILE_DESCRIPTOR,
+            Self::Win32 => HandleTypes::WIN32,
+            Self::Win32Kmt => HandleTypes::WIN32_KMT,
+            Self::Fabric => HandleTypes::FABRIC,
+        }
+    }
+}
+
+impl fmt::Display for HandleType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PosixFileDescriptor => "a file descriptor",
+            Self::Win32 => "a Win32 handle",
+            Self::Win32Kmt => "a Win32 KMT handle",
+            Self::Fabric => "a fabric handle",
+        })
+    }
+}
+
+/// The kind of physical memory (`hipMemAllocationType`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AllocationKind {
+    /// Pinned (`hipMemAllocationTypePinned`), as all of a GPU's memory is.
+    #[default]
+    Pinned,
+    /// Pinned and not cached (`hipMemAllocationTypeUncached`); since extension 1.18.
+    Uncached,
+}
+
+/// Where physical memory is (`hipMemLocation`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Location {
+    /// In the memory of this agent.
+    Agent(AgentId),
+    /// Not known: imported memory whose owner the runtime does not tell.
+    Unknown,
+}
+
+/// What physical memory is (`hipMemAllocationProp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AllocationProperties {
+    /// Where it is.
+    pub location: Location,
+    /// Of which kind.
+    pub kind: AllocationKind,
+    /// As what it may be shared; asking later for another kind is an error.
+    pub handle_types: HandleTypes,
+}
+
+impl AllocationProperties {
+    /// Pinned memory of this agent, not shareable.
+    #[must_use]
+    pub fn on(agent: AgentId) -> Self {
+        Self {
+            location: Location::Agent(agent),
+            kind: AllocationKind::Pinned,
+            handle_types: HandleTypes::empty(),
+        }
+    }
+
+    /// The same, shareable as this kind of handle too.
+    #[must_use]
+    pub fn shareable_as(mut self, handle_type: HandleType) -> Self {
+        self.handle_types |= handle_type.bit();
+        self
+    }
+}
+
+/// Which granularity is asked for (`hipMemAllocationGranularity_flags`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Granularity {
+    /// The least unit of size and address.
+    Minimum,
+    /// The unit that gives the best performance.
+    Recommended,
+}

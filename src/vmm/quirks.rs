@@ -1,0 +1,62 @@
+//! What releases of AMD's runtime do differently from what they document.
+//!
+//! Each quirk is named after what goes wrong, with the public source of it, and can be switched
+//! by hand ([`Vmm::open_with`](crate::Vmm::open_with)): a new release may fix it, a vendor's
+//! build may not.
+
+/// The runtime's habits that this library works around. All `false`: a runtime as documented.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Quirks {
+    /// `set_access` takes access from agents that it does not name. Before extension 1.7 (fixed
+    /// by ROCR-Runtime 73f6bfa7): the whole set is sent.
+    pub set_access_drops_unnamed_agents: bool,
+    /// Taking the CPU's access away leaves a hole in the reservation that a stranger's mapping
+    /// can take (`RemoveAccess` is `munmap`). Before extension 1.12: the hole is filled at once.
+    pub cpu_unmap_leaves_hole: bool,
+    /// After `unmap` the old memory stays behind the addresses, without access, and is given back
+    /// only with them (since extension 1.12, ROCm 7.2; torch_memory_saver#84): it is covered.
+    pub unmap_keeps_memory: bool,
+    /// An exported descriptor goes on belonging to the runtime, and a second export returns the
+    /// same one (ROCm 7.14, rocm-systems#10604; fixed by #7786): a copy is handed out.
+    pub export_keeps_descriptor: bool,
+    /// An imported descriptor is used later, under the number that it had (ROCm 7.14; fixed by
+    /// rocm-systems#8440): our copy stays open as long as the handle lives.
+    pub import_keeps_descriptor: bool,
+}
+
+impl Quirks {
+    /// The quirks of a runtime by the version of AMD's extension it reports.
+    #[must_use]
+    pub fn of_extension((major, minor): (u16, u16)) -> Self {
+        let below = |limit| major < 1 || major == 1 && minor < limit;
+        // 7.14 reports 1.16 to 1.20; 10.0, which repaired its sharing, 1.21.
+        let rework = !below(16) && below(21);
+        Self {
+            set_access_drops_unnamed_agents: below(7),
+            cpu_unmap_leaves_hole: below(12),
+            unmap_keeps_memory: !below(12),
+            export_keeps_descriptor: rework,
+            import_keeps_descriptor: rework,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quirks_follow_the_extension() {
+        let rocm_6_1 = Quirks::of_extension((1, 4));
+        assert!(rocm_6_1.set_access_drops_unnamed_agents && rocm_6_1.cpu_unmap_leaves_hole);
+        let rocm_6_4 = Quirks::of_extension((1, 7));
+        assert!(!rocm_6_4.set_access_drops_unnamed_agents && rocm_6_4.cpu_unmap_leaves_hole);
+        let rocm_7_2 = Quirks::of_extension((1, 15));
+        assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..Quirks::default() });
+        let rocm_7_14 = Quirks::of_extension((1, 20));
+        assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_keeps_descriptor);
+        assert_eq!(Quirks::of_extension((1, 21)), rocm_7_2);
+        assert_eq!(Quirks::of_extension((2, 0)), rocm_7_2);
+    }
+}

@@ -1,0 +1,210 @@
+//! Reserving and freeing addresses.
+
+use super::ledger::Range;
+use super::{
+    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock, no_flags,
+};
+use crate::native::{Failure, map_nothing};
+
+/// How a reservation's address is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// Where the runtime likes.
+    Anywhere,
+    /// There if possible, else anywhere.
+    Near(Address),
+    /// There or not at all.
+    Exactly(Address),
+}
+
+impl Vmm {
+    /// Reserves a range of addresses; nothing is behind it yet (`hipMemAddressReserve`,
+    /// `hsa_amd_vmem_address_reserve_align`).
+    ///
+    /// `size` is in bytes, a multiple of the granule; `alignment` a power of two, or 0 for the
+    /// granule's. `hint` is where the range should begin, if that is free and aligned; else it
+    /// begins elsewhere, which is no error. `flags` must be 0.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for a size of zero or off the granule, an alignment that is
+    /// no power of two, flags; [`VmmError::OutOfMemory`] if there is no such range.
+    pub fn address_reserve(
+        &self,
+        size: usize,
+        alignment: usize,
+        hint: Option<Address>,
+        flags: u64,
+    ) -> Result<Address, VmmError> {
+        let operation = Operation::AddressReserve;
+        no_flags(flags).map_err(|refusal| refusal.during(operation))?;
+        let placement =
+            hint.filter(|&hint| hint != Address::NULL).map_or(Placement::Anywhere, Placement::Near);
+        Ok(self.shared.reserve(operation, size, alignment, placement)?.0)
+    }
+
+    /// Frees a reservation (`hipMemAddressFree`, `hsa_amd_vmem_address_free`).
+    ///
+    /// `address` and `size` are exactly those of the reservation, and nothing may be mapped in
+    /// it any more.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if the address is not that of a reservation, the size not
+    /// its size, or something is still mapped; [`VmmError::Quarantined`] for a range in
+    /// quarantine, which is never freed.
+    pub fn address_free(&self, address: Address, size: usize) -> Result<(), VmmError> {
+        let operation = Operation::AddressFree;
+        self.shared.alive(operation)?;
+        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
+        self.shared.free(operation, range, None)
+    }
+}
+
+impl Shared {
+    /// Reserves, and returns address and serial.
+    pub(super) fn reserve(
+        &self,
+        operation: Operation,
+        size: usize,
+        alignment: usize,
+        placement: Placement,
+    ) -> Result<(Address, u64), VmmError> {
+        self.alive(operation)?;
+        let refuse = |argument, problem| Err(Refusal::new(argument, problem).during(operation));
+        let granule = self.granule;
+        if size == 0 {
+            return refuse(Argument::Size, Problem::Zero);
+        }
+        if !size.is_multiple_of(granule) {
+            return refuse(Argument::Size, Problem::NotAligned { value: size, granule });
+        }
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return refuse(Argument::Alignment, Problem::NotPowerOfTwo(alignment));
+        }
+        let alignment = alignment.max(granule);
+        let start = match placement {
+            Placement::Anywhere => self.reserve_at(0, size, alignment),
+            Placement::Near(hint) => match self.reserve_at(hint.get(), size, alignment) {
+                Ok(address) if address % alignment == 0 => Ok(address),
+                // A free hint wins over the alignment in AMD's runtime; here it does not.
+                Ok(address) => {
+                    self.unreserve(address, size).and_then(|()| self.reserve_at(0, size, alignment))
+                }
+                Err(failure) => Err(failure),
+            },
+            Placement::Exactly(wanted) => {
+                if wanted == Address::NULL {
+                    return refuse(Argument::Address, Problem::Null);
+                }
+                if wanted.get() % alignment != 0 {
+                    return refuse(Argument::Address, Problem::AddressTaken);
+                }
+                match self.reserve_at(wanted.get(), size, alignment) {
+                    Ok(address) if address != wanted.get() => {
+                        if let Err(failure) = self.unreserve(address, size) {
+                            return Err(self.failure(operation, failure, size));
+                        }
+                        return refuse(Argument::Address, Problem::AddressTaken);
+                    }
+                    other => other,
+                }
+            }
+        }
+        .map_err(|failure| self.failure(operation, failure, size))?;
+        self.take(operation, Range { start, size })
+    }
+
+    /// Enters what the runtime has reserved.
+    fn take(&self, operation: Operation, range: Range) -> Result<(Address, u64), VmmError> {
+        // ROCm 6.1 reserves memory that can be written; a reservation is to hold nothing.
+        if !self.runtime.native().reserves_aligned()
+            && let Err(errno) = map_nothing(range.start, range.size)
+        {
+            tracing::warn!(%errno, "a reservation stays writable until something is mapped");
+        }
+        let mut ledger = self.ledger_mut();
+        if let Some(known) = ledger.overlapping_reservation(range) {
+            drop(ledger);
+            // It can only lie in a hole that the runtime left in a reservation of ours.
+            let reason = "the runtime reserved addresses that it had reserved already".to_owned();
+            return Err(self.quarantine(operation, known, reason));
+        }
+        let serial = ledger.reserve(range, Gate::default());
+        Ok((Address::new(range.start), serial))
+    }
+
+    /// Reserves aligned addresses, also with a runtime that cannot be asked for alignment.
+    fn reserve_at(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
+        let reserve =
+            |hint, size| self.call(|native| native.address_reserve(size, hint, alignment));
+        let address = reserve(hint, size)?;
+        if address % alignment == 0 || hint != 0 || self.runtime.native().reserves_aligned() {
+            return Ok(address);
+        }
+        self.unreserve(address, size)?;
+        // A range that is larger by the alignment holds an aligned one. It is given back and
+        // the aligned part asked for by address; should somebody be faster, once more.
+        let mut last = Failure {
+            call: "hsa_amd_vmem_address_reserve",
+            status: crate::native::Status::OUT_OF_RESOURCES,
+        };
+        for _ in 0..16 {
+            let Some(larger) = size.checked_add(alignment) else { return Err(last) };
+            let found = reserve(0, larger)?;
+            self.unreserve(found, larger)?;
+            match reserve(found.next_multiple_of(alignment), size) {
+                Ok(address) if address % alignment == 0 => return Ok(address),
+                Ok(address) => self.unreserve(address, size)?,
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    fn unreserve(&self, address: usize, size: usize) -> Result<(), Failure> {
+        self.call(|native| native.address_free(address, size))
+    }
+
+    /// Frees a reservation; with a serial only if it is still that one.
+    pub(super) fn free(
+        &self,
+        operation: Operation,
+        range: Range,
+        serial: Option<u64>,
+    ) -> Result<(), VmmError> {
+        let refused = |refusal: Refusal| refusal.during(operation);
+        loop {
+            let gate = {
+                let ledger = self.ledger();
+                let record = ledger.check_free(range).map_err(refused)?;
+                if record.quarantined {
+                    let address = Address::new(range.start);
+                    return Err(VmmError::Quarantined { operation, address, now: false });
+                }
+                if serial.is_some_and(|serial| serial != record.serial) {
+                    return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
+                }
+                record.payload.clone()
+            };
+            let _held = lock(&gate);
+            // Something may have been mapped, or all of it freed, meanwhile.
+            if self
+                .ledger()
+                .check_free(range)
+                .is_ok_and(|record| Gate::ptr_eq(&gate, &record.payload))
+            {
+                // Removed first: once the runtime has freed it, another thread may be given the
+                // same addresses and enter them.
+                let payload = self.ledger_mut().remove_reservation(range.start);
+                return match self.call(|native| native.address_free(range.start, range.size)) {
+                    Ok(()) => Ok(()),
+                    Err(failure) => {
+                        if let Some(record) = payload {
+                            self.ledger_mut().restore_reservation(range.start, record);
+                        }
+                        Err(self.failure(operation, failure, range.size))
+                    }
+                };
+            }
+        }
+    }
+}

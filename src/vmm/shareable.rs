@@ -1,0 +1,119 @@
+//! Shareable handles: physical memory as a file descriptor, and back.
+
+use super::properties::{AllocationKind, Location};
+use super::{
+    AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
+    Refusal, Vmm, VmmError, no_flags, system_failure,
+};
+use crate::native::Status;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+impl Vmm {
+    /// Makes a file descriptor of physical memory, for another process or driver
+    /// (`hipMemExportToShareableHandle`, `hsa_amd_vmem_export_shareable_handle`).
+    ///
+    /// Every call makes a new descriptor, closed on exec. It keeps the memory alive by itself:
+    /// releasing the handle or ending this process does not take it away. `flags` must be 0.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for a bad handle, flags, or a type that was not requested
+    /// when the memory was made; [`VmmError::NotSupported`] for other types than descriptors;
+    /// [`VmmError::OutOfDescriptors`].
+    pub fn export_to_shareable_handle(
+        &self,
+        handle: Handle,
+        handle_type: HandleType,
+        flags: u64,
+    ) -> Result<OwnedFd, VmmError> {
+        let operation = Operation::ExportToShareableHandle;
+        let shared = &*self.shared;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        shared.alive(operation)?;
+        no_flags(flags).map_err(refused)?;
+        let (slot, native) = {
+            let mut ledger = shared.ledger_mut();
+            let record = ledger.handle(handle).map_err(refused)?;
+            if !record.properties.handle_types.contains(handle_type.bit()) {
+                let problem = Problem::NotRequested(handle_type);
+                return Err(refused(Refusal::new(Argument::HandleType, problem)));
+            }
+            if handle_type != HandleType::PosixFileDescriptor {
+                return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
+            }
+            let native = record.payload.native;
+            (ledger.begin_use(handle).map_err(refused)?, native)
+        };
+        let exported = shared.export(operation, native);
+        shared.end_use(operation, slot);
+        exported
+    }
+
+    /// Makes a handle of a file descriptor that another process exported
+    /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
+    ///
+    /// Every import is a handle of its own and the same memory. The descriptor stays the
+    /// caller's and may be closed at once. The size is that of the whole allocation.
+    ///
+    /// ROCm 7.14 and later do not look at the descriptor before access is granted; there, one
+    /// that is no memory is refused only by [`set_access`](Vmm::set_access).
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for a descriptor that is no dma-buf of an AMD GPU;
+    /// [`VmmError::NotSupported`] for other types; [`VmmError::OutOfDescriptors`].
+    pub fn import_from_shareable_handle(
+        &self,
+        descriptor: impl AsFd,
+        handle_type: HandleType,
+    ) -> Result<Handle, VmmError> {
+        let operation = Operation::ImportFromShareableHandle;
+        let shared = &*self.shared;
+        let not_importable =
+            || Refusal::new(Argument::Descriptor, Problem::NotImportable).during(operation);
+        shared.alive(operation)?;
+        if handle_type != HandleType::PosixFileDescriptor {
+            return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
+        }
+        let own = fcntl_dupfd_cloexec(descriptor.as_fd(), 0).map_err(|errno| match errno {
+            Errno::BADF => not_importable(),
+            errno => system_failure(operation, "fcntl", errno),
+        })?;
+        let size = size_of_buffer(own.as_fd()).map_err(|_| not_importable())?;
+        if size == 0 || size % shared.granule != 0 {
+            return Err(not_importable());
+        }
+        let native =
+            shared.call_alone(|native| native.import(own.as_fd())).map_err(
+                |failure| match failure.status {
+                    Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
+                    _ => shared.failure(operation, failure, size),
+                },
+            )?;
+        let pool = shared.call_alone(|runtime| runtime.pool_of(native)).ok();
+        let owner = pool.and_then(|pool| shared.owner_of(pool));
+        let granule = owner
+            .and_then(|(_, agent)| agent.handle_pool())
+            .map_or(shared.granule, |pool| pool.granule());
+        let properties = AllocationProperties {
+            location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
+            kind: AllocationKind::Pinned,
+            handle_types: handle_type.bit(),
+        };
+        let keep = shared.quirks.import_keeps_descriptor;
+        let physical = Physical {
+            native,
+            owner: owner.map(|(index, _)| index),
+            _descriptor: keep.then_some(own),
+        };
+        shared.enter_handle(operation, size, granule, properties, physical)
+    }
+}
+
+/// The size of a dma-buf in bytes; where the caller's copy of the descriptor points to stays.
+fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let before = seek(descriptor, SeekFrom::Current(0))?;
+    let size = seek(descriptor, SeekFrom::End(0))?;
+    seek(descriptor, SeekFrom::Start(before))?;
+    usize::try_from(size).map_err(|_| Errno::OVERFLOW)
+}

@@ -1,0 +1,177 @@
+//! Using mapped memory: by this process's own loads and stores, and by agents.
+//!
+//! Everything is checked in the ledger first, and the reservation is kept from changing
+//! meanwhile, so that a wrong address is an error and never a fault.
+
+use super::ledger::Range;
+use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
+use crate::agent::AgentId;
+use crate::native::{read_memory, write_memory};
+
+impl Vmm {
+    /// Copies from mapped memory, by this process's own loads.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped, or a CPU may not read it.
+    pub fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), VmmError> {
+        let operation = Operation::Read;
+        let access = Access::Read;
+        self.shared.by_cpu(operation, address, bytes.len(), access, |at| read_memory(at, bytes))
+    }
+
+    /// Copies to mapped memory, by this process's own stores.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped, or a CPU may not write it.
+    pub fn write(&self, address: Address, bytes: &[u8]) -> Result<(), VmmError> {
+        let operation = Operation::Write;
+        let access = Access::ReadWrite;
+        self.shared.by_cpu(operation, address, bytes.len(), access, |at| write_memory(at, bytes))
+    }
+
+    /// Has an agent copy between two mapped ranges that do not overlap, and waits for it
+    /// (`hsa_amd_memory_async_copy`).
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if not all of both is mapped, or the agent has not been
+    /// granted to read the one and write the other.
+    pub fn copy(
+        &self,
+        agent: AgentId,
+        destination: Address,
+        source: Address,
+        size: usize,
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Copy;
+        let shared = &*self.shared;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        shared.alive(operation)?;
+        let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
+        let range = |address, argument| {
+            Range::new(address, size).map_err(|refusal| match refusal.argument {
+                Argument::Address => refused(Refusal { argument, ..refusal }),
+                _ => refused(refusal),
+            })
+        };
+        let (to, from) =
+            (range(destination, Argument::Destination)?, range(source, Argument::Source)?);
+        let act = || {
+            let agent = (index, agent);
+            shared
+                .check_granted(Argument::Destination, to, agent, Access::ReadWrite)
+                .and_then(|()| shared.check_granted(Argument::Source, from, agent, Access::Read))
+                .map_err(refused)?;
+            shared
+                .call(|native| native.copy(to.start, from.start, size, found.native))
+                .map_err(|failure| shared.failure(operation, failure, size))
+        };
+        shared.at_both_gates(operation, to, from, act)
+    }
+
+    /// Has the GPU that owns the memory fill a mapped range with a 32-bit value, and waits for it
+    /// (`hsa_amd_memory_fill`). `size` is in bytes, a multiple of four.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped, address or size are no multiples
+    /// of four, or the owner has not been granted to write it.
+    pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), VmmError> {
+        let operation = Operation::Fill;
+        let shared = &*self.shared;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        shared.alive(operation)?;
+        let range = Range::new(address, size).map_err(refused)?;
+        for (argument, number) in [(Argument::Address, range.start), (Argument::Size, size)] {
+            if number % 4 != 0 {
+                return Err(refused(Refusal::new(argument, Problem::NotWords)));
+            }
+        }
+        shared.at_gate(operation, range, || {
+            for piece in shared.covering(operation, range)? {
+                let Some(owner) = piece.owner else { continue };
+                let Some(agent) = shared.runtime.agents().get(owner) else { continue };
+                let start = piece.start.max(range.start);
+                let end = (piece.start + piece.record.size).min(range.end());
+                let part = Range { start, size: end - start };
+                let agent = (owner, agent.id());
+                shared
+                    .check_granted(Argument::Address, part, agent, Access::ReadWrite)
+                    .map_err(refused)?;
+            }
+            shared
+                .call(|native| native.fill(range.start, value, size / 4))
+                .map_err(|failure| shared.failure(operation, failure, size))
+        })
+    }
+}
+
+impl Shared {
+    fn by_cpu(
+        &self,
+        operation: Operation,
+        address: Address,
+        size: usize,
+        needed: Access,
+        act: impl FnOnce(usize),
+    ) -> Result<(), VmmError> {
+        self.alive(operation)?;
+        if size == 0 {
+            return Ok(());
+        }
+        let refused = |refusal: Refusal| refusal.during(operation);
+        let range = Range::new(address, size).map_err(refused)?;
+        self.at_gate(operation, range, || {
+            let host = self.runtime.host().id();
+            for piece in self.covering(operation, range)? {
+                if self.cpu_access_of(&piece.record.access) < needed {
+                    let at = Address::new(piece.start.max(range.start));
+                    let verb = if needed == Access::Read { "read" } else { "write" };
+                    let problem = Problem::NotGranted { at, agent: host, verb };
+                    return Err(refused(Refusal::new(Argument::Address, problem)));
+                }
+            }
+            act(range.start);
+            Ok(())
+        })
+    }
+
+    /// The mappings that a range touches, all of which must be mapped.
+    fn covering(
+        &self,
+        operation: Operation,
+        range: Range,
+    ) -> Result<Vec<super::mapping::Piece>, VmmError> {
+        let whole = {
+            let ledger = self.ledger();
+            ledger.check_mapped(range).map_err(|refusal| refusal.during(operation))?;
+            let start = ledger.mapping_at(range.start).map_or(range.start, |(start, _)| start);
+            let last = ledger.mapping_at(range.end() - 1);
+            let end = last.map_or(range.end(), |(start, record)| start + record.size);
+            Range { start, size: end - start }
+        };
+        self.run(operation, whole)
+    }
+
+    /// Does something while two ranges are kept from changing.
+    fn at_both_gates<T>(
+        &self,
+        operation: Operation,
+        one: Range,
+        other: Range,
+        act: impl FnOnce() -> Result<T, VmmError>,
+    ) -> Result<T, VmmError> {
+        // The lower reservation first, whoever asks, so that two copies cannot wait for each
+        // other.
+        let (low, high) = if one.start <= other.start { (one, other) } else { (other, one) };
+        let same = {
+            let ledger = self.ledger();
+            let base = |range: Range| ledger.reservation_at(range.start).map(|(base, _)| base);
+            base(low) == base(high)
+        };
+        if same {
+            let end = low.end().max(high.end());
+            let both = Range { start: low.start, size: end - low.start };
+            return self.at_gate(operation, both, act);
+        }
+        self.at_gate(operation, low, || self.at_gate(operation, high, act))
+    }
+}
