@@ -18,8 +18,10 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     let properties = AllocationProperties::on(gpu);
     let reservation = Reservation::of(PAGES * page).reserve(&vmm)?;
-    let (red, blue) =
-        (Allocation::create(&vmm, page, &properties)?, Allocation::create(&vmm, page, &properties)?);
+    let (red, blue) = (
+        Allocation::create(&vmm, page, &properties)?,
+        Allocation::create(&vmm, page, &properties)?,
+    );
 
     let mut places: Vec<Option<Mapping>> = (0..PAGES).map(|_| None).collect();
     draw("reserved", &places)?;
