@@ -26,7 +26,8 @@ impl FromStr for Choice {
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
-            "auto" => Self::Auto,
+            // A variable that is set to nothing asks for nothing.
+            "" | "auto" => Self::Auto,
             "sim" => Self::Simulation,
             path => Self::Library(path.into()),
         })
