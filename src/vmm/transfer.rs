@@ -4,7 +4,9 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::Range;
-use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
+use super::{
+    Access, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm, VmmError,
+};
 use crate::agent::AgentId;
 use crate::native::{read_memory, write_memory};
 
