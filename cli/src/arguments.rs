@@ -104,6 +104,9 @@ pub struct Replay {
     /// The traces: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// End well with up to this many divergent operations
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub tolerate: u64,
     /// How to print the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,

@@ -36,5 +36,5 @@ pub fn run(common: &Common, verb: &Replay) -> anyhow::Result<Ending> {
             }
         }
     }
-    Ok(if report.divergent == 0 { Ending::Well } else { Ending::Failed })
+    Ok(if report.divergent <= verb.tolerate { Ending::Well } else { Ending::Failed })
 }
