@@ -35,7 +35,8 @@ pub struct Common {
           value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
     /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
-    #[arg(long, global = true, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime")]
+    #[arg(long, global = true, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
+          value_parser = simulation)]
     pub sim: Option<String>,
     /// Whose error codes and granularities: `hip6` or `hip7`
     #[arg(long, global = true, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
@@ -44,6 +45,14 @@ pub struct Common {
     /// Log the library's work to standard error: error, warn, info, debug or trace
     #[arg(long, global = true, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
     pub log: Option<LevelFilter>,
+}
+
+/// A simulation's description, if it is understood. It is kept as text because `--gpus` may add to
+/// it.
+fn simulation(text: &str) -> Result<String, String> {
+    text.parse::<hsa_vmm::simulation::Config>()
+        .map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
 }
 
 /// What to do.
