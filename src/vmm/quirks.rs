@@ -27,6 +27,9 @@ pub struct Quirks {
     /// An imported descriptor is used later, under the number that it had (ROCm 7.14; fixed by
     /// rocm-systems#8440): our copy stays open as long as the handle lives.
     pub import_keeps_descriptor: bool,
+    /// A GPU that is granted access after the memory's owner gets none or corrupts the owner's
+    /// (ROCm 7.14, rocm-systems#9908): the mapping is made anew, with the owner last.
+    pub owner_must_be_granted_last: bool,
 }
 
 impl Quirks {
@@ -43,6 +46,7 @@ impl Quirks {
             peer_after_owner_fails: rework,
             export_keeps_descriptor: rework,
             import_keeps_descriptor: rework,
+            owner_must_be_granted_last: rework,
         }
     }
 }
