@@ -95,6 +95,9 @@ impl Shared {
                 if wanted == Address::NULL {
                     return refuse(Argument::Address, Problem::Null);
                 }
+                if wanted.checked_add(size).is_none() {
+                    return refuse(Argument::Size, Problem::Overflow);
+                }
                 if wanted.get() % alignment != 0 {
                     return refuse(Argument::Address, Problem::AddressTaken);
                 }
