@@ -1,0 +1,241 @@
+//! Which agents may do what: entries in GPUs' page tables, and real mappings for the CPU.
+
+use crate::address_space::{self, PAGE, Protection};
+use crate::agents::Agent;
+use crate::config::GpuPermissions;
+use crate::era::Unnamed;
+use crate::instance::{Instance, State};
+use crate::mapping::Mapping;
+use crate::physical::Memory;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::io;
+use std::sync::Arc;
+
+/// What is asked for one agent.
+pub(crate) type Wish = (Agent, hsa_access_permission_t);
+
+/// `hsa_amd_vmem_set_access`
+///
+/// # Safety
+/// `descriptors` must be null or point at `count` descriptors.
+pub(crate) unsafe fn set(
+    instance: &Instance,
+    address: *mut c_void,
+    size: usize,
+    descriptors: *const hsa_amd_memory_access_desc_t,
+    count: usize,
+) -> Answer {
+    let behaviour = instance.behaviour;
+    let nothing = size == 0 && !behaviour.sets_access_of_nothing();
+    if address.is_null() || nothing || descriptors.is_null() || count == 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let wish = |index| {
+        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        let wish = unsafe { descriptors.add(index).read_unaligned() };
+        Ok((instance.agent(wish.agent_handle)?, wish.permissions))
+    };
+    let wishes = (0..count).map(wish).collect::<Answer<Vec<Wish>>>()?;
+    let address = address.addr();
+    let mut state = instance.lock();
+    state.reservation_around(address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    // The end is not checked: whatever mapping is touched is changed as a whole.
+    let (starts, _) = state.run(address, address + size)?;
+    if starts.len() > 1 && !behaviour.sets_access_of_several() {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    starts.into_iter().try_for_each(|start| instance.set_access(&mut state, start, &wishes))
+}
+
+impl Instance {
+    /// Sets access to one mapping, one wish after the other; what was done before a failure stays.
+    pub(crate) fn set_access(&self, state: &mut State, start: usize, wishes: &[Wish]) -> Answer {
+        let unnamed = self.behaviour.unnamed_agents();
+        for &(agent, permission) in wishes {
+            let mapping = mapping_mut(state, start)?;
+            let before = mapping.permission(agent);
+            if before == Some(permission) {
+                continue;
+            }
+            if let Some(before) = before {
+                mapping.permissions.retain(|(who, _)| *who != agent);
+                self.remove_access(state, start, agent, before)?;
+                if unnamed == Unnamed::DroppedOnChange {
+                    self.drop_unnamed(state, start, wishes)?;
+                }
+            }
+            self.grant(state, start, (agent, permission), before.is_some())?;
+            mapping_mut(state, start)?.permissions.push((agent, permission));
+        }
+        if unnamed == Unnamed::Dropped {
+            self.drop_unnamed(state, start, wishes)?;
+        }
+        Ok(())
+    }
+
+    fn drop_unnamed(&self, state: &mut State, start: usize, wishes: &[Wish]) -> Answer {
+        let named = |agent| wishes.iter().any(|(named, _)| *named == agent);
+        let permissions = &mut mapping_mut(state, start)?.permissions;
+        let (kept, dropped) = permissions.drain(..).partition(|(agent, _)| named(*agent));
+        *permissions = kept;
+        let dropped: Vec<Wish> = dropped;
+        dropped
+            .into_iter()
+            .try_for_each(|(agent, permission)| self.remove_access(state, start, agent, permission))
+    }
+
+    /// Gives an agent access that it does not have.
+    fn grant(
+        &self,
+        state: &mut State,
+        start: usize,
+        (agent, permission): Wish,
+        changed: bool,
+    ) -> Answer {
+        // An import that was not looked at yet is looked at now.
+        let handle = mapping_mut(state, start)?.handle;
+        let memory = self.resolve(state, handle).ok_or(HSA_STATUS_ERROR)?;
+        let mapping = mapping_mut(state, start)?;
+        let Mapping { size, reservation, .. } = *mapping;
+        if !start.is_multiple_of(PAGE) || size as u64 > memory.size {
+            return Err(HSA_STATUS_ERROR);
+        }
+        let size = size.next_multiple_of(PAGE);
+        match agent {
+            Agent::Gpu(gpu) => {
+                let peer = memory.owner != agent;
+                let owner_was_first = mapping.permission(memory.owner).is_some();
+                if peer && !changed && owner_was_first && self.behaviour.owner_must_be_last() {
+                    return Err(HSA_STATUS_ERROR);
+                }
+                if !self.gpu_reaches(gpu, memory.owner) {
+                    return Err(HSA_STATUS_ERROR);
+                }
+                let rights = self.gpu_rights(permission);
+                let entry = (memory, handle);
+                let inserted = state.page_tables[gpu].insert(start, size, entry, rights);
+                inserted.map_err(|_| HSA_STATUS_ERROR)
+            }
+            Agent::Cpu(_) => {
+                self.map_for_cpu(start, size, permission, &memory)?;
+                if let Some(reservation) = state.reservations.get_mut(&reservation) {
+                    reservation.holes.remove(start..start + size);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What an entry in a GPU's page table allows.
+    fn gpu_rights(&self, permission: hsa_access_permission_t) -> (bool, bool) {
+        match (self.config.gpu_permissions, permission) {
+            (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
+            (_, HSA_ACCESS_PERMISSION_RO) => (true, false),
+            (_, HSA_ACCESS_PERMISSION_WO) => (false, true),
+            _ => (false, false),
+        }
+    }
+
+    fn map_for_cpu(
+        &self,
+        start: usize,
+        size: usize,
+        permission: hsa_access_permission_t,
+        memory: &Arc<Memory>,
+    ) -> Answer {
+        let protection = match permission {
+            // The CPU's window shows nothing of it: touching it must fault.
+            _ if !self.cpu_reaches(memory.owner) => Protection::None,
+            HSA_ACCESS_PERMISSION_RO => Protection::Read,
+            HSA_ACCESS_PERMISSION_WO => Protection::Write,
+            HSA_ACCESS_PERMISSION_RW => Protection::ReadWrite,
+            _ => Protection::None,
+        };
+        let file = memory.file().map_err(|error| no_file(&error))?;
+        let file = std::os::fd::AsFd::as_fd(file);
+        // SAFETY: a mapping of this instance, whose addresses are a reservation's.
+        let mapped = unsafe { address_space::map_file(start, size, protection, file) };
+        mapped.map_err(|_| HSA_STATUS_ERROR)
+    }
+
+    /// Takes an agent's access to a mapping away; the list of permissions is the caller's work.
+    pub(crate) fn remove_access(
+        &self,
+        state: &mut State,
+        start: usize,
+        agent: Agent,
+        permission: hsa_access_permission_t,
+    ) -> Answer {
+        let mapping = mapping_mut(state, start)?;
+        let (size, reservation) = (mapping.size.next_multiple_of(PAGE), mapping.reservation);
+        match agent {
+            Agent::Gpu(gpu) => state.page_tables[gpu].remove(start),
+            Agent::Cpu(_) if self.behaviour.cpu_revocation_leaves_hole() => {
+                // SAFETY: a mapping of this instance. That the range is anybody's from here on is
+                // the defect of this era.
+                unsafe { address_space::release(start, size) };
+                if let Some(reservation) = state.reservations.get_mut(&reservation) {
+                    reservation.holes.insert(start..start + size, ());
+                }
+            }
+            Agent::Cpu(_) if permission != HSA_ACCESS_PERMISSION_NONE => {
+                // SAFETY: a mapping of this instance, whose addresses are a reservation's.
+                unsafe { address_space::blank(start, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+            }
+            Agent::Cpu(_) => {}
+        }
+        Ok(())
+    }
+}
+
+fn mapping_mut(state: &mut State, start: usize) -> Answer<&mut Mapping> {
+    state.mappings.get_mut(&start).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)
+}
+
+/// A memory file could not be made: usually for want of descriptors.
+pub(crate) fn no_file(error: &io::Error) -> hsa_status_t {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        _ => HSA_STATUS_ERROR,
+    }
+}
+
+/// `hsa_amd_vmem_get_access`
+///
+/// # Safety
+/// `permissions` must be null or writable.
+pub(crate) unsafe fn get(
+    instance: &Instance,
+    address: *mut c_void,
+    permissions: *mut hsa_access_permission_t,
+    agent: hsa_agent_t,
+) -> Answer {
+    let address = out(address)?.addr().get();
+    let permissions = out(permissions)?;
+    let behaviour = instance.behaviour;
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
+    let state = instance.lock();
+    // The mapping before, if it ends exactly here, answers in most eras.
+    let at_end = || {
+        let before = state.mapping_at(address.checked_sub(1)?)?;
+        behaviour.get_access_includes_end().then_some(before)
+    };
+    let found = state.mapping_at(address).or_else(at_end);
+    let (_, mapping) = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let agent = instance.agent(agent)?;
+    if matches!(agent, Agent::Cpu(_)) && !behaviour.get_access_knows_cpus() {
+        return Err(HSA_STATUS_ERROR_INVALID_AGENT);
+    }
+    match mapping.permission(agent) {
+        // SAFETY: as above.
+        Some(permission) => unsafe { permissions.write(permission) },
+        None if behaviour.get_access_refuses_never_set() => {
+            return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+        }
+        None => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! The process's own address space: the few ways in which the simulation calls `mmap`.
+
+use core::ptr::{null_mut, without_provenance_mut};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub(crate) const PAGE: usize = 4096;
+
+/// What the CPU may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    None,
+    Read,
+    Write,
+    ReadWrite,
+}
+
+impl Protection {
+    fn flags(self) -> libc::c_int {
+        match self {
+            Self::None => libc::PROT_NONE,
+            Self::Read => libc::PROT_READ,
+            Self::Write => libc::PROT_WRITE,
+            Self::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        }
+    }
+}
+
+const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Calls `mmap`.
+///
+/// # Safety
+/// With `MAP_FIXED` in `flags` the caller must own the range: whatever is there is replaced.
+unsafe fn map(
+    address: usize,
+    size: usize,
+    protection: Protection,
+    flags: libc::c_int,
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<usize> {
+    let descriptor = file.map_or(-1, |file| file.as_raw_fd());
+    let hint = without_provenance_mut(address);
+    // SAFETY: a fixed range is the caller's; otherwise the kernel picks an unused one.
+    let got = unsafe { libc::mmap(hint, size, protection.flags(), flags, descriptor, 0) };
+    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.addr()) }
+}
+
+/// Takes unused addresses. `alignment` must be a power of two of at least a page.
+pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::Result<usize> {
+    let too_large = || io::Error::from_raw_os_error(libc::ENOMEM);
+    let total = size.checked_add(alignment - PAGE).ok_or_else(too_large)?;
+    // SAFETY: without MAP_FIXED nothing that exists is touched.
+    let start = unsafe { map(0, total, access, ANONYMOUS, None)? };
+    let aligned = start.next_multiple_of(alignment);
+    // SAFETY: both ends are part of what was just taken, and outside what is answered.
+    unsafe {
+        release(start, aligned - start);
+        release(aligned + size, start + total - aligned - size);
+    }
+    Ok(aligned)
+}
+
+/// Takes exactly these addresses if nothing is there; `None` if something is or they cannot be.
+pub(crate) fn reserve_at(address: usize, size: usize, access: Protection) -> Option<usize> {
+    let flags = ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
+    let got = unsafe { map(address, size, access, flags, None).ok()? };
+    if got != address {
+        // A kernel that does not know the flag takes the address for a hint.
+        // SAFETY: just taken, and nobody has been told of it.
+        unsafe { release(got, size) };
+        return None;
+    }
+    Some(got)
+}
+
+/// Takes addresses as the kernel sees fit, preferring the hint; `size` as given.
+pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::Result<usize> {
+    // SAFETY: without MAP_FIXED nothing that exists is touched.
+    unsafe { map(hint, size, access, ANONYMOUS, None) }
+}
+
+/// Gives addresses back; of no size: nothing.
+///
+/// # Safety
+/// The range must be the caller's, and nobody may use it any more.
+pub(crate) unsafe fn release(address: usize, size: usize) {
+    if size > 0 {
+        // SAFETY: the caller's range. It can only fail for want of memory to split a mapping,
+        // and then the range stays taken, which harms nobody.
+        unsafe { libc::munmap(without_provenance_mut(address), size) };
+    }
+}
+
+/// Replaces what is in a range by addresses that nobody may access.
+///
+/// # Safety
+/// The range must be the caller's.
+pub(crate) unsafe fn blank(address: usize, size: usize) -> io::Result<()> {
+    // SAFETY: the caller's range.
+    unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
+}
+
+/// Replaces what is in a range by the beginning of a file, shared.
+///
+/// # Safety
+/// The range must be the caller's.
+pub(crate) unsafe fn map_file(
+    address: usize,
+    size: usize,
+    access: Protection,
+    file: BorrowedFd<'_>,
+) -> io::Result<()> {
+    // SAFETY: the caller's range.
+    unsafe { map(address, size, access, libc::MAP_SHARED | libc::MAP_FIXED, Some(file)) }.map(drop)
+}
+
+/// Asks for huge pages, which is only ever a wish.
+pub(crate) fn wish_huge_pages(address: usize, size: usize) {
+    // SAFETY: advice of this kind changes no contents and no access.
+    unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_HUGEPAGE) };
+}
+
+/// Leaves a range out of forked children, as AMD's runtime does with memory from pools.
+pub(crate) fn keep_from_children(address: usize, size: usize) {
+    // SAFETY: as above; only the address space of later children is affected.
+    unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_DONTFORK) };
+}

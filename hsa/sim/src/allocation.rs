@@ -1,0 +1,130 @@
+//! Handles of physical memory: created, released, retained, asked about.
+
+use crate::agents::Agent;
+use crate::handles::{Content, Handle};
+use crate::instance::{Instance, State};
+use crate::physical::Memory;
+use crate::share;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+
+/// `hsa_amd_vmem_handle_create`
+///
+/// # Safety
+/// `handle` must be null or writable.
+pub(crate) unsafe fn create(
+    instance: &Instance,
+    pool: hsa_amd_memory_pool_t,
+    size: usize,
+    memory_type: hsa_amd_memory_type_t,
+    _flags: u64,
+    handle: *mut hsa_amd_vmem_alloc_handle_t,
+) -> Answer {
+    let handle = out(handle)?;
+    let known_type = matches!(memory_type, MEMORY_TYPE_NONE | MEMORY_TYPE_PINNED);
+    if size == 0 || !instance.config.vmem || !known_type {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let behaviour = instance.behaviour;
+    let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    if !pool.allocates() {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    let size = size as u64;
+    if !size.is_multiple_of(instance.granule(pool)) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    if size > instance.pool_size(pool) {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    if let Agent::Cpu(_) = pool.owner {
+        if !behaviour.memory_of_cpus() {
+            return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+        }
+        // Such memory hangs on some GPU's translation table.
+        if instance.config.gpus.is_empty() {
+            return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+        }
+    }
+    let claim = instance.account(pool.owner).claim(size);
+    let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+    let memory = Memory::new(size, pool.owner, claim);
+    if behaviour.descriptor_per_handle() {
+        memory.file().map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+    }
+    let made = Handle {
+        content: Content::Memory(memory),
+        pool: instance.pool_handle(pool).handle,
+        memory_type,
+        imported: false,
+        references: 1,
+        uses: 0,
+        exported: None,
+    };
+    let value = instance.lock().handles.insert(made, size);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
+    Ok(())
+}
+
+impl State {
+    /// Frees a handle's memory if nothing refers to it any more.
+    pub(crate) fn forget_if_unused(&mut self, handle: u64) {
+        if let Some(handle) = self.handles.remove_unused(handle) {
+            share::close_exported(&handle);
+        }
+    }
+}
+
+/// `hsa_amd_vmem_handle_release`
+pub(crate) fn release(instance: &Instance, handle: hsa_amd_vmem_alloc_handle_t) -> Answer {
+    let mut state = instance.lock();
+    let found = state.handles.get_mut(handle.handle);
+    let found = found.filter(|handle| handle.references > 0);
+    found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?.references -= 1;
+    state.forget_if_unused(handle.handle);
+    Ok(())
+}
+
+/// `hsa_amd_vmem_retain_alloc_handle`
+///
+/// # Safety
+/// `handle` must be null or writable.
+pub(crate) unsafe fn retain(
+    instance: &Instance,
+    handle: *mut hsa_amd_vmem_alloc_handle_t,
+    address: *mut c_void,
+) -> Answer {
+    let handle = out(handle)?;
+    let address = out(address)?.addr().get();
+    let mut state = instance.lock();
+    let mapping = state.mappings.get(&address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let value = mapping.handle;
+    let found = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    found.references += 1;
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
+    Ok(())
+}
+
+/// `hsa_amd_vmem_get_alloc_properties_from_handle`
+///
+/// # Safety
+/// `pool` and `memory_type` must be null or writable.
+pub(crate) unsafe fn properties(
+    instance: &Instance,
+    handle: hsa_amd_vmem_alloc_handle_t,
+    pool: *mut hsa_amd_memory_pool_t,
+    memory_type: *mut hsa_amd_memory_type_t,
+) -> Answer {
+    let (pool, memory_type) = (out(pool)?, out(memory_type)?);
+    let state = instance.lock();
+    let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe {
+        pool.write(hsa_amd_memory_pool_t { handle: found.pool });
+        memory_type.write(found.memory_type);
+    }
+    Ok(())
+}

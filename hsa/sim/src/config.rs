@@ -1,0 +1,263 @@
+//! What a simulation looks like: its agents, its limits, its era.
+
+use crate::{Era, FaultPlan};
+
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// What an agent of kind CPU has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// What `HSA_AGENT_INFO_NAME` answers.
+    pub name: String,
+    /// Bytes of memory of its node.
+    pub memory: u64,
+}
+
+/// What kind of GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuKind {
+    /// A card of its own.
+    Discrete,
+    /// In one package with the CPU.
+    Apu,
+}
+
+/// What an agent of kind GPU has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// The instruction set, such as `gfx942`; also what `HSA_AGENT_INFO_NAME` answers.
+    pub isa: String,
+    /// What follows the name in the instruction set's full name, such as `:sramecc+:xnack-`.
+    pub isa_features: String,
+    /// What `HSA_AMD_AGENT_INFO_PRODUCT_NAME` answers.
+    pub product: String,
+    /// A card of its own or part of the CPU.
+    pub kind: GpuKind,
+    /// Bytes of video memory. Nothing is allocated before it is touched.
+    pub vram: u64,
+    /// Whether the CPU reaches all of the video memory; without, touching it faults.
+    pub large_bar: bool,
+    /// How much of the video memory the CPU's window shows where it does not show all.
+    pub cpu_window: u64,
+    /// The hive whose GPUs XGMI links, if any; it makes the fine-grained pool visible.
+    pub hive: Option<u64>,
+    /// PCI's device id.
+    pub chip_id: u32,
+    /// Compute units.
+    pub compute_units: u32,
+    /// The number of the nearest CPU.
+    pub nearest_cpu: usize,
+    /// PCI's bus, device and function: `bus << 8 | device << 3 | function`.
+    pub bdf: u32,
+    /// PCI's domain.
+    pub domain: u32,
+    /// What follows `GPU-` in the UUID, as 16 hexadecimal digits.
+    pub uuid: u64,
+}
+
+/// Whether a GPU's page table obeys the permissions that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuPermissions {
+    /// As with AMD's drivers: they are written down, and every mapping can be read and written.
+    Recorded,
+    /// A GPU may do what it was permitted and nothing else.
+    Enforced,
+}
+
+/// What a simulation looks like. Make one with a preset and change what is to be different, or
+/// parse one (see [`FromStr`](core::str::FromStr) below).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The CPUs: one agent a NUMA node.
+    pub cpus: Vec<Cpu>,
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Which implementation of AMD's is followed.
+    pub era: Era,
+    /// The minor number of AMD's extension (the major one is 1). Some behaviour follows it.
+    pub extension_minor: u32,
+    /// Whether the runtime answers the extension's version; ROCm 6.0 did not.
+    pub extension_reported: bool,
+    /// The granule of memory: 4 KiB or 2 MiB.
+    pub granule: u64,
+    /// The granule that is recommended for video memory.
+    pub recommended_granule: u64,
+    /// Whether GPUs' page tables obey permissions.
+    pub gpu_permissions: GpuPermissions,
+    /// Whether the CPU may map an exported descriptor for writing.
+    pub dmabuf_cpu_mapping: bool,
+    /// Whether virtual-memory management is supported at all.
+    pub vmem: bool,
+    /// Whether GPUs reach each other's video memory.
+    pub peer_access: bool,
+    /// Calls that fail.
+    pub faults: FaultPlan,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::mi300x(2)
+    }
+}
+
+impl Config {
+    fn of(cpus: Vec<Cpu>, gpus: Vec<Gpu>) -> Self {
+        Self {
+            cpus,
+            gpus,
+            era: Era::B,
+            extension_minor: Era::B.extension(),
+            extension_reported: true,
+            granule: 4 * KIB,
+            recommended_granule: 2 * MIB,
+            gpu_permissions: GpuPermissions::Recorded,
+            dmabuf_cpu_mapping: true,
+            vmem: true,
+            peer_access: true,
+            faults: FaultPlan::none(),
+        }
+    }
+
+    /// One CPU and so many MI300X of 192 GiB, linked by XGMI.
+    #[must_use]
+    pub fn mi300x(gpus: usize) -> Self {
+        let mut config = Self::of(vec![Cpu::epyc()], vec![Gpu::mi300x()]);
+        config.set_gpus(gpus);
+        config
+    }
+
+    /// One CPU and a Radeon of 16 GiB of which the CPU sees 256 MiB.
+    #[must_use]
+    pub fn consumer() -> Self {
+        Self::of(vec![Cpu::ryzen()], vec![Gpu::radeon()])
+    }
+
+    /// An MI300A: CPU and GPU in one package, and one memory.
+    #[must_use]
+    pub fn apu() -> Self {
+        Self::of(vec![Cpu::epyc()], vec![Gpu::mi300a()])
+    }
+
+    /// Follows another era, with the extension version that it usually reports.
+    #[must_use]
+    pub fn with_era(mut self, era: Era) -> Self {
+        self.era = era;
+        self.extension_minor = era.extension();
+        self
+    }
+
+    /// Reports another extension version.
+    #[must_use]
+    pub fn with_extension(mut self, minor: u32) -> Self {
+        self.extension_minor = minor;
+        self
+    }
+
+    /// Another granule.
+    #[must_use]
+    pub fn with_granule(mut self, granule: u64) -> Self {
+        self.granule = granule;
+        self.recommended_granule = self.recommended_granule.max(granule);
+        self
+    }
+
+    /// So many bytes of video memory on every GPU.
+    #[must_use]
+    pub fn with_vram(mut self, bytes: u64) -> Self {
+        self.gpus.iter_mut().for_each(|gpu| gpu.vram = bytes);
+        self
+    }
+
+    /// Enforced or only recorded permissions of GPUs.
+    #[must_use]
+    pub fn with_gpu_permissions(mut self, permissions: GpuPermissions) -> Self {
+        self.gpu_permissions = permissions;
+        self
+    }
+
+    /// Calls that fail.
+    #[must_use]
+    pub fn with_faults(mut self, faults: FaultPlan) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// So many GPUs like the first, each at a PCI address of its own.
+    pub(crate) fn set_gpus(&mut self, count: usize) {
+        let Some(first) = self.gpus.first().cloned() else { return };
+        self.gpus = (0u32..).take(count).map(|index| first.sibling(index)).collect();
+    }
+}
+
+impl Cpu {
+    fn epyc() -> Self {
+        Self { name: "AMD EPYC 9654 96-Core Processor".into(), memory: 768 * GIB }
+    }
+
+    fn ryzen() -> Self {
+        Self { name: "AMD Ryzen 9 7950X 16-Core Processor".into(), memory: 64 * GIB }
+    }
+}
+
+impl Gpu {
+    /// An MI300X.
+    #[must_use]
+    pub fn mi300x() -> Self {
+        Self {
+            isa: "gfx942".into(),
+            isa_features: ":sramecc+:xnack-".into(),
+            product: "AMD Instinct MI300X".into(),
+            kind: GpuKind::Discrete,
+            vram: 192 * GIB,
+            large_bar: true,
+            cpu_window: 192 * GIB,
+            hive: Some(0x7c91_52b6_f5c1_a0d3),
+            chip_id: 0x74a1,
+            compute_units: 304,
+            nearest_cpu: 0,
+            bdf: 0x0500,
+            domain: 0,
+            uuid: 0x4f3a_91c8_5e20_b700,
+        }
+    }
+
+    fn mi300a() -> Self {
+        Self {
+            product: "AMD Instinct MI300A".into(),
+            kind: GpuKind::Apu,
+            vram: 128 * GIB,
+            cpu_window: 128 * GIB,
+            hive: None,
+            chip_id: 0x74a0,
+            compute_units: 228,
+            ..Self::mi300x()
+        }
+    }
+
+    fn radeon() -> Self {
+        Self {
+            isa: "gfx1100".into(),
+            isa_features: String::new(),
+            product: "AMD Radeon RX 7800 XT".into(),
+            kind: GpuKind::Discrete,
+            vram: 16 * GIB,
+            large_bar: false,
+            cpu_window: 256 * MIB,
+            hive: None,
+            chip_id: 0x747e,
+            compute_units: 60,
+            nearest_cpu: 0,
+            bdf: 0x0300,
+            domain: 0,
+            uuid: 0x1b7d_0042_9a6e_c310,
+        }
+    }
+
+    fn sibling(&self, index: u32) -> Self {
+        let uuid = self.uuid.wrapping_add(u64::from(index));
+        Self { bdf: self.bdf.wrapping_add(index << 12), uuid, ..self.clone() }
+    }
+}

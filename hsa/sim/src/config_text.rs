@@ -1,0 +1,176 @@
+//! A configuration as one line of text, as the variable `HSA_SIM` and the command take it.
+
+use crate::config::{GIB, KIB, MIB};
+use crate::fault_plan::FaultPlanError;
+use crate::{Config, Era, GpuPermissions};
+use core::str::FromStr;
+
+/// A configuration that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Neither a preset nor a setting.
+    #[error("`{word}` is neither a preset ({presets}) nor a setting ({settings})")]
+    Word {
+        /// What was not understood.
+        word: String,
+        /// The presets there are.
+        presets: &'static str,
+        /// The settings there are.
+        settings: &'static str,
+    },
+    /// A value that the setting does not take.
+    #[error("`{value}` is no value of `{setting}`, which takes {valid}")]
+    Value {
+        /// The setting.
+        setting: String,
+        /// What was not understood.
+        value: String,
+        /// What it takes.
+        valid: &'static str,
+    },
+    /// The fault plan could not be read.
+    #[error("in `faults`: {0}")]
+    Faults(#[from] FaultPlanError),
+}
+
+const PRESETS: &str = "mi300x, consumer, apu";
+const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule, vram, \
+    permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, faults";
+
+/// A configuration as text: words with `,` between them, each a preset or `setting=value`.
+///
+/// | word | meaning |
+/// |---|---|
+/// | `mi300x`, `consumer`, `apu` | the presets |
+/// | `gpus=N`, `cpus=N` | so many agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
+/// | `era=a` … `era=d` | the era, with the extension version it usually has |
+/// | `extension=N` | the extension's minor version; `none`: that of ROCm 6.0, which cannot be asked for |
+/// | `granule=2m`, `recommended-granule=2m` | the granules |
+/// | `vram=16g` | video memory of every GPU |
+/// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
+/// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
+/// | `faults=function:N:status;…` | calls that fail |
+///
+/// The order of the words does not matter. Nothing at all is the default configuration.
+impl FromStr for Config {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let words: Vec<&str> = text.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
+        let mut config = Config::default();
+        let mut settings = Vec::new();
+        for word in words {
+            match (word, word.split_once('=')) {
+                ("mi300x", _) => config = Config::mi300x(2),
+                ("consumer", _) => config = Config::consumer(),
+                ("apu", _) => config = Config::apu(),
+                (_, Some((setting, value))) => settings.push((setting.trim(), value.trim())),
+                (word, None) => return Err(unknown(word)),
+            }
+        }
+        // What other settings build upon comes first, wherever it was written.
+        settings.sort_by_key(|(setting, _)| match *setting {
+            "gpus" | "cpus" => 0,
+            "era" => 1,
+            "granule" => 2,
+            _ => 3,
+        });
+        settings.into_iter().try_for_each(|(setting, value)| config.set(setting, value))?;
+        Ok(config)
+    }
+}
+
+impl Config {
+    fn set(&mut self, setting: &str, value: &str) -> Result<(), ConfigError> {
+        let wrong =
+            |valid| ConfigError::Value { setting: setting.into(), value: value.into(), valid };
+        let switch = || match value {
+            "on" | "yes" | "true" | "1" => Ok(true),
+            "off" | "no" | "false" | "0" => Ok(false),
+            _ => Err(wrong("on or off")),
+        };
+        let count = |low: usize, valid| match value.parse() {
+            Ok(count) if (low..=64).contains(&count) => Ok(count),
+            _ => Err(wrong(valid)),
+        };
+        let pages = |valid| match bytes(value) {
+            Some(bytes) if bytes >= 4 * KIB && bytes.is_power_of_two() => Ok(bytes),
+            _ => Err(wrong(valid)),
+        };
+        match setting {
+            "gpus" => self.set_gpus(count(0, "a number from 0 to 64")?),
+            "cpus" => {
+                let cpu = self.cpus.first().cloned();
+                let count = count(1, "a number from 1 to 64")?;
+                self.cpus = cpu.map_or_else(Vec::new, |cpu| vec![cpu; count]);
+            }
+            "era" => {
+                let era = match value.to_ascii_lowercase().as_str() {
+                    "a" => Era::A,
+                    "b" => Era::B,
+                    "c" => Era::C,
+                    "d" => Era::D,
+                    _ => return Err(wrong("a, b, c or d")),
+                };
+                *self = self.clone().with_era(era);
+            }
+            "extension" if value == "none" => {
+                self.extension_minor = 4;
+                self.extension_reported = false;
+            }
+            "extension" => {
+                let valid = "the extension's minor version as a number, or none";
+                self.extension_minor = value.parse().map_err(|_| wrong(valid))?;
+            }
+            "granule" => {
+                *self = self.clone().with_granule(pages("4k, 2m or another power of two")?);
+            }
+            "recommended-granule" => {
+                self.recommended_granule = pages("4k, 2m or another power of two")?;
+            }
+            "vram" => {
+                let valid = "a size in whole pages such as 16g, 512m or 65536";
+                let vram = bytes(value).filter(|bytes| bytes % (4 * KIB) == 0 && *bytes > 0);
+                *self = self.clone().with_vram(vram.ok_or_else(|| wrong(valid))?);
+            }
+            "permissions" => {
+                self.gpu_permissions = match value {
+                    "recorded" => GpuPermissions::Recorded,
+                    "enforced" => GpuPermissions::Enforced,
+                    _ => return Err(wrong("recorded or enforced")),
+                };
+            }
+            "large-bar" => {
+                let large = switch()?;
+                for gpu in &mut self.gpus {
+                    gpu.large_bar = large;
+                }
+            }
+            "dmabuf-cpu-mapping" => self.dmabuf_cpu_mapping = switch()?,
+            "vmem" => self.vmem = switch()?,
+            "peer-access" => self.peer_access = switch()?,
+            "faults" => self.faults = value.parse()?,
+            _ => return Err(unknown(setting)),
+        }
+        Ok(())
+    }
+}
+
+fn unknown(word: &str) -> ConfigError {
+    ConfigError::Word { word: word.into(), presets: PRESETS, settings: SETTINGS }
+}
+
+/// A size: a number, or one with `k`, `m`, `g` or `t` behind it.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.to_ascii_lowercase();
+    let text = text.strip_suffix("ib").or(text.strip_suffix('b')).unwrap_or(&text);
+    let (digits, unit) = match text.chars().last()? {
+        'k' => (&text[..text.len() - 1], KIB),
+        'm' => (&text[..text.len() - 1], MIB),
+        'g' => (&text[..text.len() - 1], GIB),
+        't' => (&text[..text.len() - 1], 1024 * GIB),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}

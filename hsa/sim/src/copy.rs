@@ -1,0 +1,322 @@
+//! Copies and fills. They are done on behalf of an agent: a GPU sees what its page table shows it,
+//! and what it may not do is a memory fault.
+
+use crate::address_space::PAGE;
+use crate::agents::Agent;
+use crate::events::{self, Fault};
+use crate::instance::{Instance, State};
+use crate::physical::Memory;
+use crate::pool_memory::Origin;
+use crate::signal::Signal;
+use crate::status::Answer;
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::io;
+use std::sync::Arc;
+
+/// How much is copied at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Whose view of memory an access has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    Gpu(usize),
+    /// The process's own.
+    Process,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// What is at an address, for so many bytes.
+enum Place {
+    Memory(Arc<Memory>, u64, usize),
+    Host(usize),
+}
+
+/// Why an access failed.
+enum Failure {
+    Fault(Fault),
+    Status(hsa_status_t),
+}
+
+impl Failure {
+    /// Reports a fault and says what the call answers.
+    fn answer(self, instance: &Instance) -> hsa_status_t {
+        match self {
+            Self::Fault(fault) => {
+                events::report(instance, fault);
+                HSA_STATUS_ERROR
+            }
+            Self::Status(status) => status,
+        }
+    }
+}
+
+/// Reads or writes the process's memory without ever crashing: how many bytes it was before the
+/// first that is not accessible.
+///
+/// # Safety
+/// `local` must be valid for `length` bytes, to be written if `way` is to read.
+unsafe fn transfer(way: Way, address: usize, local: *mut u8, length: usize) -> usize {
+    let remote = core::ptr::without_provenance_mut(address);
+    let local = libc::iovec { iov_base: local.cast(), iov_len: length };
+    let remote = libc::iovec { iov_base: remote, iov_len: length };
+    // SAFETY: the local side is the caller's promise; the kernel checks the other, and what this
+    // process may write to itself is what its own program asked for by address.
+    let done = unsafe {
+        let process = libc::getpid();
+        match way {
+            Way::Read => libc::process_vm_readv(process, &local, 1, &remote, 1, 0),
+            Way::Write => libc::process_vm_writev(process, &local, 1, &remote, 1, 0),
+        }
+    };
+    usize::try_from(done).unwrap_or(0)
+}
+
+/// Whether the process can read a byte.
+pub(crate) fn host_is_readable(address: usize) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one byte of this frame.
+    unsafe { transfer(Way::Read, address, &mut byte, 1) == 1 }
+}
+
+impl State {
+    /// How far it is from an address to the next that is not plain host memory.
+    fn host_extent(&self, address: usize) -> usize {
+        let reserved = self.reservations.range(address + 1..).next().map(|(start, _)| *start);
+        let allocated = self.allocations.range(address + 1..).next().map(|(start, _)| *start);
+        let mapped = self.mappings.range(address + 1..).next().map(|(start, _)| *start);
+        let next = [reserved, allocated, mapped].into_iter().flatten().min();
+        next.unwrap_or(usize::MAX) - address
+    }
+
+    /// What a GPU finds at an address.
+    fn look_up(&self, gpu: usize, address: usize, way: Way) -> Result<Place, Fault> {
+        let fault = |reason| Fault { gpu, address: address & !(PAGE - 1), reason };
+        let absent = fault(HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT);
+        if let Some((start, end, entry)) = self.page_tables[gpu].find(address) {
+            return match way {
+                Way::Write if !entry.writable && entry.readable => {
+                    Err(fault(HSA_AMD_MEMORY_FAULT_READ_ONLY))
+                }
+                Way::Write if !entry.writable => Err(absent),
+                Way::Read if !entry.readable => Err(absent),
+                _ => {
+                    let memory = Arc::clone(&entry.memory);
+                    Ok(Place::Memory(memory, (address - start) as u64, end - address))
+                }
+            };
+        }
+        if let Some((_, reservation)) = self.reservation_at(address) {
+            let plain = !reservation.is_registered() && self.mapping_at(address).is_none();
+            return if plain { Ok(Place::Host(self.host_extent(address))) } else { Err(absent) };
+        }
+        let Some((start, allocation)) = self.allocation_at(address) else {
+            return Ok(Place::Host(self.host_extent(address)));
+        };
+        if !allocation.is_open_to(Agent::Gpu(gpu)) {
+            return Err(absent);
+        }
+        let left = start + allocation.extent() - address;
+        Ok(match (&allocation.memory, allocation.origin) {
+            (Some(memory), _) => Place::Memory(Arc::clone(memory), (address - start) as u64, left),
+            (None, Origin::Pool | Origin::Attached | Origin::Locked) => Place::Host(left),
+        })
+    }
+
+    /// The GPU whose memory is at an address; `Some(None)` if it is memory of no GPU that the
+    /// process does not simply have, such as a reservation without a mapping.
+    fn device_of(&self, address: usize) -> Option<Option<usize>> {
+        let gpu = |owner| match owner {
+            Agent::Gpu(number) => Some(number),
+            Agent::Cpu(_) => None,
+        };
+        if let Some((_, reservation)) = self.reservation_at(address) {
+            let Some((_, mapping)) = self.mapping_at(address) else {
+                return reservation.is_registered().then_some(None);
+            };
+            let handle = self.handles.get(mapping.handle);
+            return Some(handle.and_then(|h| h.memory()).and_then(|m| gpu(m.owner)));
+        }
+        self.allocation_at(address).and_then(|(_, allocation)| gpu(allocation.owner)).map(Some)
+    }
+
+    /// On whose behalf a copy is done: the destination's owner, or else the source's.
+    fn view_of(&self, destination: usize, source: Option<usize>) -> View {
+        let destination = self.device_of(destination);
+        let source = source.and_then(|source| self.device_of(source));
+        let owner = destination.flatten().or(source.flatten());
+        match (owner, destination.or(source)) {
+            (Some(gpu), _) => View::Gpu(gpu),
+            (None, Some(_)) if !self.page_tables.is_empty() => View::Gpu(0),
+            _ => View::Process,
+        }
+    }
+}
+
+impl Instance {
+    /// Reads or writes a buffer as a view shows the memory.
+    fn access_memory(
+        &self,
+        view: View,
+        way: Way,
+        mut address: usize,
+        mut buffer: &mut [u8],
+    ) -> Result<(), Failure> {
+        while !buffer.is_empty() {
+            let place = match view {
+                View::Process => Place::Host(buffer.len()),
+                View::Gpu(gpu) => self.lock().look_up(gpu, address, way).map_err(Failure::Fault)?,
+            };
+            let done = match place {
+                Place::Memory(memory, offset, length) => {
+                    let length = length.min(buffer.len());
+                    let part = &mut buffer[..length];
+                    let result = match way {
+                        Way::Read => memory.read(offset, part),
+                        Way::Write => memory.write(offset, part),
+                    };
+                    result.map_err(|error| Failure::Status(exhausted(&error)))?;
+                    length
+                }
+                Place::Host(length) => {
+                    let length = length.min(buffer.len());
+                    // SAFETY: the buffer is at least as long, and this function's alone.
+                    let done = unsafe { transfer(way, address, buffer.as_mut_ptr(), length) };
+                    match view {
+                        View::Gpu(gpu) if done == 0 => {
+                            let reason = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
+                            let address = address & !(PAGE - 1);
+                            return Err(Failure::Fault(Fault { gpu, address, reason }));
+                        }
+                        View::Process if done == 0 => {
+                            return Err(Failure::Status(HSA_STATUS_ERROR));
+                        }
+                        _ => done,
+                    }
+                }
+            };
+            address += done;
+            buffer = &mut buffer[done..];
+        }
+        Ok(())
+    }
+
+    fn copy_memory(
+        &self,
+        view: View,
+        destination: usize,
+        source: usize,
+        size: usize,
+    ) -> Result<(), Failure> {
+        let mut buffer = vec![0; size.min(CHUNK)];
+        let mut done = 0;
+        while done < size {
+            let length = (size - done).min(CHUNK);
+            self.access_memory(view, Way::Read, source + done, &mut buffer[..length])?;
+            self.access_memory(view, Way::Write, destination + done, &mut buffer[..length])?;
+            done += length;
+        }
+        Ok(())
+    }
+}
+
+fn exhausted(error: &io::Error) -> hsa_status_t {
+    crate::access::no_file(error)
+}
+
+/// A range that does not reach beyond the end of all addresses.
+fn range(address: *const c_void, size: usize) -> Answer<usize> {
+    let start = address.addr();
+    let ends = start.checked_add(size).is_some();
+    if start == 0 || !ends { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(start) }
+}
+
+/// `hsa_memory_copy`
+pub(crate) fn copy(
+    instance: &Instance,
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+) -> Answer {
+    let (destination, source) = (range(destination, size)?, range(source, size)?);
+    let view = instance.lock().view_of(destination, Some(source));
+    let copied = instance.copy_memory(view, destination, source, size);
+    copied.map_err(|failure| failure.answer(instance))
+}
+
+/// `hsa_amd_memory_fill`
+pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count: usize) -> Answer {
+    let size = count.checked_mul(4).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let start = range(address, size)?;
+    if !start.is_multiple_of(4) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let view = instance.lock().view_of(start, None);
+    let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK / 4));
+    let mut done = 0;
+    while done < size {
+        let length = (size - done).min(CHUNK);
+        let part = &mut buffer[..length];
+        let filled = instance.access_memory(view, Way::Write, start + done, part);
+        filled.map_err(|failure| failure.answer(instance))?;
+        done += length;
+    }
+    Ok(())
+}
+
+/// `hsa_amd_memory_async_copy`
+///
+/// # Safety
+/// `dependencies` must be null or point at `dependency_count` signals. The memory must stay until
+/// the completion signal is decremented, or negative.
+#[allow(clippy::too_many_arguments)] // they are HSA's
+pub(crate) unsafe fn copy_async(
+    instance: &Arc<Instance>,
+    destination: *mut c_void,
+    destination_agent: hsa_agent_t,
+    source: *const c_void,
+    source_agent: hsa_agent_t,
+    size: usize,
+    dependency_count: u32,
+    dependencies: *const hsa_signal_t,
+    completion: hsa_signal_t,
+) -> Answer {
+    let (destination, source) = (range(destination, size)?, range(source, size)?);
+    if dependency_count > 0 && dependencies.is_null() {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let agents = [instance.agent(destination_agent)?, instance.agent(source_agent)?];
+    let find = |signal| instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL);
+    let dependencies = (0..dependency_count as usize)
+        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        .map(|index| find(unsafe { dependencies.add(index).read_unaligned() }))
+        .collect::<Answer<Vec<Arc<Signal>>>>()?;
+    let completion = find(completion)?;
+    let gpu = agents.into_iter().find_map(|agent| match agent {
+        Agent::Gpu(number) => Some(number),
+        Agent::Cpu(_) => None,
+    });
+    let view = gpu.map_or(View::Process, View::Gpu);
+    let instance = Arc::clone(instance);
+    let work = move || {
+        for dependency in &dependencies {
+            dependency.wait(&instance, |value| value == 0, None);
+        }
+        if instance.is_closed() {
+            return completion.update(|_| -1);
+        }
+        let copied = instance.copy_memory(view, destination, source, size);
+        match copied.map_err(|failure| failure.answer(&instance)) {
+            Ok(()) => completion.update(|value| value - 1),
+            Err(_) => completion.update(|_| -1),
+        }
+    };
+    // A thread of its own, since it may have to wait for another copy to be asked for.
+    let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
+    thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
+}

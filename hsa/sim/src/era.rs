@@ -1,0 +1,229 @@
+//! What changed between the releases of AMD's runtime, in one place.
+//!
+//! Everything else asks [`Behaviour`] a question by name and never looks at a number.
+
+use core::fmt;
+
+/// The four implementations of virtual memory that AMD's runtime has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Era {
+    /// ROCm 6.0 to 7.1: taking the CPU's access away leaves a hole in the reservation.
+    A,
+    /// ROCm 7.2: no holes, but memory once mapped stays claimed until the addresses are freed.
+    B,
+    /// ROCm 7.14: imports are looked at when access is set; a descriptor a handle; the owner must
+    /// be granted last.
+    C,
+    /// ROCm 10: as C with its defects mended; memory of the CPU, too.
+    D,
+}
+
+impl Era {
+    /// The minor number of AMD's extension that this era usually reports.
+    #[must_use]
+    pub fn extension(self) -> u32 {
+        match self {
+            Self::A => 7,
+            Self::B => 15,
+            Self::C => 20,
+            Self::D => 22,
+        }
+    }
+}
+
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::A => "a",
+            Self::B => "b",
+            Self::C => "c",
+            Self::D => "d",
+        })
+    }
+}
+
+/// Which agents that a call of `set_access` does not name lose their access by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unnamed {
+    /// All of them.
+    Dropped,
+    /// All of them, but only when a named agent's permission changes.
+    DroppedOnChange,
+    /// None.
+    Kept,
+}
+
+/// The differences between releases, as questions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behaviour {
+    pub(crate) era: Era,
+    pub(crate) extension: u32,
+    /// ROCm 6.0 had extension 1.4 but no attribute to ask for it.
+    pub(crate) extension_reported: bool,
+}
+
+impl Behaviour {
+    // --- Reservations ---
+
+    /// Before `reserve_align` a reservation was ordinary memory that could be read and written.
+    pub(crate) fn reservations_are_memory(self) -> bool {
+        self.extension < 6
+    }
+
+    /// Sizes from here on were refused (seen in 6.1.2; later only the address space limits).
+    pub(crate) fn reservation_limit(self) -> usize {
+        if self.extension < 6 { 64 << 40 } else { usize::MAX }
+    }
+
+    pub(crate) fn honours_no_register(self) -> bool {
+        self.extension >= 10
+    }
+
+    /// Freeing such a range gives back what the kernel answered and not what the caller got.
+    pub(crate) fn no_register_free_leaks(self) -> bool {
+        self.era < Era::D
+    }
+
+    // --- Handles ---
+
+    /// Handles are addresses in an aperture that no pointer reaches; later they are heap objects.
+    pub(crate) fn handles_are_fake_addresses(self) -> bool {
+        self.era <= Era::B
+    }
+
+    /// One descriptor is open for every live handle.
+    pub(crate) fn descriptor_per_handle(self) -> bool {
+        self.era == Era::C
+    }
+
+    pub(crate) fn memory_of_cpus(self) -> bool {
+        self.era == Era::D
+    }
+
+    // --- Map and unmap ---
+
+    /// `map` makes the CPU's mapping, without access: addresses that are no page fail there, and
+    /// the memory stays claimed until the addresses are freed.
+    pub(crate) fn map_prepares_cpu(self) -> bool {
+        self.era == Era::B
+    }
+
+    /// As above for memory of this process only, and nothing lingers.
+    pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
+        self.era == Era::B || (self.era == Era::D && !imported)
+    }
+
+    /// `map` does nothing but write down what is to be.
+    pub(crate) fn map_is_bookkeeping(self) -> bool {
+        self.era >= Era::C
+    }
+
+    pub(crate) fn map_too_large_is_invalid_argument(self) -> bool {
+        self.extension >= 9
+    }
+
+    pub(crate) fn unmaps_several(self) -> bool {
+        self.extension >= 9
+    }
+
+    // --- Access ---
+
+    /// Taking the CPU's access away unmaps the pages and leaves the addresses to anyone.
+    pub(crate) fn cpu_revocation_leaves_hole(self) -> bool {
+        self.era == Era::A
+    }
+
+    pub(crate) fn sets_access_of_several(self) -> bool {
+        self.extension >= 6 || self.extension_reported
+    }
+
+    /// 6.1.2 was seen to accept a range of no bytes.
+    pub(crate) fn sets_access_of_nothing(self) -> bool {
+        self.extension < 6
+    }
+
+    pub(crate) fn unnamed_agents(self) -> Unnamed {
+        match self.extension {
+            ..6 => Unnamed::Dropped,
+            6 => Unnamed::DroppedOnChange,
+            _ => Unnamed::Kept,
+        }
+    }
+
+    /// A peer cannot be granted once the owner has been.
+    pub(crate) fn owner_must_be_last(self) -> bool {
+        self.era == Era::C
+    }
+
+    pub(crate) fn allow_access_knows_vmem(self) -> bool {
+        self.extension >= 7
+    }
+
+    /// The address one past a mapping answers as the mapping does.
+    pub(crate) fn get_access_includes_end(self) -> bool {
+        self.era < Era::D
+    }
+
+    pub(crate) fn get_access_knows_cpus(self) -> bool {
+        self.era == Era::D
+    }
+
+    pub(crate) fn get_access_refuses_never_set(self) -> bool {
+        !self.extension_reported
+    }
+
+    // --- Sharing ---
+
+    /// A descriptor is first looked at when access is set.
+    pub(crate) fn imports_lazily(self) -> bool {
+        self.era >= Era::C
+    }
+
+    /// The runtime works on the caller's own descriptor instead of a copy.
+    pub(crate) fn import_borrows_descriptor(self) -> bool {
+        self.era == Era::C
+    }
+
+    /// Import after the last `hsa_shut_down` is not refused as such.
+    pub(crate) fn import_forgets_open_check(self) -> bool {
+        self.extension < 12
+    }
+
+    /// Every export answers the same descriptor.
+    pub(crate) fn export_repeats_descriptor(self) -> bool {
+        self.era == Era::C
+    }
+
+    pub(crate) fn exports_imports(self) -> bool {
+        self.era < Era::D
+    }
+
+    /// The pool of an import is none at all instead of the GPU's last.
+    pub(crate) fn imports_have_no_pool(self) -> bool {
+        self.era >= Era::C
+    }
+
+    // --- What else is there ---
+
+    pub(crate) fn has_vmem(self) -> bool {
+        self.extension >= 4
+    }
+
+    pub(crate) fn has_memory_properties(self) -> bool {
+        self.extension >= 5
+    }
+
+    pub(crate) fn has_fabric(self) -> bool {
+        self.extension >= 16
+    }
+
+    /// `pointer_info` tells reservations from other addresses.
+    pub(crate) fn pointer_info_knows_reservations(self) -> bool {
+        self.extension >= 7
+    }
+
+    /// `pointer_info` tells mappings from reservations.
+    pub(crate) fn pointer_info_knows_mappings(self) -> bool {
+        self.extension >= 12
+    }
+}

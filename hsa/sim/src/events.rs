@@ -1,0 +1,91 @@
+//! How a GPU's memory fault is reported.
+
+use crate::agents::Agent;
+use crate::instance::Instance;
+use crate::status::Answer;
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::sync::{Mutex, PoisonError};
+
+/// A GPU has touched what it must not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) gpu: usize,
+    /// The page's address.
+    pub(crate) address: usize,
+    pub(crate) reason: hsa_amd_memory_fault_reason_t,
+}
+
+type Callback = unsafe extern "C" fn(*const hsa_amd_event_t, *mut c_void) -> hsa_status_t;
+
+/// A function to be called, and what it is called with.
+#[derive(Clone, Copy, Debug)]
+struct Handler {
+    callback: Callback,
+    data: *mut c_void,
+}
+
+// SAFETY: the pointer is only handed back to the callback; whoever registers it must expect the
+// call from any thread, as with AMD's runtime.
+unsafe impl Send for Handler {}
+
+/// Everyone who wants to be told.
+#[derive(Debug, Default)]
+pub(crate) struct Handlers(Mutex<Vec<Handler>>);
+
+impl Handlers {
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// `hsa_amd_register_system_event_handler`
+///
+/// # Safety
+/// `callback` must be callable with `data` from any thread.
+pub(crate) unsafe fn register(
+    instance: &Instance,
+    callback: hsa_amd_system_event_callback_t,
+    data: *mut c_void,
+) -> Answer {
+    let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let mut handlers = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner);
+    handlers.push(Handler { callback, data });
+    Ok(())
+}
+
+/// Reports a fault to all handlers. If none deals with it the process ends, as it does with AMD's
+/// runtime.
+pub(crate) fn report(instance: &Instance, fault: Fault) {
+    let agent = instance.agent_handle(Agent::Gpu(fault.gpu));
+    let event = hsa_amd_event_t {
+        event_type: HSA_AMD_GPU_MEMORY_FAULT_EVENT,
+        __bindgen_anon_1: hsa_amd_event_s__bindgen_ty_1 {
+            memory_fault: hsa_amd_gpu_memory_fault_info_t {
+                agent,
+                virtual_address: fault.address as u64,
+                fault_reason_mask: fault.reason,
+            },
+        },
+    };
+    let all = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut dealt_with = false;
+    for Handler { callback, data } in all {
+        // SAFETY: registered with the promise that it can be called so; no lock is held.
+        dealt_with |= unsafe { callback(&event, data) } == HSA_STATUS_SUCCESS;
+    }
+    if !dealt_with {
+        let reason = match fault.reason {
+            HSA_AMD_MEMORY_FAULT_READ_ONLY => "Write access to a read-only page",
+            _ => "Page not present or supervisor privilege",
+        };
+        eprintln!(
+            "Memory access fault by GPU node-{} (Agent handle: {:#x}) on address {:#x}. Reason: \
+             {reason}.",
+            instance.node(Agent::Gpu(fault.gpu)),
+            agent.handle,
+            fault.address,
+        );
+        std::process::abort();
+    }
+}

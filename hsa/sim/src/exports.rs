@@ -1,0 +1,92 @@
+//! The shared object's side: the C names, answered by slot 0, which the environment describes.
+
+use crate::instance::Instance;
+use crate::{Config, abi, slots};
+use core::ffi::{c_char, c_int, c_void};
+use hsa_sys::*;
+
+/// The environment variable with the configuration, as text.
+pub const VARIABLE: &str = "HSA_SIM";
+
+type AgentCallback = Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>;
+type PoolCallback =
+    Option<unsafe extern "C" fn(hsa_amd_memory_pool_t, *mut c_void) -> hsa_status_t>;
+type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
+type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
+
+macro_rules! exports {
+    (
+        status {
+            $string:ident($($sargument:ident: $stype:ty),*) => $sbody:path;
+            $init:ident() => $ibody:path;
+            $($name:ident($($argument:ident: $type:ty),*) => $body:path;)*
+        }
+        value { $($vname:ident($($vargument:ident: $vtype:ty),*) -> $result:ty => $vbody:path;)* }
+    ) => {
+        /// # Safety
+        /// As HSA documents it.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $string($($sargument: $stype),*) -> hsa_status_t {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { abi::$string::<0>($($sargument),*) }
+        }
+
+        /// # Safety
+        /// As HSA documents it.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $init() -> hsa_status_t {
+            if !configure() {
+                return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+            }
+            // SAFETY: the caller's promises are passed on.
+            unsafe { abi::$init::<0>() }
+        }
+
+        $(
+            /// # Safety
+            /// As HSA documents it.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> hsa_status_t {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { abi::$name::<0>($($argument),*) }
+            }
+        )*
+        $(
+            /// # Safety
+            /// As HSA documents it.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $vname($($vargument: $vtype),*) -> $result {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { abi::$vname::<0>($($vargument),*) }
+            }
+        )*
+    };
+}
+abi::every_function!(exports);
+
+/// Makes slot 0's instance if there is none yet; what is wrong with the variable goes to standard
+/// error, since a status cannot say it.
+fn configure() -> bool {
+    if !slots::take_this(0) {
+        // There already, or this is a forked child, which the call itself will notice. Another
+        // thread that is just making it is waited for.
+        while slots::is_ours(0) && slots::instance(0).is_err() {
+            std::thread::yield_now();
+        }
+        return true;
+    }
+    let text = std::env::var_os(VARIABLE).unwrap_or_default();
+    let text = text.to_string_lossy();
+    let config = text.parse::<Config>().map_err(|error| error.to_string());
+    match config.and_then(|config| Instance::new(config, 0).map_err(|error| error.to_string())) {
+        Ok(instance) => {
+            slots::fill(0, instance);
+            true
+        }
+        Err(error) => {
+            eprintln!("hsa-sim: {VARIABLE}={text}: {error}");
+            slots::give_back(0);
+            false
+        }
+    }
+}

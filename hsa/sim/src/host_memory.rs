@@ -1,0 +1,79 @@
+//! The caller's own memory: locked for agents. (Attributes of shared virtual memory need a kernel
+//! that migrates pages, which there is not.)
+
+use crate::agents::Agent;
+use crate::copy::host_is_readable;
+use crate::instance::Instance;
+use crate::pool_memory::{Allocation, Origin};
+use crate::status::{Answer, out};
+use core::ffi::{c_int, c_void};
+use hsa_sys::*;
+
+/// `hsa_amd_memory_lock`
+///
+/// # Safety
+/// `agents` must be null or point at `count` agents, `agent_address` null or writable.
+pub(crate) unsafe fn lock(
+    instance: &Instance,
+    address: *mut c_void,
+    size: usize,
+    agents: *mut hsa_agent_t,
+    count: c_int,
+    agent_address: *mut *mut c_void,
+) -> Answer {
+    let agent_address = out(agent_address)?;
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { agent_address.write(core::ptr::null_mut()) };
+    if address.is_null() || size == 0 || agents.is_null() != (count == 0) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let agents = if agents.is_null() {
+        instance.agents().collect()
+    } else {
+        let count = usize::try_from(count).map_err(|_| HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+        // SAFETY: the caller vouches for the array.
+        unsafe { instance.agents_of(agents, count)? }
+    };
+    let start = address.addr();
+    let mut state = instance.lock();
+    let last = start.checked_add(size - 1).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let taken = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
+    if taken(start) || taken(last) || !host_is_readable(start) || !host_is_readable(last) {
+        return Err(HSA_STATUS_ERROR);
+    }
+    let locked = Allocation {
+        origin: Origin::Locked,
+        size,
+        owner: Agent::Cpu(0),
+        flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
+        memory: None,
+        agents,
+    };
+    state.allocations.insert(start, locked);
+    // SAFETY: as above.
+    unsafe { agent_address.write(address) };
+    Ok(())
+}
+
+/// `hsa_amd_memory_unlock`
+pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> Answer {
+    let address = out(address)?.addr().get();
+    let mut state = instance.lock();
+    let found = state.allocations.get(&address);
+    if found.is_none_or(|found| found.origin != Origin::Locked) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    state.allocations.remove(&address);
+    Ok(())
+}
+
+/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`, as without the kernel's support.
+pub(crate) fn svm(
+    _: &Instance,
+    _address: *mut c_void,
+    _size: usize,
+    _attributes: *mut hsa_amd_svm_attribute_pair_t,
+    _count: usize,
+) -> Answer {
+    Err(HSA_STATUS_ERROR)
+}

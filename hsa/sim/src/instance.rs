@@ -1,0 +1,235 @@
+//! One runtime: what all its functions share, and its beginning and end.
+
+use crate::abi::{FUNCTIONS, Function, NAMES};
+use crate::config::{Config, MIB};
+use crate::era::Behaviour;
+use crate::events::Handlers;
+use crate::fault_plan::FaultPlan;
+use crate::handles::Handles;
+use crate::identity::Identity;
+use crate::mapping::Mapping;
+use crate::page_table::PageTable;
+use crate::physical::Account;
+use crate::pool_memory::Allocation;
+use crate::reservation::{self, Reservation};
+use crate::share::Exports;
+use crate::signal::Signals;
+use crate::simulation::Error;
+use crate::status::Answer;
+use hsa_sys::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One runtime.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) config: Config,
+    pub(crate) behaviour: Behaviour,
+    pub(crate) identity: Identity,
+    /// Of every GPU.
+    pub(crate) video_memory: Vec<Arc<Account>>,
+    /// Of every CPU.
+    pub(crate) system_memory: Vec<Arc<Account>>,
+    pub(crate) handlers: Handlers,
+    pub(crate) signals: Signals,
+    calls: [AtomicU64; FUNCTIONS],
+    faults: Mutex<Faults>,
+    /// Whether there is a fault plan, so that a call without one takes no lock for it.
+    has_faults: AtomicBool,
+    open: AtomicBool,
+    was_open: AtomicBool,
+    closed: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The fault plan, and how often each function was called since it was set.
+#[derive(Debug)]
+struct Faults {
+    plan: FaultPlan,
+    calls: [u64; NAMES.len()],
+}
+
+/// What the one lock protects.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// How often `hsa_init` was called and not undone.
+    references: u32,
+    pub(crate) reservations: BTreeMap<usize, Reservation>,
+    /// Addresses that the runtime has forgotten while they are still taken.
+    pub(crate) leaked: Vec<Range<usize>>,
+    pub(crate) handles: Handles,
+    pub(crate) mappings: BTreeMap<usize, Mapping>,
+    /// Of every GPU.
+    pub(crate) page_tables: Vec<PageTable>,
+    /// Memory that is not virtual memory: from pools, attached, locked.
+    pub(crate) allocations: BTreeMap<usize, Allocation>,
+    pub(crate) exports: Exports,
+}
+
+impl Instance {
+    pub(crate) fn new(config: Config, slot: usize) -> Result<Arc<Self>, Error> {
+        check(&config)?;
+        let behaviour = Behaviour {
+            era: config.era,
+            extension: config.extension_minor,
+            extension_reported: config.extension_reported,
+        };
+        let instance = Self {
+            behaviour,
+            identity: Identity::new(slot),
+            video_memory: config.gpus.iter().map(|gpu| Account::new(gpu.vram)).collect(),
+            system_memory: config.cpus.iter().map(|cpu| Account::new(cpu.memory)).collect(),
+            handlers: Handlers::default(),
+            signals: Signals::default(),
+            calls: [const { AtomicU64::new(0) }; FUNCTIONS],
+            has_faults: AtomicBool::new(!config.faults.is_empty()),
+            faults: Mutex::new(Faults { plan: config.faults.clone(), calls: [0; NAMES.len()] }),
+            open: AtomicBool::new(false),
+            was_open: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            state: Mutex::new(State {
+                references: 0,
+                reservations: BTreeMap::new(),
+                leaked: Vec::new(),
+                handles: Handles::new(behaviour.handles_are_fake_addresses()),
+                mappings: BTreeMap::new(),
+                page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
+                allocations: BTreeMap::new(),
+                exports: Exports::default(),
+            }),
+            config,
+        };
+        Ok(Arc::new(instance))
+    }
+
+    /// The state. Never held while something of the caller's is called.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call; an error if it was planned to fail or the runtime is not started.
+    pub(crate) fn admit(&self, function: Function) -> Answer {
+        self.calls[function as usize].fetch_add(1, Relaxed);
+        if self.has_faults.load(Relaxed) {
+            self.planned_fault(function)?;
+        }
+        let admitted = match function {
+            Function::hsa_init => true,
+            Function::hsa_amd_vmem_import_shareable_handle
+                if self.behaviour.import_forgets_open_check() =>
+            {
+                self.was_open.load(Relaxed)
+            }
+            _ => self.open.load(Relaxed),
+        };
+        if admitted { Ok(()) } else { Err(HSA_STATUS_ERROR_NOT_INITIALIZED) }
+    }
+
+    fn planned_fault(&self, function: Function) -> Answer {
+        let index = function as usize;
+        let Some(name) = NAMES.get(index) else { return Ok(()) };
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.calls[index] += 1;
+        faults.plan.status(name, faults.calls[index]).map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn set_faults(&self, plan: FaultPlan) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_faults.store(!plan.is_empty(), Relaxed);
+        *faults = Faults { plan, calls: [0; NAMES.len()] };
+    }
+
+    pub(crate) fn calls(&self) -> impl Iterator<Item = u64> {
+        self.calls.iter().map(|calls| calls.load(Relaxed))
+    }
+
+    /// Whether between `hsa_init` and the last `hsa_shut_down`.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Relaxed)
+    }
+
+    /// Whether the simulation was dropped, so that nobody should wait for anything any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
+    /// Frees everything, what the runtime itself has leaked included.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Relaxed);
+        let mut state = self.lock();
+        self.stop(&mut state);
+        for range in core::mem::take(&mut state.leaked) {
+            // SAFETY: taken by this instance and given to nobody else; whoever drops the
+            // simulation has no more use for its memory.
+            unsafe { crate::address_space::release(range.start, range.len()) };
+        }
+    }
+
+    /// What the last `hsa_shut_down` does: everything is forgotten, but addresses stay taken.
+    fn stop(&self, state: &mut State) {
+        self.open.store(false, Relaxed);
+        state.references = 0;
+        state.page_tables.iter_mut().for_each(PageTable::clear);
+        state.mappings.clear();
+        for handle in state.handles.clear() {
+            crate::share::close_exported(&handle);
+        }
+        for (base, reservation) in core::mem::take(&mut state.reservations) {
+            let kept = reservation::kept(base, &reservation);
+            state.leaked.extend(kept);
+        }
+        for (address, allocation) in core::mem::take(&mut state.allocations) {
+            crate::pool_memory::unmap(address, &allocation);
+        }
+        self.handlers.clear();
+        self.signals.clear();
+    }
+}
+
+/// What no configuration can be.
+fn check(config: &Config) -> Result<(), Error> {
+    let refuse = |why: String| Err(Error::Config(why));
+    if config.cpus.is_empty() {
+        return refuse("there is no CPU".into());
+    }
+    if config.cpus.len() > 64 || config.gpus.len() > 64 {
+        return refuse("there are more than 64 agents of a kind".into());
+    }
+    let granules = [config.granule, config.recommended_granule];
+    if granules.iter().any(|g| !g.is_power_of_two() || *g < 4096 || *g > 1024 * MIB) {
+        return refuse("a granule is no power of two from 4 KiB to 1 GiB".into());
+    }
+    if config.gpus.iter().any(|gpu| gpu.nearest_cpu >= config.cpus.len()) {
+        return refuse("a GPU's nearest CPU is not there".into());
+    }
+    if config.gpus.iter().any(|gpu| gpu.vram % 4096 != 0 || gpu.vram > 1 << 46) {
+        return refuse("a GPU's memory is not in whole pages, or more than 64 TiB".into());
+    }
+    match config.faults.unknown_function() {
+        Some(name) => refuse(format!("the fault plan names `{name}`, which cannot fail")),
+        None => Ok(()),
+    }
+}
+
+/// `hsa_init`
+pub(crate) fn init(instance: &Instance) -> Answer {
+    let mut state = instance.lock();
+    let more = state.references.checked_add(1).ok_or(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW)?;
+    state.references = more;
+    instance.was_open.store(true, Relaxed);
+    instance.open.store(true, Relaxed);
+    Ok(())
+}
+
+/// `hsa_shut_down`
+pub(crate) fn shut_down(instance: &Instance) -> Answer {
+    let mut state = instance.lock();
+    match state.references {
+        0 => return Err(HSA_STATUS_ERROR_NOT_INITIALIZED),
+        1 => instance.stop(&mut state),
+        _ => state.references -= 1,
+    }
+    Ok(())
+}

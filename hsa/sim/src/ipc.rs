@@ -1,0 +1,188 @@
+//! Pool memory in other processes: by IPC handles, and by descriptors.
+//!
+//! An IPC handle says which descriptor of which process it is, and carries the memory's token.
+//! Whoever attaches opens that descriptor through `/proc` and finds the token in its name, or
+//! something else and then the handle is stale; nothing ever waits for the other process.
+
+use crate::access::no_file;
+use crate::agents::Agent;
+use crate::instance::Instance;
+use crate::physical::{self, Memory};
+use crate::pool_memory::{Allocation, Origin, unmap};
+use crate::status::{Answer, out};
+use core::ffi::{c_int, c_void};
+use hsa_sys::*;
+use std::fs::File;
+use std::os::fd::{AsRawFd, IntoRawFd};
+
+/// In the last word of a handle: "hsim".
+const MAGIC: u32 = 0x6873_696d;
+
+/// `hsa_amd_ipc_memory_create`
+///
+/// # Safety
+/// `handle` must be null or writable.
+pub(crate) unsafe fn create(
+    instance: &Instance,
+    address: *mut c_void,
+    length: usize,
+    handle: *mut hsa_amd_ipc_memory_t,
+) -> Answer {
+    let handle = out(handle)?;
+    let state = instance.lock();
+    let found = state.allocations.get(&address.addr());
+    // Exactly what was allocated, from its beginning to its end.
+    let found = found.filter(|found| found.origin == Origin::Pool && found.size == length);
+    let memory = found.and_then(|found| found.memory.as_ref());
+    let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let descriptor = memory.file().map_err(|error| no_file(&error))?.as_raw_fd();
+    let (token, length) = (memory.token, length as u64);
+    let words = [
+        std::process::id(),
+        descriptor as u32,
+        token as u32,
+        (token >> 32) as u32,
+        length as u32,
+        (length >> 32) as u32,
+        0,
+        MAGIC,
+    ];
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { handle.write(hsa_amd_ipc_memory_t { handle: words }) };
+    Ok(())
+}
+
+/// `hsa_amd_ipc_memory_attach`
+///
+/// # Safety
+/// `handle` must be null or readable, `agents` null or `count` agents, `address` null or writable.
+pub(crate) unsafe fn attach(
+    instance: &Instance,
+    handle: *const hsa_amd_ipc_memory_t,
+    length: usize,
+    count: u32,
+    agents: *const hsa_agent_t,
+    address: *mut *mut c_void,
+) -> Answer {
+    let handle = out(handle.cast_mut())?;
+    let address = out(address)?;
+    if length == 0 || (count > 0 && agents.is_null()) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let agents = if count == 0 {
+        instance.agents().filter(|agent| matches!(agent, Agent::Gpu(_))).collect()
+    } else {
+        // SAFETY: the caller vouches for the array.
+        unsafe { instance.agents_of(agents, count as usize)? }
+    };
+    // SAFETY: not null, and the caller vouches for the rest.
+    let words = unsafe { handle.read_unaligned() }.handle;
+    let memory = open(instance, words).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let place = instance.place(&memory)?;
+    let attached = Allocation {
+        origin: Origin::Attached,
+        size: length,
+        owner: memory.owner,
+        flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED,
+        memory: Some(memory),
+        agents,
+    };
+    instance.lock().allocations.insert(place, attached);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { address.write(core::ptr::without_provenance_mut(place)) };
+    Ok(())
+}
+
+/// The memory that a handle names, if it is still there.
+fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> {
+    let [process, descriptor, low, high, _, _, _, MAGIC] = words else { return None };
+    let token = u64::from(high) << 32 | u64::from(low);
+    let path = format!("/proc/{process}/fd/{descriptor}");
+    // What is no memory file must not even be opened: that of a pipe could wait for ever.
+    let name = std::fs::read_link(&path).ok()?;
+    if !name.to_str()?.contains(&format!("{token:016x}")) {
+        return None;
+    }
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    let foreign = physical::recognise(file.as_raw_fd()).filter(|found| found.token == token)?;
+    let known = match foreign.owner {
+        Agent::Cpu(number) => number < instance.config.cpus.len(),
+        Agent::Gpu(number) => number < instance.config.gpus.len(),
+    };
+    known.then(|| Memory::adopt(foreign, file))
+}
+
+/// `hsa_amd_ipc_memory_detach`
+///
+/// # Safety
+/// The memory must be no longer used.
+pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> Answer {
+    let mut state = instance.lock();
+    let found = state.allocations.get(&address.addr());
+    if found.is_none_or(|found| found.origin != Origin::Attached) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    if let Some(attached) = state.allocations.remove(&address.addr()) {
+        unmap(address.addr(), &attached);
+    }
+    Ok(())
+}
+
+/// `hsa_amd_portable_export_dmabuf`
+///
+/// # Safety
+/// `dmabuf` and `offset` must be null or writable.
+pub(crate) unsafe fn export_dmabuf(
+    instance: &Instance,
+    address: *const c_void,
+    size: usize,
+    dmabuf: *mut c_int,
+    offset: *mut u64,
+) -> Answer {
+    let (dmabuf, offset) = (out(dmabuf)?, out(offset)?);
+    if address.is_null() || size == 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let mut state = instance.lock();
+    let (start, found) =
+        state.allocation_at(address.addr()).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let into = address.addr() - start;
+    if size > found.extent() - into {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    let memory = found.memory.clone().ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if let Agent::Cpu(_) = memory.owner {
+        return Err(HSA_STATUS_ERROR_INVALID_AGENT);
+    }
+    let descriptor = memory.export(instance.config.dmabuf_cpu_mapping);
+    let descriptor = descriptor.map_err(|error| no_file(&error))?;
+    state.exports.remember(&memory);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe {
+        dmabuf.write(descriptor.into_raw_fd());
+        offset.write(into as u64);
+    }
+    Ok(())
+}
+
+/// `hsa_amd_portable_export_dmabuf_v2`
+///
+/// # Safety
+/// `dmabuf` and `offset` must be null or writable.
+pub(crate) unsafe fn export_dmabuf_v2(
+    instance: &Instance,
+    address: *const c_void,
+    size: usize,
+    dmabuf: *mut c_int,
+    offset: *mut u64,
+    _flags: u64,
+) -> Answer {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { export_dmabuf(instance, address, size, dmabuf, offset) }
+}
+
+/// `hsa_amd_portable_close_dmabuf`
+pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> Answer {
+    // SAFETY: closes what the caller says is the caller's; what is none is an error.
+    if unsafe { libc::close(dmabuf) } == 0 { Ok(()) } else { Err(HSA_STATUS_ERROR_RESOURCE_FREE) }
+}

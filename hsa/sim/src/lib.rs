@@ -1,0 +1,65 @@
+//! A software HSA runtime: the functions of AMD's `libhsa-runtime64` over real memory, without a
+//! GPU and without a driver.
+//!
+//! [`Simulation::start`] gives a [table](hsa_sys::Table) of functions like the one a real runtime
+//! is loaded into. Handles are memory files, CPU access is a real mapping with real protection,
+//! every GPU has its own page table, and copies obey it. The statuses, quirks included, are those
+//! of AMD's runtime, in the [era](Era) that the [configuration](Config) asks for.
+//!
+//! ```
+//! use hsa_sim::{Config, Simulation};
+//!
+//! let simulation = Simulation::start(Config::mi300x(2))?;
+//! let hsa = &simulation.table().core;
+//! // SAFETY: no arguments, and the simulation lives until the end.
+//! assert_eq!(unsafe { (hsa.hsa_init)() }, hsa_sys::HSA_STATUS_SUCCESS);
+//! assert_eq!(simulation.calls("hsa_init"), 1);
+//! # Ok::<(), hsa_sim::Error>(())
+//! ```
+//!
+//! The way of a call: `abi` (a C function for every slot) → `slots` (which simulation) →
+//! `instance` (counted? planned to fail? started?) → the module that does it. `era` is the only
+//! place that knows which release did what.
+
+mod abi;
+mod access;
+mod address_space;
+mod agents;
+mod allocation;
+mod config;
+mod config_text;
+mod copy;
+mod era;
+mod events;
+#[cfg(feature = "export")]
+pub mod exports;
+mod fault_plan;
+mod handles;
+mod host_memory;
+mod identity;
+mod instance;
+mod ipc;
+mod links;
+mod mapping;
+mod page_table;
+mod physical;
+mod pointer;
+mod pool_memory;
+mod pools;
+mod ranges;
+mod reservation;
+mod share;
+mod signal;
+mod simulation;
+mod slots;
+mod status;
+mod system;
+mod usage;
+
+pub use config::{Config, Cpu, Gpu, GpuKind, GpuPermissions};
+pub use config_text::ConfigError;
+pub use era::Era;
+pub use fault_plan::{FaultPlan, FaultPlanError};
+pub use page_table::Page;
+pub use simulation::{Error, Simulation};
+pub use usage::Usage;

@@ -1,0 +1,131 @@
+//! How agents reach each other's memory.
+
+use crate::agents::Agent;
+use crate::config::GpuKind;
+use crate::instance::Instance;
+use crate::pools::Pool;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+
+/// What lies between an agent and a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// Nothing: the memory is the agent's own.
+    None,
+    Xgmi,
+    Pcie,
+    /// Between CPUs.
+    Socket,
+}
+
+impl Instance {
+    /// Whether a GPU may reach an agent's memory at all.
+    pub(crate) fn gpu_reaches(&self, gpu: usize, owner: Agent) -> bool {
+        match owner {
+            Agent::Gpu(other) => other == gpu || self.config.peer_access,
+            Agent::Cpu(_) => true,
+        }
+    }
+
+    /// Whether CPUs see all of an agent's memory.
+    pub(crate) fn cpu_reaches(&self, owner: Agent) -> bool {
+        match owner {
+            Agent::Cpu(_) => true,
+            Agent::Gpu(number) => self.config.gpus[number].large_bar,
+        }
+    }
+
+    fn access(&self, agent: Agent, pool: Pool) -> hsa_amd_memory_pool_access_t {
+        let reached = match (agent, pool.owner) {
+            _ if agent == pool.owner => return HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT,
+            _ if !pool.allocates() => false,
+            (Agent::Cpu(_), Agent::Cpu(_)) => {
+                return HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT;
+            }
+            (Agent::Cpu(_), owner) => self.cpu_reaches(owner),
+            (Agent::Gpu(gpu), owner) => self.gpu_reaches(gpu, owner),
+        };
+        if reached {
+            HSA_AMD_MEMORY_POOL_ACCESS_DISALLOWED_BY_DEFAULT
+        } else {
+            HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED
+        }
+    }
+
+    fn link(&self, one: Agent, other: Agent) -> Link {
+        match (one, other) {
+            _ if one == other => Link::None,
+            (Agent::Cpu(_), Agent::Cpu(_)) => Link::Socket,
+            (Agent::Gpu(one), Agent::Gpu(other)) => {
+                let hive = self.config.gpus[one].hive;
+                let linked = hive.is_some() && hive == self.config.gpus[other].hive;
+                if linked { Link::Xgmi } else { Link::Pcie }
+            }
+            (Agent::Gpu(gpu), Agent::Cpu(_)) | (Agent::Cpu(_), Agent::Gpu(gpu)) => {
+                match self.config.gpus[gpu].kind {
+                    GpuKind::Discrete => Link::Pcie,
+                    GpuKind::Apu => Link::Xgmi,
+                }
+            }
+        }
+    }
+}
+
+fn describe(link: Link) -> hsa_amd_memory_pool_link_info_t {
+    // Weights as the kernel's topology has them: 15 for an XGMI hop, 20 for PCIe.
+    let (link_type, numa_distance, max_bandwidth) = match link {
+        Link::Xgmi => (HSA_AMD_LINK_INFO_TYPE_XGMI, 15, 50_000),
+        Link::Pcie => (HSA_AMD_LINK_INFO_TYPE_PCIE, 20, 64_000),
+        Link::None | Link::Socket => (HSA_AMD_LINK_INFO_TYPE_HYPERTRANSPORT, 32, 0),
+    };
+    hsa_amd_memory_pool_link_info_t {
+        min_latency: 0,
+        max_latency: 0,
+        min_bandwidth: max_bandwidth,
+        max_bandwidth,
+        atomic_support_32bit: true,
+        atomic_support_64bit: true,
+        coherent_support: true,
+        link_type,
+        numa_distance,
+    }
+}
+
+/// `hsa_amd_agent_memory_pool_get_info`
+///
+/// # Safety
+/// `value` must be null or have room for the attribute's type.
+pub(crate) unsafe fn info(
+    instance: &Instance,
+    agent: hsa_agent_t,
+    pool: hsa_amd_memory_pool_t,
+    attribute: hsa_amd_agent_memory_pool_info_t,
+    value: *mut c_void,
+) -> Answer {
+    let agent = instance.agent(agent)?;
+    let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
+    let value = out(value)?;
+    let link = instance.link(agent, pool.owner);
+    let reached = instance.access(agent, pool) != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+    // Where nothing is reached there are no hops, as between an agent and itself.
+    let hops = u32::from(reached && link != Link::None);
+    match attribute {
+        // SAFETY: not null, and the caller has room for the attribute's type.
+        HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS => unsafe {
+            value.cast().write_unaligned(instance.access(agent, pool));
+        },
+        // SAFETY: as above.
+        HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS => unsafe {
+            value.cast().write_unaligned(hops);
+        },
+        HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO => {
+            if hops > 0 {
+                // SAFETY: as above: the caller has room for as many as there are hops.
+                unsafe { value.cast().write_unaligned(describe(link)) };
+            }
+        }
+        _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Mappings: which handle is at which address.
+
+use crate::address_space::{self, PAGE};
+use crate::agents::Agent;
+use crate::instance::{Instance, State};
+use crate::status::Answer;
+use core::ffi::c_void;
+use hsa_sys::*;
+
+/// A handle at an address, which is its key. It always shows the beginning of the memory.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) size: usize,
+    pub(crate) handle: u64,
+    /// The base of the reservation that it is in.
+    pub(crate) reservation: usize,
+    /// Every agent that access was set for, with its permission: seldom more than a few.
+    pub(crate) permissions: Vec<(Agent, hsa_access_permission_t)>,
+}
+
+impl Mapping {
+    pub(crate) fn permission(&self, agent: Agent) -> Option<hsa_access_permission_t> {
+        self.permissions.iter().find(|(who, _)| *who == agent).map(|(_, permission)| *permission)
+    }
+}
+
+impl State {
+    /// The mapping that an address is in, with its start.
+    pub(crate) fn mapping_at(&self, address: usize) -> Option<(usize, &Mapping)> {
+        let (start, mapping) = self.mappings.range(..=address).next_back()?;
+        (address - start < mapping.size).then_some((*start, mapping))
+    }
+
+    /// The starts of the mappings that follow each other without a gap from an address on, until
+    /// an end is reached or passed; and where the last one ends.
+    ///
+    /// An error if there is no mapping that begins at the address, or a gap.
+    pub(crate) fn run(&self, address: usize, end: usize) -> Answer<(Vec<usize>, usize)> {
+        let mut at = address;
+        let mut starts = Vec::new();
+        while at < end {
+            let mapping = self.mappings.get(&at).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+            starts.push(at);
+            at += mapping.size;
+        }
+        Ok((starts, at))
+    }
+}
+
+/// `hsa_amd_vmem_map`
+pub(crate) fn map(
+    instance: &Instance,
+    address: *mut c_void,
+    size: usize,
+    _offset: usize, // AMD's runtime never reads it
+    handle: hsa_amd_vmem_alloc_handle_t,
+    _flags: u64,
+) -> Answer {
+    const INVALID: hsa_status_t = HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    if address.is_null() || size == 0 {
+        return Err(INVALID);
+    }
+    let (behaviour, address) = (instance.behaviour, address.addr());
+    let mut state = instance.lock();
+    let base = state.reservation_around(address, size).ok_or(INVALID)?;
+    let end = address + size;
+    let before = state.mappings.range(..end).next_back();
+    if before.is_some_and(|(start, mapping)| start + mapping.size > address) {
+        return Err(INVALID);
+    }
+    let found = state.handles.get(handle.handle).ok_or(INVALID)?;
+    let memory = found.memory().cloned();
+    let too_large = memory.as_ref().is_none_or(|memory| size as u64 > memory.size);
+    if too_large && !behaviour.map_is_bookkeeping() {
+        return Err(if behaviour.map_too_large_is_invalid_argument() {
+            INVALID
+        } else {
+            HSA_STATUS_ERROR_OUT_OF_RESOURCES
+        });
+    }
+    if behaviour.map_checks_alignment(found.imported) && !address.is_multiple_of(PAGE) {
+        return Err(HSA_STATUS_ERROR);
+    }
+    let mut permissions = Vec::new();
+    let reservation = state.reservations.get_mut(&base).ok_or(INVALID)?;
+    if behaviour.map_prepares_cpu()
+        && let Some(memory) = memory
+    {
+        // AMD maps the buffer object without access. Here the addresses are without access
+        // already, except in a range that was never registered; only the claim has to last.
+        if !reservation.is_registered() {
+            // SAFETY: inside a reservation of this instance, where nothing is mapped.
+            unsafe { address_space::blank(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+        }
+        permissions.push((nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE));
+        reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);
+    }
+    reservation.mappings += 1;
+    let mapping = Mapping { size, handle: handle.handle, reservation: base, permissions };
+    state.mappings.insert(address, mapping);
+    if let Some(handle) = state.handles.get_mut(handle.handle) {
+        handle.uses += 1;
+    }
+    Ok(())
+}
+
+fn nearest_cpu(instance: &Instance, owner: Agent) -> Agent {
+    match owner {
+        Agent::Cpu(_) => owner,
+        Agent::Gpu(number) => Agent::Cpu(instance.config.gpus[number].nearest_cpu),
+    }
+}
+
+/// `hsa_amd_vmem_unmap`
+pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> Answer {
+    if address.is_null() || size == 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let address = address.addr();
+    let mut state = instance.lock();
+    let starts = if instance.behaviour.unmaps_several() {
+        let end = address.checked_add(size).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+        let (starts, reached) = state.run(address, end)?;
+        if reached != end {
+            return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+        }
+        starts
+    } else {
+        let mapping = state.mappings.get(&address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+        if mapping.size != size {
+            return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+        }
+        vec![address]
+    };
+    for start in starts {
+        unmap_one(instance, &mut state, start)?;
+    }
+    Ok(())
+}
+
+fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
+    let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
+    for (agent, permission) in core::mem::take(&mut mapping.permissions) {
+        instance.remove_access(state, start, agent, permission)?;
+    }
+    let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
+    if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
+        reservation.mappings -= 1;
+    }
+    if let Some(handle) = state.handles.get_mut(mapping.handle) {
+        handle.uses -= 1;
+    }
+    state.forget_if_unused(mapping.handle);
+    Ok(())
+}

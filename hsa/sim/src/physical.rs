@@ -1,0 +1,222 @@
+//! Physical memory: a size and an owner at first, and a memory file as soon as it is touched.
+//!
+//! That nothing exists before it is touched is what makes 192 GiB on a small machine and a
+//! hundred thousand handles within the limit of open files possible.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The CPU of this number.
+    Cpu(usize),
+    /// The GPU of this number.
+    Gpu(usize),
+}
+
+/// How much of an agent's memory is claimed.
+#[derive(Debug)]
+pub(crate) struct Account {
+    size: u64,
+    used: AtomicU64,
+}
+
+impl Account {
+    pub(crate) fn new(size: u64) -> Arc<Self> {
+        Arc::new(Self { size, used: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        self.size.saturating_sub(self.used())
+    }
+
+    /// Claims so many bytes, unless that would be more than there is.
+    pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
+        let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
+        self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        Some(Claim { account: Arc::clone(self), bytes })
+    }
+}
+
+/// Bytes of an account, given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.account.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// One piece of physical memory, wherever and how often it is mapped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) size: u64,
+    pub(crate) owner: Owner,
+    /// In the file's name, so that a descriptor tells which memory it is.
+    pub(crate) token: u64,
+    file: OnceLock<File>,
+    /// None for what another process or another simulation has claimed.
+    _claim: Option<Claim>,
+}
+
+const NAME: &str = "hsa-sim:";
+const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+impl Memory {
+    pub(crate) fn new(size: u64, owner: Owner, claim: Claim) -> Arc<Self> {
+        let (token, file) = (random(), OnceLock::new());
+        Arc::new(Self { size, owner, token, file, _claim: Some(claim) })
+    }
+
+    /// The file, which is made now if nothing has touched the memory yet.
+    pub(crate) fn file(&self) -> io::Result<&File> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let made = self.make()?;
+        // Whoever was first has won; the loser's file was never written to.
+        Ok(self.file.get_or_init(|| made))
+    }
+
+    /// The file if there is one: memory without is all zeros.
+    pub(crate) fn touched(&self) -> Option<&File> {
+        self.file.get()
+    }
+
+    fn make(&self) -> io::Result<File> {
+        let (kind, number) = match self.owner {
+            Owner::Cpu(number) => ("cpu", number),
+            Owner::Gpu(number) => ("gpu", number),
+        };
+        let name = format!("{NAME}{kind}{number}:{:016x}\0", self.token);
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name ends with a zero and lives until the call returns.
+        let descriptor = unsafe { libc::memfd_create(name.as_ptr().cast(), flags) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else knows.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        file.set_len(self.size)?;
+        // SAFETY: sealing changes what may be done with the file and touches no memory.
+        if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, SEALS) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(file)
+    }
+
+    /// Reads; what was never touched is zero, as is what lies beyond the end.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        if let Some(file) = self.touched() {
+            while done < buffer.len() {
+                match file.read_at(&mut buffer[done..], offset + done as u64)? {
+                    0 => break,
+                    count => done += count,
+                }
+            }
+        }
+        buffer[done..].fill(0);
+        Ok(())
+    }
+
+    /// Writes, and makes the file if need be.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file()?.write_all_at(bytes, offset)
+    }
+
+    /// A new descriptor of the memory for somebody else, close-on-exec.
+    pub(crate) fn export(&self, writable: bool) -> io::Result<OwnedFd> {
+        let file = self.file()?;
+        if writable {
+            return file.as_fd().try_clone_to_owned();
+        }
+        Ok(File::open(path(file.as_raw_fd()))?.into())
+    }
+
+    /// Memory that another process, or another simulation, exported.
+    pub(crate) fn adopt(foreign: Foreign, file: File) -> Arc<Self> {
+        let Foreign { owner, size, token } = foreign;
+        Arc::new(Self { size, owner, token, file: OnceLock::from(file), _claim: None })
+    }
+}
+
+/// What a descriptor of a simulation's memory says about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Foreign {
+    pub(crate) owner: Owner,
+    pub(crate) size: u64,
+    pub(crate) token: u64,
+}
+
+fn path(descriptor: RawFd) -> String {
+    format!("/proc/self/fd/{descriptor}")
+}
+
+/// Whether a descriptor is that of a simulation's memory, told by its seals and its name; a plain
+/// memory file does not pass.
+pub(crate) fn recognise(descriptor: RawFd) -> Option<Foreign> {
+    // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
+    let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };
+    if seals < 0 || seals & SEALS != SEALS {
+        return None;
+    }
+    let name = std::fs::read_link(path(descriptor)).ok()?;
+    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?;
+    let (owner, rest) = name.split_once(':')?;
+    let token = u64::from_str_radix(rest.get(..16)?, 16).ok()?;
+    let owner = match owner.strip_prefix("gpu") {
+        Some(number) => Owner::Gpu(number.parse().ok()?),
+        None => Owner::Cpu(owner.strip_prefix("cpu")?.parse().ok()?),
+    };
+    // SAFETY: seals were read from it, so it is open; it is only borrowed for this call, and a
+    // caller that closes it meanwhile gets an error or another file's size, not undefined memory.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let size = File::from(file.try_clone_to_owned().ok()?).metadata().ok()?.len();
+    Some(Foreign { owner, size, token })
+}
+
+/// A descriptor of one's own for the same memory, readable and writable whatever the other is.
+pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
+    // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
+    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if flags & libc::O_ACCMODE != libc::O_RDWR {
+        return File::options().read(true).write(true).open(path(descriptor));
+    }
+    duplicate(descriptor).map(File::from)
+}
+
+/// Duplicates a descriptor that the caller of the runtime named.
+pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: duplicates, touches no memory; a bad descriptor is an error.
+    let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Sixty-four bits that nobody guesses, never zero.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: writes at most the eight bytes of the array.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_ne_bytes(bytes).max(1)
+}

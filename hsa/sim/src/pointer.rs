@@ -1,0 +1,136 @@
+//! What an address is.
+
+use crate::agents::Agent;
+use crate::instance::{Instance, State};
+use crate::mapping::Mapping;
+use crate::pool_memory::Origin;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use core::ptr::{null_mut, without_provenance_mut};
+use hsa_sys::*;
+
+/// What is known about an address, and which agents reach it.
+type Found = (hsa_amd_pointer_info_t, Vec<Agent>);
+
+fn nothing() -> hsa_amd_pointer_info_t {
+    hsa_amd_pointer_info_t {
+        size: 0,
+        type_: HSA_EXT_POINTER_TYPE_UNKNOWN,
+        agentBaseAddress: null_mut(),
+        hostBaseAddress: null_mut(),
+        sizeInBytes: 0,
+        userData: null_mut(),
+        agentOwner: hsa_agent_t { handle: 0 },
+        global_flags: 0,
+    }
+}
+
+fn find(instance: &Instance, state: &State, address: usize) -> Found {
+    let behaviour = instance.behaviour;
+    if let Some((base, reservation)) = state.reservation_at(address) {
+        let base = without_provenance_mut(base);
+        if let Some((_, mapping)) = state.mapping_at(address)
+            && behaviour.pointer_info_knows_mappings()
+        {
+            return mapped(instance, state, address, mapping);
+        }
+        let mut info = nothing();
+        info.sizeInBytes = reservation.size;
+        if behaviour.pointer_info_knows_mappings() {
+            (info.type_, info.hostBaseAddress) = (HSA_EXT_POINTER_TYPE_RESERVED_ADDR, base);
+        } else if behaviour.pointer_info_knows_reservations() {
+            (info.type_, info.agentBaseAddress) = (HSA_EXT_POINTER_TYPE_RESERVED_ADDR, base);
+        } else {
+            (info.agentBaseAddress, info.hostBaseAddress) = (base, base);
+        }
+        return (info, Vec::new());
+    }
+    let Some((start, allocation)) = state.allocation_at(address) else {
+        return (nothing(), Vec::new());
+    };
+    let start = without_provenance_mut(start);
+    let on_host = instance.cpu_reaches(allocation.owner);
+    let info = hsa_amd_pointer_info_t {
+        type_: match allocation.origin {
+            Origin::Pool => HSA_EXT_POINTER_TYPE_HSA,
+            Origin::Attached => HSA_EXT_POINTER_TYPE_IPC,
+            Origin::Locked => HSA_EXT_POINTER_TYPE_LOCKED,
+        },
+        agentBaseAddress: start,
+        hostBaseAddress: if on_host { start } else { null_mut() },
+        sizeInBytes: allocation.size,
+        agentOwner: instance.agent_handle(allocation.owner),
+        global_flags: allocation.flags,
+        ..nothing()
+    };
+    let reaching = instance.agents().filter(|agent| allocation.is_open_to(*agent)).collect();
+    (info, reaching)
+}
+
+/// Both addresses are the one that was asked about, and not where the mapping begins.
+fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping) -> Found {
+    let owner =
+        state.handles.get(mapping.handle).and_then(|handle| handle.memory()).map(|m| m.owner);
+    let address = without_provenance_mut(address);
+    let info = hsa_amd_pointer_info_t {
+        type_: HSA_EXT_POINTER_TYPE_HSA_VMEM,
+        agentBaseAddress: address,
+        hostBaseAddress: address,
+        sizeInBytes: mapping.size,
+        agentOwner: owner.map_or(hsa_agent_t { handle: 0 }, |owner| instance.agent_handle(owner)),
+        ..nothing()
+    };
+    let granted = mapping.permissions.iter().filter(|(_, p)| *p != HSA_ACCESS_PERMISSION_NONE);
+    (info, granted.map(|(agent, _)| *agent).collect())
+}
+
+/// `hsa_amd_pointer_info`
+///
+/// # Safety
+/// `info` must be null or begin with its size and be as large as that says; `count` and
+/// `accessible` must be null or writable; `allocate` must be callable.
+pub(crate) unsafe fn info(
+    instance: &Instance,
+    address: *const c_void,
+    info: *mut hsa_amd_pointer_info_t,
+    allocate: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
+    count: *mut u32,
+    accessible: *mut *mut hsa_agent_t,
+) -> Answer {
+    let address = out(address.cast_mut())?.addr().get();
+    let info = out(info)?;
+    // SAFETY: not null, and the caller has set the size, which comes first.
+    let known = unsafe { info.cast::<u32>().read() };
+    if (known as usize) < size_of::<u32>() {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let (mut found, agents) = find(instance, &instance.lock(), address);
+    // An older caller's struct ends earlier; what it does not know of is not written.
+    let room = (known as usize).min(size_of::<hsa_amd_pointer_info_t>());
+    found.size = room as u32;
+    let from = core::ptr::from_ref(&found).cast::<u8>();
+    // SAFETY: no more than either struct is large.
+    unsafe { core::ptr::copy_nonoverlapping(from, info.cast().as_ptr(), room) };
+    let (Some(allocate), Ok(count), Ok(accessible)) = (allocate, out(count), out(accessible))
+    else {
+        return Ok(());
+    };
+    if found.type_ == HSA_EXT_POINTER_TYPE_UNKNOWN {
+        return Ok(());
+    }
+    // SAFETY: the caller's function; no lock is held.
+    let list = unsafe { allocate(agents.len() * size_of::<hsa_agent_t>()) }.cast::<hsa_agent_t>();
+    if list.is_null() && !agents.is_empty() {
+        return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+    }
+    for (index, agent) in agents.iter().enumerate() {
+        // SAFETY: the caller's function has allocated as many elements.
+        unsafe { list.add(index).write_unaligned(instance.agent_handle(*agent)) };
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe {
+        count.write(agents.len() as u32);
+        accessible.write(list);
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Memory from pools: allocated, freed, opened to agents. Memory that was attached or locked is
+//! kept in the same list, since callers ask the same questions about it.
+
+use crate::access::no_file;
+use crate::address_space::{self, PAGE, Protection};
+use crate::agents::Agent;
+use crate::instance::{Instance, State};
+use crate::physical::Memory;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// How an allocation came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Pool,
+    Attached,
+    /// The caller's own memory, which agents may reach.
+    Locked,
+}
+
+/// Memory at an address, which is its key.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) origin: Origin,
+    /// As it was asked for.
+    pub(crate) size: usize,
+    pub(crate) owner: Agent,
+    /// The pool's flags.
+    pub(crate) flags: u32,
+    /// None for locked memory, which is the caller's.
+    pub(crate) memory: Option<Arc<Memory>>,
+    /// Who may reach it besides its owner.
+    pub(crate) agents: Vec<Agent>,
+}
+
+impl Allocation {
+    /// What it takes of the address space.
+    pub(crate) fn extent(&self) -> usize {
+        self.memory.as_ref().map_or(self.size, |memory| memory.size as usize)
+    }
+
+    pub(crate) fn is_open_to(&self, agent: Agent) -> bool {
+        self.owner == agent || self.agents.contains(&agent)
+    }
+}
+
+impl State {
+    /// The allocation that an address is in, with its start.
+    pub(crate) fn allocation_at(&self, address: usize) -> Option<(usize, &Allocation)> {
+        let (start, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - start < allocation.extent()).then_some((*start, allocation))
+    }
+}
+
+impl Instance {
+    /// Puts memory at addresses of its own, as the CPU may see it.
+    pub(crate) fn place(&self, memory: &Memory) -> Answer<usize> {
+        let size = memory.size as usize;
+        let alignment = if size >= 2 << 20 { 2 << 20 } else { PAGE };
+        let address = address_space::reserve(size, alignment, Protection::None)
+            .map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+        if !self.cpu_reaches(memory.owner) {
+            return Ok(address);
+        }
+        let mapped = memory.file().and_then(|file| {
+            // SAFETY: just reserved, and nobody knows of it yet.
+            unsafe { address_space::map_file(address, size, Protection::ReadWrite, file.as_fd()) }
+        });
+        if let Err(error) = mapped {
+            // SAFETY: as above.
+            unsafe { address_space::release(address, size) };
+            return Err(no_file(&error));
+        }
+        address_space::keep_from_children(address, size);
+        Ok(address)
+    }
+}
+
+/// Takes an allocation out of the address space.
+pub(crate) fn unmap(address: usize, allocation: &Allocation) {
+    if allocation.memory.is_some() {
+        // SAFETY: placed there by this instance, and freed by whoever it was given to.
+        unsafe { address_space::release(address, allocation.extent()) };
+    }
+}
+
+/// `hsa_amd_memory_pool_allocate`
+///
+/// # Safety
+/// `address` must be null or writable.
+pub(crate) unsafe fn allocate(
+    instance: &Instance,
+    pool: hsa_amd_memory_pool_t,
+    size: usize,
+    _flags: u32,
+    address: *mut *mut c_void,
+) -> Answer {
+    let address = out(address)?;
+    if size == 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
+    if !pool.allocates() || size as u64 > instance.pool_size(pool) {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    let whole = (size as u64).next_multiple_of(instance.granule(pool));
+    let claim = instance.account(pool.owner).claim(whole);
+    let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+    let memory = Memory::new(whole, pool.owner, claim);
+    let place = instance.place(&memory)?;
+    let allocation = Allocation {
+        origin: Origin::Pool,
+        size,
+        owner: pool.owner,
+        flags: pool.flags,
+        memory: Some(memory),
+        agents: Vec::new(),
+    };
+    instance.lock().allocations.insert(place, allocation);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { address.write(core::ptr::without_provenance_mut(place)) };
+    Ok(())
+}
+
+/// `hsa_amd_memory_pool_free`
+///
+/// # Safety
+/// The memory must be no longer used.
+pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> Answer {
+    if address.is_null() {
+        return Ok(());
+    }
+    let mut state = instance.lock();
+    let found = state.allocations.get(&address.addr());
+    if found.is_none_or(|found| found.origin != Origin::Pool) {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    if let Some(allocation) = state.allocations.remove(&address.addr()) {
+        unmap(address.addr(), &allocation);
+    }
+    Ok(())
+}
+
+/// `hsa_amd_agents_allow_access`
+///
+/// # Safety
+/// `agents` must be null or point at `count` agents.
+pub(crate) unsafe fn allow_access(
+    instance: &Instance,
+    count: u32,
+    agents: *const hsa_agent_t,
+    flags: *const u32,
+    address: *const c_void,
+) -> Answer {
+    if !flags.is_null() || address.is_null() {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller vouches for the array.
+    let agents = unsafe { instance.agents_of(agents, count as usize)? };
+    let address = address.addr();
+    let mut state = instance.lock();
+    if state.reservation_at(address).is_some() {
+        return allow_vmem(instance, &mut state, &agents, address);
+    }
+    let (start, found) = state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let reached = |agent: &Agent| match *agent {
+        Agent::Cpu(_) => instance.cpu_reaches(found.owner),
+        Agent::Gpu(gpu) => instance.gpu_reaches(gpu, found.owner),
+    };
+    if !agents.iter().all(reached) {
+        return Err(HSA_STATUS_ERROR);
+    }
+    // The list replaces the one before.
+    if let Some(allocation) = state.allocations.get_mut(&start) {
+        allocation.agents = agents;
+    }
+    Ok(())
+}
+
+/// Reading and writing for the agents on the mapping and all that follow it without a gap.
+fn allow_vmem(instance: &Instance, state: &mut State, agents: &[Agent], address: usize) -> Answer {
+    if !instance.behaviour.allow_access_knows_vmem() {
+        return Err(HSA_STATUS_ERROR);
+    }
+    let found = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let mut start = found.0;
+    let wishes: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
+    while let Some(mapping) = state.mappings.get(&start) {
+        let next = start + mapping.size;
+        instance.set_access(state, start, &wishes)?;
+        start = next;
+    }
+    Ok(())
+}

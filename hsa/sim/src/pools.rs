@@ -1,0 +1,180 @@
+//! The memory pools of every agent, in the order in which AMD's runtime has them.
+
+use crate::agents::Agent;
+use crate::identity::Kind;
+use crate::instance::Instance;
+use crate::physical::Account;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::sync::Arc;
+
+const FINE: u32 = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
+const COARSE: u32 = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
+const EXTENDED: u32 = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_EXTENDED_SCOPE_FINE_GRAINED;
+const KERNARG: u32 = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT;
+
+const GLOBAL: hsa_amd_segment_t = HSA_AMD_SEGMENT_GLOBAL;
+const LDS: SegmentAndFlags = (HSA_AMD_SEGMENT_GROUP, 0);
+
+/// A pool's segment and flags.
+type SegmentAndFlags = (hsa_amd_segment_t, u32);
+
+const CPU_POOLS: &[SegmentAndFlags] =
+    &[(GLOBAL, FINE), (GLOBAL, EXTENDED), (GLOBAL, FINE | KERNARG), (GLOBAL, COARSE)];
+const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (GLOBAL, FINE), LDS];
+const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
+
+const SYSTEM_GRANULE: u64 = 4096;
+/// Of one compute unit.
+const LDS_SIZE: u64 = 64 << 10;
+
+/// One pool of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pool {
+    pub(crate) owner: Agent,
+    pub(crate) segment: hsa_amd_segment_t,
+    pub(crate) flags: u32,
+    /// Whether iteration shows it. Imports may answer one that it does not show.
+    visible: bool,
+    index: usize,
+}
+
+impl Pool {
+    /// Whether memory can be allocated from it.
+    pub(crate) fn allocates(self) -> bool {
+        self.segment == GLOBAL
+    }
+}
+
+impl Instance {
+    fn pools(&self, owner: Agent) -> impl Iterator<Item = Pool> + use<> {
+        let (kinds, hidden) = match owner {
+            Agent::Cpu(_) => (CPU_POOLS, None),
+            Agent::Gpu(number) => {
+                let gpu = &self.config.gpus[number];
+                let gfx12 = gpu.isa.starts_with("gfx12");
+                let hidden = gpu.hive.is_none().then_some(FINE);
+                (if gfx12 { GFX12_POOLS } else { GPU_POOLS }, hidden)
+            }
+        };
+        let pool = move |(index, &(segment, flags)): (usize, &SegmentAndFlags)| {
+            let visible = segment != GLOBAL || Some(flags) != hidden;
+            Pool { owner, segment, flags, visible, index }
+        };
+        kinds.iter().enumerate().map(pool)
+    }
+
+    pub(crate) fn pool_handle(&self, pool: Pool) -> hsa_amd_memory_pool_t {
+        let index = self.node(pool.owner) << 4 | pool.index;
+        hsa_amd_memory_pool_t { handle: self.identity.value(Kind::Pool, index) }
+    }
+
+    /// Which pool it is, if it is one of this runtime's.
+    pub(crate) fn pool(&self, pool: hsa_amd_memory_pool_t) -> Option<Pool> {
+        let index = self.identity.index(Kind::Pool, pool.handle)?;
+        let owner = self.agent_at(index >> 4)?;
+        self.pools(owner).nth(index & 0xf)
+    }
+
+    /// The pool that properties answer for imported memory: the last that allocates.
+    pub(crate) fn pool_of_imports(&self, owner: Agent) -> Option<Pool> {
+        self.pools(owner).filter(|pool| pool.allocates()).last()
+    }
+
+    pub(crate) fn account(&self, owner: Agent) -> &Arc<Account> {
+        match owner {
+            Agent::Cpu(number) => &self.system_memory[number],
+            Agent::Gpu(number) => &self.video_memory[number],
+        }
+    }
+
+    pub(crate) fn pool_size(&self, pool: Pool) -> u64 {
+        match (pool.segment, pool.owner) {
+            (HSA_AMD_SEGMENT_GROUP, _) => LDS_SIZE,
+            (_, Agent::Cpu(number)) => self.config.cpus[number].memory,
+            (_, Agent::Gpu(number)) => self.config.gpus[number].vram,
+        }
+    }
+
+    pub(crate) fn granule(&self, pool: Pool) -> u64 {
+        match (pool.segment, pool.owner) {
+            (HSA_AMD_SEGMENT_GROUP, _) => 0,
+            (_, Agent::Cpu(_)) => SYSTEM_GRANULE,
+            (_, Agent::Gpu(_)) => self.config.granule,
+        }
+    }
+
+    fn recommended_granule(&self, pool: Pool) -> u64 {
+        match (pool.segment, pool.owner) {
+            (HSA_AMD_SEGMENT_GROUP, _) => 0,
+            (_, Agent::Cpu(_)) => SYSTEM_GRANULE,
+            (_, Agent::Gpu(_)) => self.config.recommended_granule,
+        }
+    }
+}
+
+/// `hsa_amd_agent_iterate_memory_pools`
+///
+/// # Safety
+/// `callback` must be callable with `data`.
+pub(crate) unsafe fn iterate(
+    instance: &Instance,
+    agent: hsa_agent_t,
+    callback: Option<unsafe extern "C" fn(hsa_amd_memory_pool_t, *mut c_void) -> hsa_status_t>,
+    data: *mut c_void,
+) -> Answer {
+    let agent = instance.agent(agent)?;
+    let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    for pool in instance.pools(agent).filter(|pool| pool.visible) {
+        // SAFETY: the caller's function and the caller's data.
+        match unsafe { callback(instance.pool_handle(pool), data) } {
+            HSA_STATUS_SUCCESS => {}
+            stop => return Err(stop),
+        }
+    }
+    Ok(())
+}
+
+/// `hsa_amd_memory_pool_get_info`
+///
+/// # Safety
+/// `value` must be null or have room for the attribute's type.
+pub(crate) unsafe fn info(
+    instance: &Instance,
+    pool: hsa_amd_memory_pool_t,
+    attribute: hsa_amd_memory_pool_info_t,
+    value: *mut c_void,
+) -> Answer {
+    let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
+    let value = out(value)?;
+    // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
+    let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
+    // SAFETY: as above, a size.
+    let size = |number: u64| unsafe { value.cast().write_unaligned(number as usize) };
+    // SAFETY: as above, a truth value.
+    let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
+    match attribute {
+        HSA_AMD_MEMORY_POOL_INFO_SEGMENT => word(pool.segment),
+        HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS => word(pool.flags),
+        HSA_AMD_MEMORY_POOL_INFO_SIZE => size(instance.pool_size(pool)),
+        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED => truth(pool.allocates()),
+        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE
+        | HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT => size(instance.granule(pool)),
+        HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL => {
+            truth(pool.allocates() && matches!(pool.owner, Agent::Cpu(_)));
+        }
+        HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE => {
+            size(if pool.allocates() { instance.pool_size(pool) } else { 0 });
+        }
+        HSA_AMD_MEMORY_POOL_INFO_LOCATION => word(match pool.owner {
+            Agent::Cpu(_) => HSA_AMD_MEMORY_POOL_LOCATION_CPU,
+            Agent::Gpu(_) => HSA_AMD_MEMORY_POOL_LOCATION_GPU,
+        }),
+        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE if instance.behaviour.has_vmem() => {
+            size(instance.recommended_granule(pool));
+        }
+        _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Values over ranges of addresses that can be cut anywhere.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Disjoint ranges with a value each.
+#[derive(Debug)]
+pub(crate) struct Ranges<T> {
+    /// From a range's start to its end and value.
+    ranges: BTreeMap<usize, (usize, T)>,
+}
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Self {
+        Self { ranges: BTreeMap::new() }
+    }
+}
+
+impl<T: Clone> Ranges<T> {
+    /// Puts a value over a range, in place of what was there.
+    pub(crate) fn insert(&mut self, range: Range<usize>, value: T) {
+        self.remove(range.clone());
+        self.ranges.insert(range.start, (range.end, value));
+    }
+
+    /// Takes away whatever is in a range; what sticks out on either side stays.
+    pub(crate) fn remove(&mut self, range: Range<usize>) {
+        let reaching_in = self.ranges.range(..range.start).next_back();
+        if let Some((&start, &(end, ref value))) = reaching_in
+            && end > range.start
+        {
+            let value = value.clone();
+            self.ranges.insert(start, (range.start, value.clone()));
+            self.ranges.insert(range.start, (end, value));
+        }
+        while let Some((&start, &(end, _))) = self.ranges.range(range.clone()).next() {
+            let Some((_, value)) = self.ranges.remove(&start) else { break };
+            if end > range.end {
+                self.ranges.insert(range.end, (end, value));
+            }
+        }
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.ranges.values().map(|(_, value)| value)
+    }
+
+    /// The parts of a range over which there is no value.
+    pub(crate) fn gaps(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let mut gaps = Vec::new();
+        let mut at = range.start;
+        for (&start, &(end, _)) in self.ranges.range(range.clone()) {
+            if start > at {
+                gaps.push(at..start);
+            }
+            at = at.max(end);
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ranges;
+
+    #[test]
+    fn what_sticks_out_stays() {
+        let mut ranges = Ranges::default();
+        ranges.insert(0..10, 'a');
+        ranges.insert(4..6, 'b');
+        assert_eq!(ranges.gaps(0..12), vec![10..12]);
+        ranges.remove(2..5);
+        assert_eq!(ranges.gaps(0..12), [2..5, 10..12]);
+        ranges.remove(0..100);
+        assert_eq!(ranges.gaps(0..12), vec![0..12]);
+    }
+}

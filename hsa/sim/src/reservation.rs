@@ -1,0 +1,207 @@
+//! Reserved ranges of addresses: real ones, taken from the process's address space.
+
+use crate::address_space::{self, PAGE, Protection};
+use crate::instance::{Instance, State};
+use crate::physical::Memory;
+use crate::ranges::Ranges;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Reservations of this size or more are aligned to it unasked.
+const HUGE: usize = 2 << 20;
+
+/// One reserved range; where it begins is its key.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) size: usize,
+    /// What the kernel gave, alignment included.
+    taken: Range<usize>,
+    /// Made with NO_REGISTER: memory, and no business of any GPU's.
+    registered: bool,
+    /// How many mappings there are in it.
+    pub(crate) mappings: usize,
+    /// Parts that were unmapped, and may be anybody's by now.
+    pub(crate) holes: Ranges<()>,
+    /// Memory that stays claimed although it is no longer mapped (era B).
+    pub(crate) lingering: Ranges<Arc<Memory>>,
+}
+
+impl Reservation {
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered
+    }
+}
+
+impl State {
+    /// The reservation that an address is in, with its base.
+    pub(crate) fn reservation_at(&self, address: usize) -> Option<(usize, &Reservation)> {
+        let (base, reservation) = self.reservations.range(..=address).next_back()?;
+        (address - base < reservation.size).then_some((*base, reservation))
+    }
+
+    /// The base of the one reservation that a range is in.
+    pub(crate) fn reservation_around(&self, address: usize, size: usize) -> Option<usize> {
+        let (base, reservation) = self.reservations.range(..=address).next_back()?;
+        let end = address.checked_add(size)?;
+        (end <= base + reservation.size).then_some(*base)
+    }
+}
+
+/// What of a reservation is still taken: all but its holes.
+pub(crate) fn kept(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
+    let Reservation { taken, holes, .. } = reservation;
+    let mut kept = holes.gaps(taken.clone());
+    kept.retain(|range| !range.is_empty());
+    debug_assert!(taken.contains(&base));
+    kept
+}
+
+/// `hsa_amd_vmem_address_reserve`
+///
+/// # Safety
+/// `address` must be null or writable.
+pub(crate) unsafe fn reserve(
+    instance: &Instance,
+    address: *mut *mut c_void,
+    size: usize,
+    hint: u64,
+    flags: u64,
+) -> Answer {
+    // SAFETY: the caller's promise is passed on.
+    unsafe { reserve_align(instance, address, size, hint, 0, flags) }
+}
+
+/// `hsa_amd_vmem_address_reserve_align`
+///
+/// # Safety
+/// `address` must be null or writable.
+pub(crate) unsafe fn reserve_align(
+    instance: &Instance,
+    address: *mut *mut c_void,
+    size: usize,
+    hint: u64,
+    alignment: u64,
+    flags: u64,
+) -> Answer {
+    let address = out(address)?;
+    if size == 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let hint = hint as usize;
+    let alignment = if alignment == 0 { PAGE } else { alignment as usize };
+    let behaviour = instance.behaviour;
+    let unregistered =
+        behaviour.honours_no_register() && flags & u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) != 0;
+    if !unregistered && !instance.config.vmem {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let mut state = instance.lock();
+    let (base, taken) = if unregistered {
+        take_unregistered(size, hint, alignment)
+    } else {
+        take_registered(instance, size, hint, alignment)
+    }
+    .ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+    let reservation = Reservation {
+        size,
+        taken,
+        registered: !unregistered,
+        mappings: 0,
+        holes: Ranges::default(),
+        lingering: Ranges::default(),
+    };
+    state.reservations.insert(base, reservation);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { address.write(core::ptr::without_provenance_mut(base)) };
+    Ok(())
+}
+
+/// Base and what was taken for it.
+type Taken = (usize, Range<usize>);
+
+fn take_registered(
+    instance: &Instance,
+    size: usize,
+    hint: usize,
+    alignment: usize,
+) -> Option<Taken> {
+    let whole_pages = size.is_multiple_of(PAGE);
+    let aligned = alignment >= PAGE && alignment.is_power_of_two();
+    let allowed = size < instance.behaviour.reservation_limit();
+    // The addresses belong to the GPUs, so there must be one.
+    if !whole_pages || !aligned || !allowed || instance.config.gpus.is_empty() {
+        return None;
+    }
+    let access = if instance.behaviour.reservations_are_memory() {
+        Protection::ReadWrite
+    } else {
+        Protection::None
+    };
+    // A free hint is honoured even if it violates the alignment; any other is as good as none.
+    let hinted = (hint != 0 && hint.is_multiple_of(PAGE))
+        .then(|| address_space::reserve_at(hint, size, access))
+        .flatten();
+    let base = hinted.or_else(|| {
+        let alignment = alignment.max(natural_alignment(size));
+        address_space::reserve(size, alignment, access).ok()
+    })?;
+    Some((base, base..base + size))
+}
+
+/// The largest power of two that fits, up to that of a huge page.
+fn natural_alignment(size: usize) -> usize {
+    let power = 1 << size.ilog2();
+    power.clamp(PAGE, HUGE)
+}
+
+fn take_unregistered(size: usize, hint: usize, alignment: usize) -> Option<Taken> {
+    // AMD's runtime computes nonsense from any other alignment.
+    if alignment < PAGE || !alignment.is_power_of_two() {
+        return None;
+    }
+    let total = size.checked_add(alignment - PAGE)?;
+    let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
+    let base = start.next_multiple_of(alignment);
+    if size >= HUGE {
+        address_space::wish_huge_pages(base, size);
+    }
+    let end = start.saturating_add(total.next_multiple_of(PAGE));
+    Some((base, start..end))
+}
+
+/// `hsa_amd_vmem_address_free`
+///
+/// # Safety
+/// The range must be no longer used. The runtime frees all of it, also where it left a hole that
+/// somebody else may have filled since.
+pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> Answer {
+    if address.is_null() || size == 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let base = address.addr();
+    let mut state = instance.lock();
+    let found = state.reservations.get(&base).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if found.size != size {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    if found.mappings > 0 {
+        return Err(HSA_STATUS_ERROR_RESOURCE_FREE);
+    }
+    let Some(Reservation { taken, registered, .. }) = state.reservations.remove(&base) else {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    };
+    let freed = if !registered && instance.behaviour.no_register_free_leaks() {
+        // As many bytes as were asked for, counted from what the kernel gave.
+        let end = (taken.start + size).next_multiple_of(PAGE);
+        state.leaked.push(end..taken.end);
+        taken.start..end
+    } else {
+        taken
+    };
+    // SAFETY: reserved by this instance, and the caller vouches that nobody uses it.
+    unsafe { address_space::release(freed.start, freed.len()) };
+    Ok(())
+}

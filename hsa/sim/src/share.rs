@@ -1,0 +1,205 @@
+//! Handles as file descriptors: exported to and imported from other processes, or this one.
+
+use crate::access::no_file;
+use crate::agents::Agent;
+use crate::handles::{Content, Handle};
+use crate::instance::{Instance, State};
+use crate::physical::{self, Memory};
+use crate::status::{Answer, out};
+use core::ffi::c_int;
+use hsa_sys::*;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Weak};
+
+/// What was exported or imported and is still there, by token: so that an import of it in this
+/// process is the same memory, with one claim and one descriptor.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    known: HashMap<u64, Weak<Memory>>,
+    clean_at: usize,
+}
+
+impl Exports {
+    pub(crate) fn remember(&mut self, memory: &Arc<Memory>) {
+        if self.known.len() >= self.clean_at {
+            self.known.retain(|_, memory| memory.strong_count() > 0);
+            self.clean_at = self.known.len() * 2 + 64;
+        }
+        self.known.insert(memory.token, Arc::downgrade(memory));
+    }
+
+    /// The memory that a descriptor shows.
+    fn find(&mut self, instance: &Instance, descriptor: RawFd) -> Result<Arc<Memory>, NotMemory> {
+        let foreign = physical::recognise(descriptor).ok_or(NotMemory::Other)?;
+        let known = match foreign.owner {
+            Agent::Gpu(number) => number < instance.config.gpus.len(),
+            Agent::Cpu(number) => number < instance.config.cpus.len(),
+        };
+        if !known {
+            return Err(NotMemory::UnknownOwner);
+        }
+        let file = physical::reopen(descriptor).map_err(|_| NotMemory::NoDescriptor)?;
+        let here = self.known.get(&foreign.token).and_then(Weak::upgrade);
+        if let Some(memory) = here.filter(|m| m.touched().is_some_and(|own| same(own, &file))) {
+            return Ok(memory);
+        }
+        let memory = Memory::adopt(foreign, file);
+        self.remember(&memory);
+        Ok(memory)
+    }
+}
+
+/// Why a descriptor is of no use.
+enum NotMemory {
+    /// It is of something else.
+    Other,
+    /// Its owner is no agent of this runtime.
+    UnknownOwner,
+    /// There is no room for a descriptor of one's own.
+    NoDescriptor,
+}
+
+fn same(one: &File, other: &File) -> bool {
+    let identity = |file: &File| file.metadata().ok().map(|data| (data.dev(), data.ino()));
+    identity(one).is_some() && identity(one) == identity(other)
+}
+
+impl Instance {
+    /// A handle's memory; an import that nobody has looked at yet is looked at now.
+    pub(crate) fn resolve(&self, state: &mut State, handle: u64) -> Option<Arc<Memory>> {
+        let State { handles, exports, .. } = state;
+        let handle = handles.get_mut(handle)?;
+        let descriptor = match &handle.content {
+            Content::Memory(memory) => return Some(Arc::clone(memory)),
+            Content::Unseen(descriptor) => std::os::fd::AsRawFd::as_raw_fd(descriptor),
+            Content::Borrowed(descriptor) => *descriptor,
+        };
+        let memory = exports.find(self, descriptor).ok()?;
+        handle.content = Content::Memory(Arc::clone(&memory));
+        Some(memory)
+    }
+}
+
+/// `hsa_amd_vmem_export_shareable_handle`
+///
+/// # Safety
+/// `dmabuf` must be null or writable.
+pub(crate) unsafe fn export(
+    instance: &Instance,
+    dmabuf: *mut c_int,
+    handle: hsa_amd_vmem_alloc_handle_t,
+    _flags: u64,
+) -> Answer {
+    let dmabuf = out(dmabuf)?;
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { dmabuf.write(-1) };
+    let mut state = instance.lock();
+    let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if found.imported && !instance.behaviour.exports_imports() {
+        return Err(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
+    }
+    let descriptor = match found.exported {
+        // Whether the caller has closed it meanwhile is the caller's misfortune.
+        Some(descriptor) => descriptor,
+        None => {
+            let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
+            let writable = instance.config.dmabuf_cpu_mapping;
+            let descriptor = memory.export(writable).map_err(|error| no_file(&error))?;
+            state.exports.remember(&memory);
+            descriptor.into_raw_fd()
+        }
+    };
+    if instance.behaviour.export_repeats_descriptor()
+        && let Some(handle) = state.handles.get_mut(handle.handle)
+    {
+        handle.exported = Some(descriptor);
+    }
+    // SAFETY: as above.
+    unsafe { dmabuf.write(descriptor) };
+    Ok(())
+}
+
+/// Closes the descriptor that a handle kept for its exports. AMD's runtime closes the number,
+/// whatever it names by then; here it must still be the memory's.
+pub(crate) fn close_exported(handle: &Handle) {
+    let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
+    if physical::recognise(descriptor).is_some_and(|found| found.token == memory.token) {
+        // SAFETY: a descriptor of this memory that the runtime made and never gave up.
+        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+}
+
+/// `hsa_amd_vmem_import_shareable_handle`
+///
+/// # Safety
+/// `handle` must be null or writable.
+pub(crate) unsafe fn import(
+    instance: &Instance,
+    dmabuf: c_int,
+    handle: *mut hsa_amd_vmem_alloc_handle_t,
+) -> Answer {
+    let handle = out(handle)?;
+    if dmabuf < 0 {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    if !instance.is_open() {
+        return Err(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
+    }
+    let behaviour = instance.behaviour;
+    let mut state = instance.lock();
+    let content = if behaviour.import_borrows_descriptor() {
+        Content::Borrowed(dmabuf)
+    } else if behaviour.imports_lazily() {
+        let own = physical::duplicate(dmabuf);
+        Content::Unseen(own.map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?)
+    } else {
+        let memory = state.exports.find(instance, dmabuf);
+        Content::Memory(memory.map_err(|why| match why {
+            NotMemory::Other => HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS,
+            NotMemory::UnknownOwner => HSA_STATUS_ERROR_INVALID_ALLOCATION,
+            NotMemory::NoDescriptor => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        })?)
+    };
+    let (pool, size) = match &content {
+        Content::Memory(memory) if !behaviour.imports_have_no_pool() => {
+            let pool = instance.pool_of_imports(memory.owner);
+            (pool.map_or(0, |pool| instance.pool_handle(pool).handle), memory.size)
+        }
+        _ => (0, 0),
+    };
+    let imported = Handle {
+        content,
+        pool,
+        memory_type: MEMORY_TYPE_NONE,
+        imported: true,
+        references: 1,
+        uses: 0,
+        exported: None,
+    };
+    let value = state.handles.insert(imported, size);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
+    Ok(())
+}
+
+/// `hsa_amd_vmem_export_fabric_handle`: there is no fabric.
+pub(crate) fn export_fabric(
+    _: &Instance,
+    _fabric: *mut hsa_fabric_handle_t,
+    _handle: hsa_amd_vmem_alloc_handle_t,
+    _flags: u64,
+) -> Answer {
+    Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
+}
+
+/// `hsa_amd_vmem_import_fabric_handle`: there is no fabric.
+pub(crate) fn import_fabric(
+    _: &Instance,
+    _fabric: hsa_fabric_handle_t,
+    _handle: *mut hsa_amd_vmem_alloc_handle_t,
+) -> Answer {
+    Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
+}

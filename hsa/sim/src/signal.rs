@@ -1,0 +1,148 @@
+//! Signals: numbers that one thread waits for and another changes.
+
+use crate::instance::Instance;
+use crate::physical;
+use crate::status::{Answer, out};
+use hsa_sys::*;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks whether the simulation is still there.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One signal.
+#[derive(Debug)]
+pub(crate) struct Signal {
+    value: Mutex<hsa_signal_value_t>,
+    changed: Condvar,
+}
+
+impl Signal {
+    pub(crate) fn load(&self) -> hsa_signal_value_t {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn update(&self, change: impl FnOnce(hsa_signal_value_t) -> hsa_signal_value_t) {
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        *value = change(*value);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the value is as wanted, the time is up or the simulation is gone.
+    pub(crate) fn wait(
+        &self,
+        instance: &Instance,
+        wanted: impl Fn(hsa_signal_value_t) -> bool,
+        timeout: Option<Duration>,
+    ) -> hsa_signal_value_t {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        while !wanted(*value) && !instance.is_closed() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            let pause = left.map_or(LOOK, |left| left.min(LOOK));
+            let waited = self.changed.wait_timeout(value, pause);
+            value = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *value
+    }
+}
+
+/// All signals of an instance.
+#[derive(Debug)]
+pub(crate) struct Signals(RwLock<Known>);
+
+#[derive(Debug)]
+struct Known {
+    signals: HashMap<u64, Arc<Signal>>,
+    next: u64,
+}
+
+impl Default for Signals {
+    fn default() -> Self {
+        // A random beginning, so that another runtime's signals are not taken for these.
+        let next = physical::random() & !u64::from(u32::MAX) | 1;
+        Self(RwLock::new(Known { signals: HashMap::new(), next }))
+    }
+}
+
+impl Signals {
+    pub(crate) fn get(&self, signal: hsa_signal_t) -> Option<Arc<Signal>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.signals.get(&signal.handle).cloned()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).signals.clear();
+    }
+}
+
+/// `hsa_signal_create`
+///
+/// # Safety
+/// `consumers` must be null or point at `consumer_count` agents, `signal` be null or writable.
+pub(crate) unsafe fn create(
+    instance: &Instance,
+    initial: hsa_signal_value_t,
+    consumer_count: u32,
+    consumers: *const hsa_agent_t,
+    signal: *mut hsa_signal_t,
+) -> Answer {
+    let signal = out(signal)?;
+    if consumer_count > 0 {
+        // SAFETY: the caller vouches for the array.
+        unsafe { instance.agents_of(consumers, consumer_count as usize)? };
+    }
+    let made = Arc::new(Signal { value: Mutex::new(initial), changed: Condvar::new() });
+    let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
+    let handle = known.next;
+    known.next += 1;
+    known.signals.insert(handle, made);
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { signal.write(hsa_signal_t { handle }) };
+    Ok(())
+}
+
+/// `hsa_signal_destroy`
+pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> Answer {
+    let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
+    let removed = known.signals.remove(&signal.handle);
+    removed.map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
+}
+
+/// `hsa_signal_load_scacquire`; 0 for what is no signal.
+pub(crate) fn load(instance: &Instance, signal: hsa_signal_t) -> hsa_signal_value_t {
+    instance.signals.get(signal).map_or(0, |signal| signal.load())
+}
+
+/// `hsa_signal_store_screlease`
+pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal_value_t) {
+    if let Some(signal) = instance.signals.get(signal) {
+        signal.update(|_| value);
+    }
+}
+
+/// `hsa_signal_wait_scacquire`; 0 at once for what is no signal.
+pub(crate) fn wait(
+    instance: &Instance,
+    signal: hsa_signal_t,
+    condition: hsa_signal_condition_t,
+    compare: hsa_signal_value_t,
+    timeout: u64,
+    _state: hsa_wait_state_t,
+) -> hsa_signal_value_t {
+    let Some(signal) = instance.signals.get(signal) else { return 0 };
+    let wanted = |value| match condition {
+        HSA_SIGNAL_CONDITION_EQ => value == compare,
+        HSA_SIGNAL_CONDITION_NE => value != compare,
+        HSA_SIGNAL_CONDITION_LT => value < compare,
+        HSA_SIGNAL_CONDITION_GTE => value >= compare,
+        _ => true,
+    };
+    // The largest timeout is none. Timestamps, and so timeouts, are nanoseconds.
+    let timeout = (timeout != u64::MAX).then(|| Duration::from_nanos(timeout));
+    signal.wait(instance, wanted, timeout)
+}

@@ -1,0 +1,68 @@
+//! Where the simulations of a process are: HSA's functions carry no context, so that each of a
+//! fixed number of slots has functions of its own (see `abi`), and they look up their slot here.
+
+use crate::instance::Instance;
+use crate::status::Answer;
+use hsa_sys::{HSA_STATUS_ERROR_NOT_INITIALIZED, HSA_STATUS_ERROR_OUT_OF_RESOURCES};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// How many simulations there can be in a process at a time.
+pub(crate) const SLOTS: usize = 64;
+
+struct Slot {
+    /// The process whose simulation it is, or 0. Read before the lock is taken: in a child that
+    /// was forked while another thread held the lock nobody would ever release it.
+    process: AtomicI32,
+    instance: RwLock<Option<Arc<Instance>>>,
+}
+
+static ALL: [Slot; SLOTS] =
+    [const { Slot { process: AtomicI32::new(0), instance: RwLock::new(None) } }; SLOTS];
+
+fn process() -> i32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getpid() }
+}
+
+/// Takes a slot that is free, or none.
+pub(crate) fn take() -> Option<usize> {
+    (0..SLOTS).find(|slot| take_this(*slot))
+}
+
+/// Takes this slot if it is free.
+pub(crate) fn take_this(slot: usize) -> bool {
+    let owner = &ALL[slot].process;
+    owner.compare_exchange(0, process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Puts the instance into a slot that was taken for it.
+pub(crate) fn fill(slot: usize, instance: Arc<Instance>) {
+    *ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner) = Some(instance);
+}
+
+/// Empties a slot, unless this process is a child of the one that filled it.
+pub(crate) fn give_back(slot: usize) {
+    if is_ours(slot) {
+        let instance = ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(instance);
+        ALL[slot].process.store(0, Ordering::Release);
+    }
+}
+
+/// Whether this process filled the slot.
+pub(crate) fn is_ours(slot: usize) -> bool {
+    ALL[slot].process.load(Ordering::Acquire) == process()
+}
+
+/// The instance in a slot.
+pub(crate) fn instance(slot: usize) -> Answer<Arc<Instance>> {
+    match ALL[slot].process.load(Ordering::Acquire) {
+        0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),
+        owner if owner != process() => Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),
+        _ => {
+            let instance = ALL[slot].instance.read().unwrap_or_else(PoisonError::into_inner);
+            instance.clone().ok_or(HSA_STATUS_ERROR_NOT_INITIALIZED)
+        }
+    }
+}

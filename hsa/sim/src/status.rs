@@ -1,0 +1,81 @@
+//! Statuses: what functions inside the simulation answer, and their names and texts.
+
+use crate::instance::Instance;
+use core::ffi::{CStr, c_char};
+use core::ptr::NonNull;
+use hsa_sys::*;
+
+/// What every function of the simulation answers; an error is any status but success, also
+/// `HSA_STATUS_INFO_BREAK`.
+pub(crate) type Answer<T = ()> = Result<T, hsa_status_t>;
+
+/// A caller's pointer that must not be null.
+pub(crate) fn out<T>(pointer: *mut T) -> Answer<NonNull<T>> {
+    NonNull::new(pointer).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)
+}
+
+macro_rules! statuses {
+    ($($name:ident: $text:literal,)*) => {
+        const STATUSES: &[(hsa_status_t, &str, &CStr)] = &[$(($name, stringify!($name), $text),)*];
+    };
+}
+
+statuses! {
+    HSA_STATUS_SUCCESS: c"HSA_STATUS_SUCCESS: the function did what was asked",
+    HSA_STATUS_INFO_BREAK: c"HSA_STATUS_INFO_BREAK: a callback ended the iteration",
+    HSA_STATUS_ERROR_INVALID_MEMORY_POOL: c"HSA_STATUS_ERROR_INVALID_MEMORY_POOL: no such memory pool",
+    HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: c"HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: an access outside every aperture",
+    HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION: c"HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction",
+    HSA_STATUS_ERROR_MEMORY_FAULT: c"HSA_STATUS_ERROR_MEMORY_FAULT: a memory fault",
+    HSA_STATUS_CU_MASK_REDUCED: c"HSA_STATUS_CU_MASK_REDUCED: the mask of compute units was reduced",
+    HSA_STATUS_ERROR_OUT_OF_REGISTERS: c"HSA_STATUS_ERROR_OUT_OF_REGISTERS: too few registers",
+    HSA_STATUS_ERROR_RESOURCE_BUSY: c"HSA_STATUS_ERROR_RESOURCE_BUSY: the resource is busy",
+    HSA_STATUS_ERROR_NOT_SUPPORTED: c"HSA_STATUS_ERROR_NOT_SUPPORTED: not supported",
+    HSA_STATUS_ERROR: c"HSA_STATUS_ERROR: an error of no particular kind",
+    HSA_STATUS_ERROR_INVALID_ARGUMENT: c"HSA_STATUS_ERROR_INVALID_ARGUMENT: an argument is invalid",
+    HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: c"HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: the queue cannot be made",
+    HSA_STATUS_ERROR_INVALID_ALLOCATION: c"HSA_STATUS_ERROR_INVALID_ALLOCATION: no such allocation, or it cannot be made",
+    HSA_STATUS_ERROR_INVALID_AGENT: c"HSA_STATUS_ERROR_INVALID_AGENT: no such agent",
+    HSA_STATUS_ERROR_INVALID_REGION: c"HSA_STATUS_ERROR_INVALID_REGION: no such region",
+    HSA_STATUS_ERROR_INVALID_SIGNAL: c"HSA_STATUS_ERROR_INVALID_SIGNAL: no such signal",
+    HSA_STATUS_ERROR_INVALID_QUEUE: c"HSA_STATUS_ERROR_INVALID_QUEUE: no such queue",
+    HSA_STATUS_ERROR_OUT_OF_RESOURCES: c"HSA_STATUS_ERROR_OUT_OF_RESOURCES: not enough memory, addresses or descriptors",
+    HSA_STATUS_ERROR_INVALID_PACKET_FORMAT: c"HSA_STATUS_ERROR_INVALID_PACKET_FORMAT: a malformed packet",
+    HSA_STATUS_ERROR_RESOURCE_FREE: c"HSA_STATUS_ERROR_RESOURCE_FREE: the resource could not be freed",
+    HSA_STATUS_ERROR_NOT_INITIALIZED: c"HSA_STATUS_ERROR_NOT_INITIALIZED: the runtime was not started",
+    HSA_STATUS_ERROR_REFCOUNT_OVERFLOW: c"HSA_STATUS_ERROR_REFCOUNT_OVERFLOW: too many references",
+    HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: c"HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: the arguments do not go together",
+    HSA_STATUS_ERROR_INVALID_INDEX: c"HSA_STATUS_ERROR_INVALID_INDEX: an index out of range",
+    HSA_STATUS_ERROR_INVALID_ISA: c"HSA_STATUS_ERROR_INVALID_ISA: no such instruction set",
+    HSA_STATUS_ERROR_EXCEPTION: c"HSA_STATUS_ERROR_EXCEPTION: the device raised an exception",
+    HSA_STATUS_ERROR_INVALID_ISA_NAME: c"HSA_STATUS_ERROR_INVALID_ISA_NAME: no instruction set of that name",
+    HSA_STATUS_ERROR_INVALID_RUNTIME_STATE: c"HSA_STATUS_ERROR_INVALID_RUNTIME_STATE: not in this state",
+    HSA_STATUS_ERROR_FATAL: c"HSA_STATUS_ERROR_FATAL: nothing works any more",
+}
+
+/// The status of a name as C has it, with or without `HSA_STATUS_` and `ERROR_`.
+pub(crate) fn by_name(word: &str) -> Option<hsa_status_t> {
+    let word = word.to_ascii_uppercase();
+    let is = |name: &str| {
+        let short = name.strip_prefix("HSA_STATUS_").unwrap_or(name);
+        name == word || short == word || short.strip_prefix("ERROR_") == Some(&word)
+    };
+    STATUSES.iter().find(|(_, name, _)| is(name)).map(|(status, ..)| *status)
+}
+
+/// `hsa_status_string`.
+///
+/// # Safety
+/// `text` must be null or writable.
+pub(crate) unsafe fn string(
+    _: &Instance,
+    status: hsa_status_t,
+    text: *mut *const c_char,
+) -> Answer {
+    let text = out(text)?;
+    let found = STATUSES.iter().find(|(known, ..)| *known == status);
+    let (.., words) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { text.write(words.as_ptr()) };
+    Ok(())
+}

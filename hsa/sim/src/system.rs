@@ -1,0 +1,67 @@
+//! What the runtime says about itself.
+
+use crate::era::Era;
+use crate::instance::Instance;
+use crate::status::{Answer, out};
+use core::ffi::c_void;
+use hsa_sys::*;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Timestamps and timeouts are in nanoseconds.
+pub(crate) const FREQUENCY: u64 = 1_000_000_000;
+
+/// Nanoseconds since the first question for the time.
+pub(crate) fn timestamp() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// `hsa_system_get_info`
+///
+/// # Safety
+/// `value` must be null or have room for the attribute's type.
+pub(crate) unsafe fn info(
+    instance: &Instance,
+    attribute: hsa_system_info_t,
+    value: *mut c_void,
+) -> Answer {
+    let value = out(value)?;
+    let behaviour = instance.behaviour;
+    // SAFETY: not null, and the caller has room for the attribute's type.
+    let short = |number: u16| unsafe { value.cast().write_unaligned(number) };
+    // SAFETY: as above.
+    let long = |number: u64| unsafe { value.cast().write_unaligned(number) };
+    // SAFETY: as above.
+    let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
+    match attribute {
+        HSA_SYSTEM_INFO_VERSION_MAJOR => short(1),
+        HSA_SYSTEM_INFO_VERSION_MINOR => short(if behaviour.era == Era::A { 15 } else { 18 }),
+        HSA_SYSTEM_INFO_TIMESTAMP => long(timestamp()),
+        HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => long(FREQUENCY),
+        HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => long(u64::MAX),
+        HSA_AMD_SYSTEM_INFO_BUILD_VERSION => {
+            let text = concat!("hsa-sim ", env!("CARGO_PKG_VERSION"), "\0").as_ptr();
+            // SAFETY: as above; the type is a pointer to a text that stays.
+            unsafe { value.cast().write_unaligned(text) };
+        }
+        HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED
+        | HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT
+        | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED
+        | HSA_AMD_SYSTEM_INFO_XNACK_ENABLED => truth(false),
+        HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED => truth(true),
+        HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED if behaviour.has_vmem() => {
+            truth(instance.config.vmem);
+        }
+        HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR if behaviour.extension_reported => short(1),
+        HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR if behaviour.extension_reported => {
+            short(u16::try_from(behaviour.extension).unwrap_or(u16::MAX));
+        }
+        HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.has_fabric() => truth(false),
+        HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED if behaviour.memory_of_cpus() => {
+            truth(instance.config.vmem && !instance.config.gpus.is_empty());
+        }
+        _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! What a simulation has in use.
+
+use crate::handles::Content;
+use crate::instance::Instance;
+use crate::physical::Memory;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What a simulation has in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Reserved ranges of addresses that were not freed.
+    pub reservations: usize,
+    /// Handles of physical memory: referenced, or still mapped.
+    pub handles: usize,
+    /// Mappings.
+    pub mappings: usize,
+    /// Allocations from pools, attached and locked memory.
+    pub allocations: usize,
+    /// Claimed bytes of every GPU's video memory.
+    pub vram_used: Vec<u64>,
+    /// Open file descriptors that the simulation holds (not those it gave away).
+    pub descriptors: usize,
+}
+
+impl Usage {
+    pub(crate) fn of(instance: &Instance) -> Self {
+        let state = instance.lock();
+        let mut files = HashSet::new();
+        let mut others = 0;
+        let mut file = |memory: &Arc<Memory>| {
+            if memory.touched().is_some() {
+                files.insert(Arc::as_ptr(memory));
+            }
+        };
+        for handle in state.handles.iter() {
+            others += usize::from(handle.exported.is_some());
+            match &handle.content {
+                Content::Memory(memory) => file(memory),
+                Content::Unseen(_) => others += 1,
+                Content::Borrowed(_) => {}
+            }
+        }
+        state.allocations.values().filter_map(|a| a.memory.as_ref()).for_each(&mut file);
+        for reservation in state.reservations.values() {
+            reservation.lingering.values().for_each(&mut file);
+        }
+        Self {
+            reservations: state.reservations.len(),
+            handles: state.handles.len(),
+            mappings: state.mappings.len(),
+            allocations: state.allocations.len(),
+            vram_used: instance.video_memory.iter().map(|account| account.used()).collect(),
+            descriptors: files.len() + others,
+        }
+    }
+}
