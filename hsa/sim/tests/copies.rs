@@ -194,3 +194,21 @@ fn waiting_ends_in_time() {
     let now = unsafe { wait(signal, HSA_SIGNAL_CONDITION_GTE, 1, u64::MAX, state) };
     assert_eq!(now, 1);
 }
+
+#[test]
+fn a_copy_in_the_background_does_not_outlive_its_simulation() {
+    let r = start("gpus=1");
+    let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+    let (never, done) = (r.signal(1), r.signal(1));
+    let (to, from) = (without_provenance_mut(base), without_provenance(base + N / 2));
+    let status = unsafe { copy(to, r.gpus[0], from, r.gpus[0], 8, 1, &never, done) };
+    assert_eq!(status, OK);
+    let threads = || std::fs::read_dir("/proc/self/task").expect("/proc").count();
+    let before = threads();
+    drop(r);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while threads() >= before && std::time::Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

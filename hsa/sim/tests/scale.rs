@@ -28,7 +28,7 @@ fn resident() -> usize {
 fn a_million_mappings_of_one_handle() {
     const COUNT: usize = 1_000_000;
     const SIZE: usize = 4096;
-    for era in ["era=a", "era=b", "era=d"] {
+    for era in ["era=b", "era=d"] {
         let r = start(&format!("gpus=1,{era}"));
         let (base, handle) = (r.reserve(COUNT * SIZE), r.create(SIZE));
         timed(&format!("{era}: map 1,000,000"), || {
@@ -37,15 +37,12 @@ fn a_million_mappings_of_one_handle() {
         assert_eq!(r.simulation.usage().mappings, COUNT);
         let (last, gpu) = (base + (COUNT - 1) * SIZE, r.gpus[0]);
         assert_eq!(r.get(last, gpu), Ok(NONE));
-        if era != "era=a" {
-            timed(&format!("{era}: set_access 1,000,000 in one call, one GPU"), || {
-                assert_eq!(r.set(base, COUNT * SIZE, &[(gpu, RW)]), OK);
-            });
-            assert!(r.simulation.page(0, last).is_some());
-        }
-        timed(&format!("{era}: unmap 1,000,000"), || match era {
-            "era=a" => (0..COUNT).for_each(|i| assert_eq!(r.unmap(base + i * SIZE, SIZE), OK)),
-            _ => assert_eq!(r.unmap(base, COUNT * SIZE), OK),
+        timed(&format!("{era}: set_access 1,000,000 in one call, one GPU"), || {
+            assert_eq!(r.set(base, COUNT * SIZE, &[(gpu, RW)]), OK);
+        });
+        assert!(r.simulation.page(0, last).is_some());
+        timed(&format!("{era}: unmap 1,000,000 in one call"), || {
+            assert_eq!(r.unmap(base, COUNT * SIZE), OK);
         });
         timed(&format!("{era}: free"), || assert_eq!(r.free(base, COUNT * SIZE), OK));
         assert_eq!(r.release(handle), OK);
