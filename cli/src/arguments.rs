@@ -27,8 +27,14 @@ Exit status: 0 all well, 1 something failed, 2 bad usage, 3 no runtime.";
 #[derive(Args, Debug)]
 pub struct Common {
     /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
-    #[arg(long, global = true, value_name = "RUNTIME", env = "HSA_VMM_RUNTIME",
-          default_value = "auto", help_heading = "Runtime")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "RUNTIME",
+        env = "HSA_VMM_RUNTIME",
+        default_value = "auto",
+        help_heading = "Runtime"
+    )]
     pub runtime: Choice,
     /// How many GPUs the simulation has
     #[arg(long, global = true, value_name = "N", help_heading = "Runtime",

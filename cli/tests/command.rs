@@ -47,8 +47,10 @@ fn info_is_json_for_programs() {
     let value = json(&run(&["info", "--runtime", "sim", "--gpus", "2", "--format", "json"]));
     assert_eq!(value["runtime"]["name"], "simulation");
     let agents = value["agents"].as_array().unwrap();
-    let gpus: Vec<_> =
-        agents.iter().filter(|agent| agent["kind"].as_str().unwrap().eq_ignore_ascii_case("gpu")).collect();
+    let gpus: Vec<_> = agents
+        .iter()
+        .filter(|agent| agent["kind"].as_str().unwrap().eq_ignore_ascii_case("gpu"))
+        .collect();
     assert_eq!(gpus.len(), 2);
     let pool = &gpus[0]["pools"][0];
     assert_eq!(pool["size"], 192u64 << 30);
@@ -161,7 +163,8 @@ fn replay_names_a_file_that_is_not_there_and_a_line_that_is_no_trace() {
 
 #[test]
 fn bad_usage_ends_with_2() {
-    for arguments in [&["nonsense"][..], &[], &["info", "--gpus", "9"], &["info", "--format", "x"]] {
+    for arguments in [&["nonsense"][..], &[], &["info", "--gpus", "9"], &["info", "--format", "x"]]
+    {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = run(&["info", "--runtime", "sim", "--sim", "nonsense=1"]);

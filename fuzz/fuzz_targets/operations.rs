@@ -106,7 +106,9 @@ impl State {
                     self.handles[slot as usize % SLOTS] = handle;
                 }
             }
-            Call::Release(which) => drop(self.vmm.release(self.handle(which))),
+            Call::Release(which) => {
+                let _ = self.vmm.release(self.handle(which));
+            }
             Call::Map { place, pages, offset, which } => {
                 let offset = if offset > 250 { PAGE } else { 0 };
                 let (address, handle) = (self.address(place), self.handle(which));
@@ -117,7 +119,7 @@ impl State {
                 }
             }
             Call::Unmap { place, pages } => {
-                drop(self.vmm.unmap(self.address(place), size(pages)));
+                let _ = self.vmm.unmap(self.address(place), size(pages));
             }
             Call::SetAccess { place, pages, grants } => {
                 let grants: Vec<_> = grants
@@ -137,12 +139,12 @@ impl State {
                 }
             }
             Call::GetAccess { place, agent } => {
-                drop(self.vmm.get_access(self.agent(agent), self.address(place)));
+                let _ = self.vmm.get_access(self.agent(agent), self.address(place));
             }
             Call::Revoke { place, pages, agents } => {
                 let agents: Vec<_> =
                     agents.iter().take(8).map(|&agent| self.agent(agent)).collect();
-                drop(self.vmm.revoke(self.address(place), size(pages), &agents));
+                let _ = self.vmm.revoke(self.address(place), size(pages), &agents);
             }
             Call::Retain { slot, place } => {
                 if let Ok(handle) = self.vmm.retain_allocation_handle(self.address(place)) {
@@ -171,15 +173,15 @@ impl State {
                 }
             }
             Call::Read { place, size } => {
-                drop(self.vmm.read(self.address(place), &mut vec![0; size as usize]));
+                let _ = self.vmm.read(self.address(place), &mut vec![0; size as usize]);
             }
             Call::Fill { place, pages, value } => {
-                drop(self.vmm.fill(self.address(place), value, size(pages)));
+                let _ = self.vmm.fill(self.address(place), value, size(pages));
             }
             Call::Copy { to, from, pages, agent } => {
                 let (to, from) = (self.address(to), self.address(from));
                 if to != from {
-                    drop(self.vmm.copy(self.agent(agent), to, from, size(pages)));
+                    let _ = self.vmm.copy(self.agent(agent), to, from, size(pages));
                 }
             }
         }

@@ -35,7 +35,10 @@ fn features(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
         .collect();
     let (hsa, extension) = (info.version, info.extension);
     let mut rows = vec![
-        ("runtime", info.path.as_ref().map_or(info.name.clone(), |path| path.display().to_string())),
+        (
+            "runtime",
+            info.path.as_ref().map_or(info.name.clone(), |path| path.display().to_string()),
+        ),
         ("HSA", format!("{}.{}", hsa.0, hsa.1)),
         ("AMD extension", format!("{}.{}", extension.0, extension.1)),
         ("build", info.build.clone()),
@@ -87,8 +90,16 @@ fn agents(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
 }
 
 fn pools(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
-    let mut pools =
-        table(&["agent", "pool", "flags", "size", "allocatable", "granule", "recommended", "handles"]);
+    let mut pools = table(&[
+        "agent",
+        "pool",
+        "flags",
+        "size",
+        "allocatable",
+        "granule",
+        "recommended",
+        "handles",
+    ]);
     for agent in runtime.agents() {
         for pool in agent.pools() {
             pools.add_row(row(agent, pool));

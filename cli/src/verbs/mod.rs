@@ -4,12 +4,13 @@ pub mod conform;
 pub mod info;
 pub mod replay;
 
-use comfy_table::{Cell, ContentArrangement, Table, presets};
+use comfy_table::presets;
+use comfy_table::{Cell, ContentArrangement, Table};
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     // Somebody said that colours are not wanted (no-color.org), also on a terminal.
     if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         table.force_no_tty();

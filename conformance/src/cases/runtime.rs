@@ -1,0 +1,193 @@
+//! What the runtime says about itself and its agents.
+
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{Context, NotPassed};
+use hsa_vmm::vmm::{Feature, Problem};
+use hsa_vmm::{AgentId, AgentKind, Runtime, Vmm, VmmError};
+use std::collections::HashSet;
+
+pub(super) const CASES: &[Case] = &[
+    Case::of_runtime(
+        "runtime.version.reported",
+        "HSA: HSA_SYSTEM_INFO_VERSION_MAJOR, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR",
+        "HSA's version and that of AMD's extension are 1.x",
+        version,
+    ),
+    Case::of_runtime(
+        "runtime.virtual_memory.available",
+        "HSA: HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED",
+        "runtime and driver support virtual-memory management",
+        available,
+    ),
+    Case::of_runtime(
+        "runtime.virtual_memory.refused_if_absent",
+        "HIP: hipDeviceAttributeVirtualMemoryManagementSupported",
+        "without it, opening it is refused as not supported",
+        refused_if_absent,
+    ),
+    Case::of_runtime(
+        "runtime.functions.listed",
+        "HSA: hsa_ext_amd.h",
+        "every optional function is listed once, present or not",
+        functions,
+    ),
+    Case::of_runtime(
+        "runtime.agents.have_a_cpu",
+        "HSA: hsa_iterate_agents",
+        "there is a CPU agent, and the host is one",
+        have_a_cpu,
+    ),
+    Case::of_runtime(
+        "runtime.agents.have_a_gpu",
+        "HIP: hipGetDeviceCount",
+        "there is a GPU agent with an instruction set",
+        have_a_gpu,
+    ),
+    Case::of_runtime(
+        "runtime.agents.are_distinct",
+        "HSA: hsa_agent_t",
+        "agents have identifiers of their own, which survive being numbers",
+        distinct,
+    ),
+    Case::of_runtime(
+        "runtime.agents.invented_is_none",
+        "HSA: HSA_STATUS_ERROR_INVALID_AGENT",
+        "an invented identifier, and one of another runtime, name no agent",
+        invented,
+    ),
+    Case::of_runtime(
+        "runtime.agents.reach_themselves",
+        "HIP: hipDeviceCanAccessPeer",
+        "every agent reaches its own memory, and peers are agents of this runtime",
+        reach,
+    ),
+    Case::of_runtime(
+        "runtime.gpus.on_the_bus",
+        "HSA: HSA_AMD_AGENT_INFO_BDFID, HSA_AMD_AGENT_INFO_DOMAIN",
+        "no two GPUs have the same place on the PCI bus",
+        on_the_bus,
+    ),
+    Case::new(
+        "runtime.vmm.independent",
+        "HIP: hipMemAddressFree",
+        "one Vmm knows nothing of another's reservations",
+        independent,
+    ),
+    Case::new(
+        "runtime.vmm.gives_back_at_its_end",
+        "ROCR 6.4.3 observed: stopping with live mappings crashed",
+        "a Vmm that goes gives back what is still mapped, and the next one works",
+        gives_back,
+    ),
+];
+
+fn version(runtime: &Runtime) -> Verdict {
+    let info = runtime.info();
+    ensure_eq!(info.version.0, 1, "major version of HSA");
+    ensure_eq!(info.extension.0, 1, "major version of AMD's extension");
+    ensure!(!info.name.is_empty(), "the runtime has no name");
+    Ok(())
+}
+
+fn available(runtime: &Runtime) -> Verdict {
+    let info = runtime.info();
+    let why = info.without_virtual_memory.as_deref().unwrap_or("no reason is known");
+    ensure!(info.virtual_memory, "there is no virtual-memory management: {why}");
+    Ok(())
+}
+
+fn refused_if_absent(runtime: &Runtime) -> Verdict {
+    if runtime.info().virtual_memory {
+        return Err(NotPassed::Skipped("virtual-memory management is there".to_owned()));
+    }
+    match Vmm::open(runtime) {
+        Err(VmmError::NotSupported { feature: Feature::VirtualMemory, .. }) => Ok(()),
+        other => Err(NotPassed::Failed(format!("opening answered {other:?}"))),
+    }
+}
+
+fn functions(runtime: &Runtime) -> Verdict {
+    let functions = &runtime.info().optional_functions;
+    let names: HashSet<_> = functions.iter().map(|(name, _)| name).collect();
+    ensure_eq!(names.len(), functions.len(), "different names of optional functions");
+    for name in names {
+        ensure!(name.starts_with("hsa_"), "{name} is no function of HSA");
+    }
+    Ok(())
+}
+
+fn have_a_cpu(runtime: &Runtime) -> Verdict {
+    ensure_eq!(runtime.host().kind(), AgentKind::Cpu, "kind of the host");
+    ensure!(runtime.agent(runtime.host().id()).is_some(), "the host is not listed");
+    Ok(())
+}
+
+fn have_a_gpu(runtime: &Runtime) -> Verdict {
+    let Some(gpu) = runtime.gpus().next() else {
+        return Err(NotPassed::Failed("there is no GPU".to_owned()));
+    };
+    ensure!(!gpu.name().is_empty(), "the GPU has no name");
+    ensure!(!gpu.isas().is_empty(), "{} has no instruction set", gpu.name());
+    Ok(())
+}
+
+fn distinct(runtime: &Runtime) -> Verdict {
+    let agents = runtime.agents();
+    let ids: HashSet<_> = agents.iter().map(|agent| agent.id()).collect();
+    ensure_eq!(ids.len(), agents.len(), "different identifiers");
+    for id in ids {
+        ensure_eq!(AgentId::from_bits(id.to_bits()), id, "identifier as a number and back");
+        ensure!(runtime.agent(id).is_some(), "{id} is not found");
+    }
+    Ok(())
+}
+
+fn invented(runtime: &Runtime) -> Verdict {
+    let bits = runtime.host().id().to_bits();
+    for bits in [bits | 0xffff_ffff, bits ^ 1 << 63, u64::MAX] {
+        let id = AgentId::from_bits(bits);
+        ensure!(runtime.agent(id).is_none(), "{id:?} names an agent");
+    }
+    Ok(())
+}
+
+fn reach(runtime: &Runtime) -> Verdict {
+    for agent in runtime.agents() {
+        ensure!(agent.reaches(agent.id()), "{} does not reach its own memory", agent.name());
+        for peer in agent.peers() {
+            let known = runtime.agent(peer.agent).is_some();
+            ensure!(known, "{} has a peer that is no agent: {}", agent.name(), peer.agent);
+        }
+    }
+    Ok(())
+}
+
+fn on_the_bus(runtime: &Runtime) -> Verdict {
+    let mut places = HashSet::new();
+    for place in runtime.gpus().filter_map(|gpu| gpu.pci()) {
+        ensure!(places.insert(place), "two GPUs are at {place}");
+    }
+    Ok(())
+}
+
+fn independent(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let other = context.another(context.profile())?;
+    let freed = other.address_free(at, 2 * context.granule());
+    let problem = freed.err().and_then(|error| error.problem());
+    ensure_eq!(problem, Some(Problem::NotAReservation), "freeing it with another Vmm");
+    ensure_eq!(other.usage().reservations, 0, "reservations of the other Vmm");
+    Ok(())
+}
+
+fn gives_back(context: &Context) -> Verdict {
+    let granule = context.granule();
+    for _ in 0..3 {
+        let other = context.another(context.profile())?;
+        let at = other.address_reserve(2 * granule, 0, None, 0)?;
+        let properties = hsa_vmm::AllocationProperties::on(context.gpu());
+        let handle = other.create(granule, &properties, 0)?;
+        other.map(at, granule, 0, handle, 0)?;
+    }
+    context.mapped(1, 0x1234_5678).map(|_| ())
+}

@@ -1,0 +1,286 @@
+//! What a case works with: a fresh `Vmm`, memory by the granule, and the question whether what
+//! was refused has changed anything.
+
+use crate::case::{ensure, ensure_eq};
+use crate::snapshot::Snapshot;
+use crate::{NotPassed, Options, Verdict};
+use hsa_vmm::vmm::{Argument, VmmOptions};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Handle, HandleType,
+    HipError, HipProfile, Runtime, Vmm, VmmError,
+};
+use std::cell::RefCell;
+use std::fmt;
+
+/// What a case works with. Sizes are counted in granules of all GPUs.
+#[derive(Debug)]
+pub struct Context {
+    runtime: Runtime,
+    vmm: Vmm,
+    gpus: Vec<AgentId>,
+    granule: usize,
+    count_descriptors: bool,
+    handles: RefCell<Vec<Handle>>,
+}
+
+/// The most references that a case takes to one handle.
+const REFERENCES: usize = 64;
+
+impl Context {
+    pub(crate) fn open(runtime: &Runtime, options: &Options) -> Verdict<Self> {
+        let vmm_options = VmmOptions { profile: options.profile, quirks: None };
+        let vmm = Vmm::open_with(runtime, vmm_options)?;
+        let gpus: Vec<&Agent> =
+            runtime.gpus().filter(|agent| agent.handle_pool().is_some()).collect();
+        let granules = gpus.iter().filter_map(|agent| agent.handle_pool()).map(|p| p.granule());
+        let Some(granule) = granules.max() else {
+            return Err(NotPassed::Skipped("no GPU has memory for handles".to_owned()));
+        };
+        Ok(Self {
+            vmm,
+            granule,
+            gpus: gpus.iter().map(|agent| agent.id()).collect(),
+            runtime: runtime.clone(),
+            count_descriptors: options.count_descriptors,
+            handles: RefCell::default(),
+        })
+    }
+
+    /// The runtime.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The virtual-memory management of this case alone.
+    pub fn vmm(&self) -> &Vmm {
+        &self.vmm
+    }
+
+    /// Whose answers are expected.
+    pub fn profile(&self) -> HipProfile {
+        self.vmm.profile()
+    }
+
+    /// Another `Vmm` on the same runtime.
+    pub fn another(&self, profile: HipProfile) -> Verdict<Vmm> {
+        Ok(Vmm::open_with(&self.runtime, VmmOptions { profile, quirks: None })?)
+    }
+
+    /// The unit in bytes that suits every GPU.
+    pub fn granule(&self) -> usize {
+        self.granule
+    }
+
+    /// The GPUs that have memory for handles.
+    pub fn gpus(&self) -> &[AgentId] {
+        &self.gpus
+    }
+
+    /// The first GPU.
+    pub fn gpu(&self) -> AgentId {
+        // `open` found one.
+        self.gpus.first().copied().unwrap_or_else(|| self.host())
+    }
+
+    /// A second GPU that reaches the memory of the first, and the first its.
+    pub fn other_gpu(&self) -> Verdict<AgentId> {
+        let reach = |one: AgentId, other: AgentId| {
+            self.runtime.agent(one).is_some_and(|agent| agent.reaches(other))
+        };
+        let first = self.gpu();
+        let mut others = self.gpus.iter().skip(1).copied();
+        others.find(|&other| reach(other, first) && reach(first, other)).ok_or_else(|| {
+            let why = match self.gpus.len() {
+                0 | 1 => "needs two GPUs; there is one",
+                _ => "needs two GPUs that reach each other's memory",
+            };
+            NotPassed::Skipped(why.to_owned())
+        })
+    }
+
+    /// The agent that stands for this process's loads and stores.
+    pub fn host(&self) -> AgentId {
+        self.runtime.host().id()
+    }
+
+    /// Whether the CPU reaches a GPU's memory.
+    pub fn cpu_sees(&self, gpu: AgentId) -> bool {
+        self.runtime.host().reaches(gpu)
+    }
+
+    /// Skips the case if the CPU does not reach the first GPU's memory.
+    pub fn needs_cpu(&self) -> Verdict {
+        if self.cpu_sees(self.gpu()) {
+            return Ok(());
+        }
+        Err(NotPassed::Skipped("the CPU does not reach this GPU's memory (no large BAR)".into()))
+    }
+
+    /// The first GPU, and the CPU where it reaches its memory.
+    pub fn users(&self) -> Vec<AgentId> {
+        self.users_of(self.gpu())
+    }
+
+    /// A GPU, and the CPU where it reaches its memory.
+    pub fn users_of(&self, gpu: AgentId) -> Vec<AgentId> {
+        let host = self.cpu_sees(gpu).then(|| self.host());
+        [gpu].into_iter().chain(host).collect()
+    }
+
+    /// An agent that this runtime does not have.
+    pub fn invented_agent(&self) -> AgentId {
+        AgentId::from_bits(self.host().to_bits() | 0xffff_ff4d)
+    }
+
+    /// Reserves so many granules.
+    pub fn reserve(&self, granules: usize) -> Verdict<Address> {
+        Ok(self.vmm.address_reserve(granules * self.granule, 0, None, 0)?)
+    }
+
+    /// Makes so many granules of memory on the first GPU.
+    pub fn create(&self, granules: usize) -> Verdict<Handle> {
+        self.create_on(self.gpu(), granules)
+    }
+
+    /// Makes so many granules of memory on a GPU.
+    pub fn create_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
+        self.create_with(granules, &AllocationProperties::on(gpu))
+    }
+
+    /// Makes memory on the first GPU that can be exported as a file descriptor.
+    pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
+        let properties = AllocationProperties::on(self.gpu());
+        self.create_with(granules, &properties.shareable_as(HandleType::PosixFileDescriptor))
+    }
+
+    fn create_with(&self, granules: usize, properties: &AllocationProperties) -> Verdict<Handle> {
+        Ok(self.keep(self.vmm.create(granules * self.granule, properties, 0)?))
+    }
+
+    /// Has a handle released when the case ends, as often as it can be.
+    pub fn keep(&self, handle: Handle) -> Handle {
+        self.handles.borrow_mut().push(handle);
+        handle
+    }
+
+    /// Maps the first so many granules of a handle.
+    pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Verdict {
+        Ok(self.vmm.map(at, granules * self.granule, 0, handle, 0)?)
+    }
+
+    /// Lets agents use so many granules.
+    pub fn grant(
+        &self,
+        at: Address,
+        granules: usize,
+        agents: &[AgentId],
+        access: Access,
+    ) -> Verdict {
+        let descriptors: Vec<_> =
+            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        Ok(self.vmm.set_access(at, granules * self.granule, &descriptors)?)
+    }
+
+    /// Reserves and makes so many granules, maps them, lets GPU and CPU use them, and fills them
+    /// with a value.
+    pub fn mapped(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
+        let at = self.reserve(granules)?;
+        let handle = self.create(granules)?;
+        self.map(at, granules, handle)?;
+        self.grant(at, granules, &self.users(), Access::ReadWrite)?;
+        self.fill(at, granules, value)?;
+        Ok((at, handle))
+    }
+
+    /// Has the GPU that owns the memory fill it with a value.
+    pub fn fill(&self, at: Address, granules: usize, value: u32) -> Verdict {
+        Ok(self.vmm.fill(at, value, granules * self.granule)?)
+    }
+
+    /// Checks by the CPU that the memory is filled with a value, at both ends and in the middle
+    /// of every granule; without a CPU that reaches it there is nothing to check.
+    pub fn holds(&self, at: Address, granules: usize, value: u32) -> Verdict {
+        if !self.cpu_sees(self.gpu()) {
+            return Ok(());
+        }
+        let expected = value.to_le_bytes().repeat(16);
+        for start in (0..granules).map(|index| index * self.granule) {
+            for inside in [0, self.granule / 2, self.granule - expected.len()] {
+                let mut found = vec![0; expected.len()];
+                self.vmm.read(offset(at, start + inside), &mut found)?;
+                ensure_eq!(found, expected, "in the memory, {:#x} bytes on", start + inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// The address so many granules further on.
+    pub fn on(&self, at: Address, granules: usize) -> Address {
+        offset(at, granules * self.granule)
+    }
+
+    /// Checks that a call is refused with this error of HIP, and that nothing has changed.
+    pub fn refuses<T: fmt::Debug>(
+        &self,
+        expected: HipError,
+        call: impl FnOnce() -> Result<T, VmmError>,
+    ) -> Verdict<VmmError> {
+        let before = Snapshot::of(&self.vmm, self.count_descriptors);
+        let error = match call() {
+            Ok(value) => {
+                let why = format!("answered {value:?} where {expected} was expected");
+                return Err(NotPassed::Failed(why));
+            }
+            Err(error) => error,
+        };
+        ensure_eq!(error.hip(self.profile()), expected, "{error}");
+        let after = Snapshot::of(&self.vmm, self.count_descriptors);
+        if let Some(difference) = before.difference(&after) {
+            let why = format!("was refused ({error}) and changed something: {difference}");
+            return Err(NotPassed::Failed(why));
+        }
+        ensure_eq!(self.vmm.check(), Ok(()), "the books after {error}");
+        Ok(error)
+    }
+
+    /// As [`refuses`](Self::refuses) with `hipErrorInvalidValue`, because of this argument.
+    pub fn refuses_argument<T: fmt::Debug>(
+        &self,
+        argument: Argument,
+        call: impl FnOnce() -> Result<T, VmmError>,
+    ) -> Verdict {
+        let error = self.refuses(HipError::InvalidValue, call)?;
+        ensure_eq!(error.argument(), Some(argument), "{error}");
+        Ok(())
+    }
+
+    /// Gives back all that the case has used, and checks that nothing is left.
+    pub(crate) fn close(self) -> Verdict {
+        let Self { vmm, handles, .. } = self;
+        let failed = |error: VmmError| NotPassed::Failed(format!("cleaning up: {error}"));
+        for mapping in vmm.mappings() {
+            vmm.unmap(mapping.address, mapping.size).map_err(failed)?;
+        }
+        for handle in handles.into_inner() {
+            let mut references = 0;
+            while vmm.allocation_properties(handle).is_ok() && references < REFERENCES {
+                vmm.release(handle).map_err(failed)?;
+                references += 1;
+            }
+        }
+        for (address, size) in vmm.reservations() {
+            vmm.address_free(address, size).map_err(failed)?;
+        }
+        let usage = vmm.usage();
+        let left = usage.reservations + usage.handles + usage.mappings;
+        ensure!(left == 0, "left behind: {usage:?}");
+        ensure_eq!(vmm.check(), Ok(()), "the books at the end");
+        ensure!(vmm.quarantine().is_empty(), "in quarantine: {:?}", vmm.quarantine());
+        Ok(())
+    }
+}
+
+/// The address so many bytes further on.
+pub(crate) fn offset(at: Address, bytes: usize) -> Address {
+    Address::new(at.get().wrapping_add(bytes))
+}

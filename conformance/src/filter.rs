@@ -1,0 +1,42 @@
+//! Choosing cases by name.
+
+/// Whether a name is chosen: by a part of it, or, with a `*` in the pattern, as a whole.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let (Some(first), true) = (parts.next(), pattern.contains('*')) else {
+        return name.contains(pattern);
+    };
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns_choose() {
+        for (pattern, name, chosen) in [
+            ("", "map.offset.refused", true),
+            ("offset", "map.offset.refused", true),
+            ("offset.*", "map.offset.refused", false),
+            ("map.*", "map.offset.refused", true),
+            ("map.*", "unmap.run.whole", false),
+            ("*.refused", "map.offset.refused", true),
+            ("m*off*sed", "map.offset.refused", true),
+            ("m*sed*off", "map.offset.refused", false),
+            ("ab*ba", "aba", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), chosen, "{pattern} {name}");
+        }
+    }
+}

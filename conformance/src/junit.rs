@@ -1,0 +1,58 @@
+//! Reports as JUnit's XML, which continuous integration reads.
+
+use crate::{CaseReport, Report, Status};
+use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
+use std::time::Duration;
+
+pub(crate) fn junit(report: &Report) -> String {
+    let mut whole = quick_junit::Report::new("hsa-vmm conform");
+    let mut all = Duration::ZERO;
+    for cases in report.cases.chunk_by(|one, next| area(one) == area(next)) {
+        let Some(first) = cases.first() else { continue };
+        let mut suite = TestSuite::new(area(first));
+        let mut time = Duration::ZERO;
+        for case in cases {
+            suite.add_test_case(test_case(case));
+            time += duration(case);
+        }
+        suite.set_time(time);
+        suite.add_property(("runtime", report.runtime.name.as_str()));
+        suite.add_property(("extension", report.runtime.extension.as_str()));
+        all += time;
+        whole.add_test_suite(suite);
+    }
+    whole.set_time(all);
+    // Writing to memory does not fail; should it, the reader is told and not given half a file.
+    whole.to_string().unwrap_or_else(|error| {
+        format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
+    })
+}
+
+fn area(case: &CaseReport) -> &'static str {
+    case.name.split('.').next().unwrap_or(case.name)
+}
+
+fn duration(case: &CaseReport) -> Duration {
+    Duration::from_micros(case.duration_us)
+}
+
+fn test_case(case: &CaseReport) -> TestCase {
+    let status = match case.status {
+        Status::Pass => TestCaseStatus::success(),
+        Status::Fail => {
+            let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            status.set_message(&case.detail).set_type("failure");
+            status
+        }
+        // JUnit has no word for what fails and is known to; it must not fail the run.
+        Status::Skip | Status::Known => {
+            let mut status = TestCaseStatus::skipped();
+            status.set_message(&case.detail).set_type(case.status.to_string());
+            status
+        }
+    };
+    let mut test = TestCase::new(case.name, status);
+    test.set_classname(area(case)).set_time(duration(case));
+    test.add_property(("source", case.source));
+    test
+}

@@ -1,0 +1,54 @@
+//! Defects of releases that are known and have a public source.
+
+use crate::filter::matches;
+use hsa_vmm::runtime::RuntimeInfo;
+
+/// A case that is known to fail on some releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The runtimes' names: a part of them, or a pattern with `*`.
+    pub runtime: &'static str,
+    /// The first version of AMD's extension that has the defect.
+    pub first: (u16, u16),
+    /// The last.
+    pub last: (u16, u16),
+    /// The case.
+    pub case: &'static str,
+    /// What the runtime does instead.
+    pub reason: &'static str,
+    /// Where that is written.
+    pub source: &'static str,
+}
+
+/// All that are known.
+pub const KNOWN: &[Known] = &[
+    Known {
+        runtime: "*",
+        first: (1, 16),
+        last: (1, u16::MAX),
+        case: "share.import.not_memory",
+        reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
+        source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
+    },
+    Known {
+        runtime: "*",
+        first: (1, 21),
+        last: (1, u16::MAX),
+        case: "share.export.of_an_import",
+        reason: "since ROCm 10 memory that was imported cannot be exported again",
+        source: "ROCR-Runtime: VMemoryHandleExport answers INCOMPATIBLE_ARGUMENTS",
+    },
+];
+
+/// What is known of a case on this runtime.
+pub(crate) fn known<'a>(
+    table: &'a [Known],
+    runtime: &RuntimeInfo,
+    case: &str,
+) -> Option<&'a Known> {
+    table.iter().find(|entry| {
+        entry.case == case
+            && matches(entry.runtime, &runtime.name)
+            && (entry.first..=entry.last).contains(&runtime.extension)
+    })
+}

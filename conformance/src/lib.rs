@@ -1,0 +1,44 @@
+//! Conformance of an HSA runtime's virtual-memory management, one named idea at a time.
+//!
+//! [`run`] puts [`cases`] to a [`Runtime`](hsa_vmm::Runtime): each call's documented success and
+//! each of its documented errors, with what is in the memory checked by the CPU and by GPUs.
+//! [`replay`](replay::replay) puts recorded [traces](trace) of verdicts to it. Nothing here knows
+//! the simulation: every case runs on hardware too, with the agents it finds there.
+//!
+//! ```
+//! use hsa_vmm_conformance::{Options, run};
+//!
+//! let config = hsa_vmm::simulation::Config::mi300x(2);
+//! let runtime = hsa_vmm::Runtime::simulated(config)?;
+//! let options = Options { filter: Some("map.offset.*".into()), ..Options::default() };
+//! let report = run(&runtime, &options, &mut |progress| eprintln!("{}", progress.case.name));
+//! assert_eq!(report.summary.failed, 0);
+//! # Ok::<(), hsa_vmm::RuntimeError>(())
+//! ```
+//!
+//! The way of a case: [`cases`] names it → [`run`] opens a fresh [`Vmm`](hsa_vmm::Vmm) for it →
+//! [`Context`] gives it memory and watches that what is refused changes nothing → what it used
+//! is given back, and nothing may be left.
+
+#![forbid(unsafe_code)]
+
+mod case;
+mod cases;
+mod context;
+pub mod describe;
+mod descriptors;
+mod filter;
+mod junit;
+mod known;
+pub mod replay;
+mod report;
+mod run;
+mod snapshot;
+pub mod trace;
+
+pub use case::{Case, NotPassed, Status, Verdict};
+pub use cases::cases;
+pub use context::Context;
+pub use known::{KNOWN, Known};
+pub use report::{CaseReport, Report, Summary};
+pub use run::{Options, Progress, run};

@@ -1,0 +1,86 @@
+//! What came of a replay.
+
+use super::Rule;
+use crate::trace::{Operation, TraceError};
+use hsa_vmm::VmmError;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What came of a replay. `operations` = `agreed` + all of `excused` + `divergent`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReplayReport {
+    /// All operations of all traces.
+    pub operations: u64,
+    /// Those with the recorded verdict.
+    pub agreed: u64,
+    /// Those whose difference is declared, by rule.
+    pub excused: BTreeMap<Rule, u64>,
+    /// Those that differed, and what follows them in their trace.
+    pub divergent: u64,
+    /// Those that differed.
+    pub differing: u64,
+    /// The first that differed.
+    pub first: Option<Divergence>,
+}
+
+/// A verdict that is not the recorded one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Divergence {
+    /// Which trace of the file, from 0.
+    pub trace: usize,
+    /// The trace's seed.
+    pub seed: u64,
+    /// Which operation of the trace, from 0.
+    pub index: usize,
+    /// The operation.
+    pub operation: Operation,
+    /// The recorded verdict.
+    pub expected: String,
+    /// The verdict here.
+    pub got: String,
+    /// What differs, and what the library said.
+    pub why: String,
+}
+
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { trace, seed, index, operation, expected, got, why } = self;
+        write!(f, "trace {trace} (seed {seed}), operation {index}: {operation:?}")?;
+        write!(f, "\n  recorded {expected}, here {got}: {why}")
+    }
+}
+
+/// Why traces could not be put to a runtime.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// A trace could not be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// There is no virtual-memory management.
+    #[error("nothing can be replayed here: {0}")]
+    Vmm(#[from] VmmError),
+    /// The trace was recorded with more GPUs than there are.
+    #[error("trace {trace} was recorded with {needed} GPUs and this runtime has {present}")]
+    TooFewGpus {
+        /// Which trace of the file, from 0.
+        trace: usize,
+        /// How many it needs.
+        needed: usize,
+        /// How many there are.
+        present: usize,
+    },
+    /// The runtime's granule is coarser than the recorded one, so that most would be refused.
+    #[error(
+        "trace {trace} was recorded with a granule of {recorded:#x} bytes; this runtime's is \
+         {granule:#x}"
+    )]
+    CoarserGranule {
+        /// Which trace of the file, from 0.
+        trace: usize,
+        /// The recorded granule.
+        recorded: usize,
+        /// This runtime's.
+        granule: usize,
+    },
+}

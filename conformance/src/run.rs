@@ -1,0 +1,110 @@
+//! Putting cases to a runtime.
+
+use crate::case::Body;
+use crate::context::Context;
+use crate::describe::describe;
+use crate::filter::matches;
+use crate::known::{KNOWN, known};
+use crate::{Case, CaseReport, NotPassed, Report, Status, Summary, Verdict, cases, descriptors};
+use hsa_vmm::{HipProfile, Runtime};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// How a run is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which cases: a part of the name, or a pattern with `*` for the whole; `None`: all.
+    pub filter: Option<String>,
+    /// Whose answers are expected where HIP's releases differ.
+    pub profile: HipProfile,
+    /// Whether open file descriptors are counted. That means something only while no other
+    /// thread of this process opens or closes any.
+    pub count_descriptors: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { filter: None, profile: HipProfile::default(), count_descriptors: true }
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// How many cases have ended.
+    pub done: usize,
+    /// How many were chosen.
+    pub total: usize,
+    /// The one that has just ended.
+    pub case: &'a CaseReport,
+}
+
+/// Puts every chosen case to a runtime, one after another, and says after each how it ended.
+pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
+    let chosen: Vec<_> = cases()
+        .into_iter()
+        .filter(|case| options.filter.as_ref().is_none_or(|filter| matches(filter, case.name)))
+        .collect();
+    let total = chosen.len();
+    let mut summary = Summary::default();
+    let mut reports = Vec::with_capacity(total);
+    for (index, case) in chosen.into_iter().enumerate() {
+        let report = run_case(runtime, options, case);
+        summary.count(report.status);
+        on_case(Progress { done: index + 1, total, case: &report });
+        reports.push(report);
+    }
+    let description = describe(runtime);
+    let (runtime, agents) = (description.runtime, description.agents);
+    Report { runtime, agents, cases: reports, summary }
+}
+
+fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseReport {
+    let began = Instant::now();
+    let verdict = catch_unwind(AssertUnwindSafe(|| judge(runtime, options, case.body)))
+        .unwrap_or_else(|panic| Err(NotPassed::Failed(format!("panicked: {}", said(&*panic)))));
+    let (status, detail) = match verdict {
+        Ok(()) => (Status::Pass, String::new()),
+        Err(NotPassed::Skipped(why)) => (Status::Skip, why),
+        Err(NotPassed::Failed(why)) => match known(KNOWN, runtime.info(), case.name) {
+            Some(entry) => (Status::Known, format!("{} ({}): {why}", entry.reason, entry.source)),
+            None => (Status::Fail, why),
+        },
+    };
+    let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    CaseReport { name: case.name, status, source: case.source, detail, duration_us }
+}
+
+fn judge(runtime: &Runtime, options: &Options, body: Body) -> Verdict {
+    let run = match body {
+        Body::Runtime(run) => return run(runtime),
+        Body::Vmm(run) => run,
+    };
+    if !runtime.info().virtual_memory {
+        let why = "the runtime has no virtual-memory management".to_owned();
+        return Err(NotPassed::Skipped(why));
+    }
+    let count = || options.count_descriptors.then(descriptors::count).flatten();
+    let before = count();
+    {
+        let context = Context::open(runtime, options)?;
+        run(&context)?;
+        context.close()?;
+    }
+    let after = count();
+    if before == after {
+        return Ok(());
+    }
+    let why = format!("open file descriptors: {before:?} before, {after:?} after");
+    Err(NotPassed::Failed(why))
+}
+
+/// The words of a panic.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a word")
+}

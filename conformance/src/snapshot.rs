@@ -1,0 +1,65 @@
+//! Everything that an operation that is refused must leave as it was.
+
+use crate::descriptors;
+use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
+use hsa_vmm::{Address, Vmm};
+
+/// Contents are compared as a whole up to here, beyond it at both ends.
+const COMPARED: usize = 64 << 10;
+
+/// The state of a `Vmm`, of the memory that the CPU may read, and of the descriptor table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    usage: Usage,
+    reservations: Vec<(Address, usize)>,
+    mappings: Vec<MappingInfo>,
+    quarantine: Vec<Quarantined>,
+    descriptors: Option<usize>,
+    contents: Vec<Option<Vec<u8>>>,
+}
+
+impl Snapshot {
+    pub fn of(vmm: &Vmm, count_descriptors: bool) -> Self {
+        let mappings = vmm.mappings();
+        let contents = mappings.iter().map(|mapping| contents(vmm, mapping)).collect();
+        Self {
+            usage: vmm.usage(),
+            reservations: vmm.reservations(),
+            contents,
+            mappings,
+            quarantine: vmm.quarantine(),
+            descriptors: count_descriptors.then(descriptors::count).flatten(),
+        }
+    }
+
+    /// What is different later, in words.
+    pub fn difference(&self, later: &Self) -> Option<String> {
+        if self.usage != later.usage {
+            return Some(format!("{:?} became {:?}", self.usage, later.usage));
+        }
+        if self.reservations != later.reservations {
+            return Some("the reservations changed".to_owned());
+        }
+        if self.mappings != later.mappings {
+            return Some(format!("the mappings {:?} became {:?}", self.mappings, later.mappings));
+        }
+        if self.quarantine != later.quarantine {
+            return Some(format!("in quarantine now: {:?}", later.quarantine));
+        }
+        if self.descriptors != later.descriptors {
+            let (before, after) = (self.descriptors, later.descriptors);
+            return Some(format!("open file descriptors: {before:?} became {after:?}"));
+        }
+        (self.contents != later.contents).then(|| "what is in the memory changed".to_owned())
+    }
+}
+
+/// What is in a mapping; `None` if the CPU may not read it.
+fn contents(vmm: &Vmm, mapping: &MappingInfo) -> Option<Vec<u8>> {
+    let end = COMPARED.min(mapping.size) / 2;
+    let mut bytes = vec![0; 2 * end];
+    let (head, tail) = bytes.split_at_mut(end);
+    vmm.read(mapping.address, head).ok()?;
+    vmm.read(mapping.address.checked_add(mapping.size - end)?, tail).ok()?;
+    Some(bytes)
+}

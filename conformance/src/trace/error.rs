@@ -1,0 +1,55 @@
+//! Why traces could not be read or written.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why traces could not be read or written. Lines are counted from 1.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The file could not be opened.
+    #[error("{} cannot be opened: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// Reading stopped: the file ends too early, is damaged, or is no text.
+    #[error("line {line}: cannot be read: {source}")]
+    Read {
+        /// The line that was being read.
+        line: u64,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The line is no trace.
+    #[error("line {line}: is no trace: {source}")]
+    Parse {
+        /// The line.
+        line: u64,
+        /// What was found instead.
+        source: serde_json::Error,
+    },
+    /// A trace could not be written.
+    #[error("trace {line} cannot be written: {source}")]
+    Write {
+        /// The line it would have been.
+        line: u64,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+impl TraceError {
+    /// The line that was being read or written; `None` if it did not come to that.
+    #[must_use]
+    pub fn line(&self) -> Option<u64> {
+        match *self {
+            Self::Open { .. } => None,
+            Self::Read { line, .. } | Self::Parse { line, .. } | Self::Write { line, .. } => {
+                Some(line)
+            }
+        }
+    }
+}

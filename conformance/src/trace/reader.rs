@@ -1,0 +1,93 @@
+//! Reading traces, plain or compressed.
+
+use super::{Trace, TraceError};
+use flate2::bufread::MultiGzDecoder;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// What a file that was compressed with gzip begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Reads traces line by line; empty lines are passed over. The first error is the last item.
+pub struct Reader<'a> {
+    lines: Box<dyn BufRead + 'a>,
+    line: u64,
+    ended: bool,
+}
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("line", &self.line).finish_non_exhaustive()
+    }
+}
+
+impl Reader<'static> {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`TraceError::Open`], or [`TraceError::Read`] if not even the beginning can be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
+        let path = path.as_ref();
+        let file = File::open(path)
+            .map_err(|source| TraceError::Open { path: path.to_owned(), source })?;
+        Self::new(file)
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from anywhere; whether it is compressed is told by how it begins.
+    ///
+    /// # Errors
+    /// [`TraceError::Read`] if not even the beginning can be read.
+    pub fn new(mut source: impl Read + 'a) -> Result<Self, TraceError> {
+        let mut start = Vec::with_capacity(GZIP.len());
+        source
+            .by_ref()
+            .take(GZIP.len() as u64)
+            .read_to_end(&mut start)
+            .map_err(|source| TraceError::Read { line: 1, source })?;
+        let compressed = start == GZIP;
+        let whole = BufReader::new(io::Cursor::new(start).chain(source));
+        let lines: Box<dyn BufRead + 'a> = if compressed {
+            Box::new(BufReader::new(MultiGzDecoder::new(whole)))
+        } else {
+            Box::new(whole)
+        };
+        Ok(Self { lines, line: 0, ended: false })
+    }
+
+    fn read(&mut self) -> Result<Option<Trace>, TraceError> {
+        let mut text = String::new();
+        loop {
+            self.line += 1;
+            let line = self.line;
+            text.clear();
+            let length = self
+                .lines
+                .read_line(&mut text)
+                .map_err(|source| TraceError::Read { line, source })?;
+            if length == 0 {
+                return Ok(None);
+            }
+            if !text.trim().is_empty() {
+                let trace = serde_json::from_str(&text);
+                return trace.map(Some).map_err(|source| TraceError::Parse { line, source });
+            }
+        }
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Result<Trace, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let item = self.read().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
