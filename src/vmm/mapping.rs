@@ -47,7 +47,7 @@ impl Vmm {
         handle: Handle,
         flags: u64,
     ) -> Result<(), VmmError> {
-        self.shared.map(address, size, offset, handle, flags).map(|_| ())
+        self.shared.map(address, size, offset, handle, flags, None).map(|_| ())
     }
 
     /// Unmaps a run of whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
@@ -81,7 +81,8 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Maps, and returns the mapping's serial.
+    /// Maps, and returns the mapping's serial; with that of a reservation only inside it.
+    #[allow(clippy::too_many_arguments, reason = "HIP's five, and the reservation")]
     pub(super) fn map(
         &self,
         address: Address,
@@ -89,6 +90,7 @@ impl Shared {
         offset: usize,
         handle: Handle,
         flags: u64,
+        reservation: Option<u64>,
     ) -> Result<Serial, VmmError> {
         let operation = Operation::Map;
         let refused = |refusal: Refusal| refusal.during(operation);
@@ -104,6 +106,11 @@ impl Shared {
         self.at_gate(operation, range, || {
             let (slot, native) = {
                 let mut ledger = self.ledger_mut();
+                let serial = ledger.reservation_at(range.start).map(|(_, record)| record.serial);
+                if reservation.is_some() && reservation != serial {
+                    // It was freed, and its addresses are another's by now.
+                    return Err(refused(Refusal::new(Argument::Address, Problem::NotReserved)));
+                }
                 let slot = ledger.begin_map(range, handle).map_err(refused)?;
                 match ledger.handle_in(slot) {
                     Some(record) => (slot, record.payload.native),
