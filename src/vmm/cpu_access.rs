@@ -10,12 +10,13 @@
 
 use super::access::AccessSet;
 use super::error::Operation;
+use super::ledger::HandleRecord;
 use super::mapping::Piece;
-use super::{Access, Shared, VmmError, system_failure};
+use super::{Access, Physical, Shared, VmmError, system_failure};
 use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Protection, map_nothing, map_shared, protect};
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -119,7 +120,7 @@ impl Shared {
         protection: Protection,
     ) -> Result<bool, VmmError> {
         let (start, size) = (piece.start, piece.record.size);
-        let descriptor = self.export(operation, piece.native)?;
+        let descriptor = self.export(operation, piece.record.slot, piece.native)?;
         // One that can only be read would do for reading, but could never be made writable.
         let mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
@@ -148,8 +149,16 @@ impl Shared {
     pub(super) fn export(
         &self,
         operation: Operation,
+        slot: u32,
         handle: crate::native::NativeHandle,
     ) -> Result<OwnedFd, VmmError> {
+        // An import's own descriptor needs no runtime, which may refuse.
+        let own = |record: &HandleRecord<Physical>| {
+            Some(fcntl_dupfd_cloexec(record.payload.descriptor.as_ref()?, 0))
+        };
+        if let Some(copy) = self.ledger().handle_in(slot).and_then(own) {
+            return copy.map_err(|errno| system_failure(operation, "fcntl", errno));
+        }
         let kept = self.quirks.export_keeps_descriptor;
         self.call_alone(|native| native.export(handle, kept)).map_err(|failure| match failure {
             ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),

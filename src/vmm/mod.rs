@@ -90,8 +90,10 @@ struct Physical {
     native: NativeHandle,
     /// The index of the agent whose memory it is, where known.
     owner: Option<usize>,
-    /// Kept open for runtimes that use it later ([`Quirks::import_keeps_descriptor`]).
-    _descriptor: Option<OwnedFd>,
+    /// Imported memory's own, kept open for runtimes that use it later
+    /// ([`Quirks::import_keeps_descriptor`]) or do not export it
+    /// ([`Quirks::imports_cannot_be_exported`]).
+    descriptor: Option<OwnedFd>,
 }
 
 #[derive(Debug)]

@@ -60,7 +60,7 @@ impl Vmm {
                 _ => shared.failure(operation, failure, size),
             },
         )?;
-        let physical = Physical { native, owner: Some(owner), _descriptor: None };
+        let physical = Physical { native, owner: Some(owner), descriptor: None };
         shared.enter_handle(operation, size, granule, *properties, physical)
     }
 
@@ -211,7 +211,7 @@ impl Shared {
         let native = physical.native;
         let handle = self.ledger_mut().add_handle(size, granule, properties, physical);
         handle.ok_or_else(|| {
-            let gone = Physical { native, owner: None, _descriptor: None };
+            let gone = Physical { native, owner: None, descriptor: None };
             self.give_back(operation, &gone, size);
             VmmError::OutOfMemory {
                 operation,

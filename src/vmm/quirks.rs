@@ -27,6 +27,10 @@ pub struct Quirks {
     /// An imported descriptor is used later, under the number that it had (ROCm 7.14; fixed by
     /// rocm-systems#8440): our copy stays open as long as the handle lives.
     pub import_keeps_descriptor: bool,
+    /// Imported memory cannot be exported again (ROCm 10 answers
+    /// `HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS`), nor can the CPU then be given its view of it:
+    /// our copy of the descriptor stays open and is what is handed out.
+    pub imports_cannot_be_exported: bool,
     /// A GPU that is granted access after the memory's owner gets none or corrupts the owner's
     /// (ROCm 7.14, rocm-systems#9908): the mapping is made anew, with the owner last.
     pub owner_must_be_granted_last: bool,
@@ -46,6 +50,7 @@ impl Quirks {
             peer_after_owner_fails: rework,
             export_keeps_descriptor: rework,
             import_keeps_descriptor: rework,
+            imports_cannot_be_exported: !below(21),
             owner_must_be_granted_last: rework,
         }
     }
@@ -66,7 +71,8 @@ mod tests {
         let rocm_7_14 = Quirks::of_extension((1, 20));
         assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_keeps_descriptor);
         assert!(rocm_7_14.peer_after_owner_fails);
-        assert_eq!(Quirks::of_extension((1, 21)), rocm_7_2);
-        assert_eq!(Quirks::of_extension((2, 0)), rocm_7_2);
+        let rocm_10 = Quirks { imports_cannot_be_exported: true, ..rocm_7_2 };
+        assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
+        assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
     }
 }

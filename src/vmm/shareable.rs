@@ -3,7 +3,7 @@
 use super::properties::{AllocationKind, Location};
 use super::{
     AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
-    Refusal, Vmm, VmmError, no_flags, system_failure,
+    Quirks, Refusal, Vmm, VmmError, no_flags, system_failure,
 };
 use crate::native::Status;
 use rustix::fs::{SeekFrom, seek};
@@ -45,7 +45,7 @@ impl Vmm {
             let native = record.payload.native;
             (ledger.begin_use(handle).map_err(refused)?, native)
         };
-        let exported = shared.export(operation, native);
+        let exported = shared.export(operation, slot, native);
         shared.end_use(operation, slot);
         exported
     }
@@ -100,11 +100,12 @@ impl Vmm {
             kind: AllocationKind::Pinned,
             handle_types: handle_type.bit(),
         };
-        let keep = shared.quirks.import_keeps_descriptor;
+        let Quirks { import_keeps_descriptor, imports_cannot_be_exported, .. } = shared.quirks;
+        let keep = import_keeps_descriptor || imports_cannot_be_exported;
         let physical = Physical {
             native,
             owner: owner.map(|(index, _)| index),
-            _descriptor: keep.then_some(own),
+            descriptor: keep.then_some(own),
         };
         shared.enter_handle(operation, size, granule, properties, physical)
     }
