@@ -36,6 +36,7 @@ impl Vmm {
         flags: u64,
     ) -> Result<Address, VmmError> {
         let operation = Operation::AddressReserve;
+        self.shared.alive(operation)?;
         no_flags(flags).map_err(|refusal| refusal.during(operation))?;
         let placement =
             hint.filter(|&hint| hint != Address::NULL).map_or(Placement::Anywhere, Placement::Near);
