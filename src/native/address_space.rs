@@ -55,6 +55,15 @@ pub(crate) fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Makes a range that is mapped throughout hold nothing, or at least nothing that could be
+/// touched: the kernel allows a process only so many mappings, and a new one needs room for it.
+///
+/// # Errors
+/// `NOMEM` if some of it is not mapped, and room for a new mapping is lacking.
+pub(crate) fn close(address: usize, size: usize) -> Result<(), Errno> {
+    map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing))
+}
+
 /// Takes a range that should be empty, without replacing anything.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use super::ledger::HandleRecord;
 use super::mapping::Piece;
 use super::{Access, Physical, Shared, VmmError, system_failure};
 use crate::agent::AgentKind;
-use crate::native::{ExportFailure, Protection, map_nothing, map_shared, protect};
+use crate::native::{ExportFailure, Protection, close, map_shared, protect};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,7 +75,7 @@ impl Shared {
         let (start, size) = (piece.start, piece.record.size);
         match (self.protection(&piece.record.access), self.protection(access)) {
             (before, after) if before == after => Ok(true),
-            (_, Protection::Nothing) => map_nothing(start, size)
+            (_, Protection::Nothing) => close(start, size)
                 .map(|()| true)
                 .map_err(|errno| system_failure(operation, "mmap", errno)),
             (Protection::Nothing, after) => self.map_dma_buf(operation, piece, after),
@@ -106,7 +106,7 @@ impl Shared {
     /// Takes this process's view away before the runtime unmaps.
     pub(super) fn hide_from_cpu(&self, piece: &Piece) {
         if self.is_seen(piece)
-            && let Err(errno) = map_nothing(piece.start, piece.record.size)
+            && let Err(errno) = close(piece.start, piece.record.size)
         {
             // Nobody is told of it any more, and the next mapping replaces it.
             tracing::warn!(%errno, address = piece.start, "the CPU's view could not be removed");
@@ -130,7 +130,7 @@ impl Shared {
             return Ok(true);
         };
         // The kernel may have removed what was there before it refused.
-        map_nothing(start, size).map_err(|errno| system_failure(operation, "mmap", errno))?;
+        close(start, size).map_err(|errno| system_failure(operation, "mmap", errno))?;
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(system_failure(operation, "mmap", errno)),
             errno => {

@@ -6,7 +6,7 @@ use super::{
     Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
     no_flags,
 };
-use crate::native::{Failure, NativeHandle, map_nothing, plug};
+use crate::native::{Failure, NativeHandle, close, plug};
 use rustix::io::Errno;
 
 /// A mapping and what is needed to make it anew.
@@ -276,7 +276,7 @@ impl Shared {
             return plug(start, size);
         }
         if self.quirks.unmap_keeps_memory {
-            return map_nothing(start, size);
+            return close(start, size);
         }
         Ok(())
     }
