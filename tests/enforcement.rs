@@ -219,3 +219,72 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
         machine.grant(there, granule, gpu, Access::ReadWrite);
     }
 }
+
+/// As many mappings as the kernel allows a process, until they are dropped.
+struct Exhausted(Vec<*mut libc::c_void>);
+
+impl Exhausted {
+    fn new() -> Self {
+        // Room for all of them before there is none left.
+        let mut pages = Vec::with_capacity(1 << 20);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        while pages.len() < pages.capacity() {
+            // Neighbours that differ are not made one.
+            let protection = if pages.len() % 2 == 0 { libc::PROT_READ } else { libc::PROT_NONE };
+            // SAFETY: new memory that nobody uses.
+            let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+            if page == libc::MAP_FAILED {
+                return Self(pages);
+            }
+            pages.push(page);
+        }
+        panic!("there is no end to them");
+    }
+}
+
+impl Drop for Exhausted {
+    fn drop(&mut self) {
+        for &page in &self.0 {
+            // SAFETY: a page of our own that nobody uses.
+            unsafe { libc::munmap(page, 4096) };
+        }
+    }
+}
+
+#[test]
+fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
+    for (name, config) in both_ways() {
+        let end = process::in_child(|| {
+            let (machine, base, granule) = mapped(config.clone());
+            let handle = machine.create(0, granule);
+            machine.map(at(base, granule), granule, handle);
+            let all = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, granule, &all).unwrap();
+            machine.vmm.write(base, b"text").unwrap();
+            let exhausted = Exhausted::new();
+            // What needs a new mapping fails or works; what it says holds.
+            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+            let granted = machine.vmm.set_access(at(base, granule), granule, &cpu);
+            let unmapped = machine.vmm.unmap(base, granule);
+            drop(exhausted);
+            match granted {
+                Ok(()) => machine.vmm.write(at(base, granule), b"text").unwrap(),
+                Err(_) => {
+                    let start = at(base, granule).get();
+                    process::assert_untouchable(start, granule, "refused");
+                }
+            }
+            match unmapped {
+                Ok(()) => process::assert_untouchable(base.get(), granule, "unmapped"),
+                Err(VmmError::Quarantined { now: true, .. }) => {}
+                Err(_) => {
+                    let mut text = [0; 4];
+                    machine.vmm.read(base, &mut text).unwrap();
+                    assert_eq!(&text, b"text");
+                }
+            }
+            machine.vmm.check().unwrap();
+        });
+        assert_eq!(end, End::Well, "{name}");
+    }
+}

@@ -7,7 +7,7 @@ mod process;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::{MappingInfo, Problem, Usage};
 use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Reservation, VmmError};
-use machine::{Machine, access, at, failing, without_cpu_mapping};
+use machine::{Machine, access, at, failing, with_two_cpus, without_cpu_mapping};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
@@ -97,6 +97,9 @@ impl Scene {
     }
 }
 
+/// An entry of a page table: whether it can be read and written, and its offset.
+type Entry = (bool, bool, u64);
+
 /// What must not change.
 #[derive(Debug, PartialEq)]
 struct State {
@@ -104,8 +107,8 @@ struct State {
     mappings: Vec<MappingInfo>,
     usage: Usage,
     access: Vec<(Address, AgentId, Access)>,
-    /// Of each mapping and GPU: whether it can read and write.
-    pages: Vec<(Address, usize, Option<(bool, bool, u64)>)>,
+    /// Of each mapping and GPU.
+    pages: Vec<(Address, usize, Option<Entry>)>,
     /// What this process may do where.
     process: Vec<(usize, usize, String)>,
     runtime: (usize, usize, usize, Vec<u64>),
@@ -462,7 +465,9 @@ fn one_failure_changes_nothing_in_era_d() {
 fn one_failure_changes_nothing_where_the_runtime_gives_the_cpu_its_access() {
     let _alone = process::alone();
     for (release, config) in machine::eras() {
-        fail_once(&without_cpu_mapping(config), &format!("{release} by the runtime"));
+        fail_once(&without_cpu_mapping(config.clone()), &format!("{release} by the runtime"));
+        let two = with_two_cpus(without_cpu_mapping(config));
+        fail_once(&two, &format!("{release} by the runtime, two CPUs"));
     }
 }
 
@@ -481,4 +486,5 @@ fn two_failures_leave_the_state_as_it_was_or_in_quarantine() {
     fail_twice(&era(Era::A), "era A");
     fail_twice(&era(Era::C), "era C");
     fail_twice(&without_cpu_mapping(era(Era::A)), "era A by the runtime");
+    fail_twice(&without_cpu_mapping(era(Era::B)), "era B by the runtime");
 }

@@ -376,6 +376,7 @@ fn questions_are_answered_while_the_runtime_works() {
             vmm.map(other, 4096, 0, handle, 0).unwrap();
             slow.join().unwrap().unwrap();
         });
+        assert_eq!(hostile.get(c"hostile_met"), 2);
         assert_eq!(vmm.usage().mappings, 3);
     });
 }
