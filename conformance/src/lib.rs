@@ -25,8 +25,8 @@
 mod case;
 mod cases;
 mod context;
-mod descriptors;
 pub mod describe;
+mod descriptors;
 mod filter;
 mod junit;
 mod known;

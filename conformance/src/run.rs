@@ -41,11 +41,7 @@ pub struct Progress<'a> {
 }
 
 /// Puts every chosen case to a runtime, one after another, and says after each how it ended.
-pub fn run(
-    runtime: &Runtime,
-    options: &Options,
-    on_case: &mut dyn FnMut(Progress<'_>),
-) -> Report {
+pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
     let chosen: Vec<_> = cases()
         .into_iter()
         .filter(|case| options.filter.as_ref().is_none_or(|filter| matches(filter, case.name)))
@@ -72,9 +68,7 @@ fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseReport {
         Ok(()) => (Status::Pass, String::new()),
         Err(NotPassed::Skipped(why)) => (Status::Skip, why),
         Err(NotPassed::Failed(why)) => match known(KNOWN, runtime.info(), case.name) {
-            Some(entry) => {
-                (Status::Known, format!("{} ({}): {why}", entry.reason, entry.source))
-            }
+            Some(entry) => (Status::Known, format!("{} ({}): {why}", entry.reason, entry.source)),
             None => (Status::Fail, why),
         },
     };

@@ -23,8 +23,14 @@ fn all() {
             let began = std::time::Instant::now();
             let report = conform(Config::mi300x(2).with_era(era).with_granule(granule));
             eprintln!("{era} {granule} {:?} {}", began.elapsed(), report.summary);
-            for f in failures(&report) { eprintln!("   {f}"); }
-            for c in report.cases.iter().filter(|c| matches!(c.status, Status::Skip|Status::Known)) { eprintln!("   {} {} {}", c.status, c.name, c.detail); }
+            for f in failures(&report) {
+                eprintln!("   {f}");
+            }
+            for c in
+                report.cases.iter().filter(|c| matches!(c.status, Status::Skip | Status::Known))
+            {
+                eprintln!("   {} {} {}", c.status, c.name, c.detail);
+            }
         }
     }
 }

@@ -109,12 +109,9 @@ pub(super) const CASES: &[Case] = &[
         "what was unmapped is refused",
         after_unmap,
     ),
-    Case::new(
-        "access.get.null",
-        "hip-tests: hipMemGetAccess_NegTst",
-        "null is refused",
-        |c| refused_get(c, Address::NULL),
-    ),
+    Case::new("access.get.null", "hip-tests: hipMemGetAccess_NegTst", "null is refused", |c| {
+        refused_get(c, Address::NULL)
+    }),
     Case::new(
         "access.get.unmapped",
         "recorded: cuda_h200_edges getaccess_unmapped",

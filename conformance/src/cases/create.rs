@@ -31,9 +31,12 @@ pub(super) const CASES: &[Case] = &[
         "every GPU makes memory, and it is that GPU's",
         all_gpus,
     ),
-    Case::new("create.size.zero", "hip-tests: hipMemCreate_Negative", "a size of 0 is refused", |c| {
-        refused_size(c, 0)
-    }),
+    Case::new(
+        "create.size.zero",
+        "hip-tests: hipMemCreate_Negative",
+        "a size of 0 is refused",
+        |c| refused_size(c, 0),
+    ),
     Case::new(
         "create.size.off_the_granule",
         "hip-tests: hipMemCreate_Negative",

@@ -93,8 +93,8 @@ fn foreign(context: &Context) -> Verdict {
     let other = context.another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties, 0)?;
-    let error = context
-        .refuses(hsa_vmm::HipError::InvalidValue, || context.vmm().release(handle))?;
+    let error =
+        context.refuses(hsa_vmm::HipError::InvalidValue, || context.vmm().release(handle))?;
     ensure_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     Ok(other.release(handle)?)
 }

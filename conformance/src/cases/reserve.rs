@@ -61,12 +61,7 @@ pub(super) const CASES: &[Case] = &[
         "an alignment that is no power of two is refused",
         odd_alignment,
     ),
-    Case::new(
-        "reserve.flags.refused",
-        "HIP: hipMemAddressReserve",
-        "flags are refused",
-        flags,
-    ),
+    Case::new("reserve.flags.refused", "HIP: hipMemAddressReserve", "flags are refused", flags),
     Case::new(
         "reserve.hint.free",
         "recorded: cuda_h200_edges reserve_hint_after",

@@ -379,8 +379,7 @@ fn not_memory_granted(context: &Context) -> Verdict {
     context.keep(handle);
     let at = context.reserve(1)?;
     context.map(at, 1, handle)?;
-    let list =
-        [hsa_vmm::AccessDescriptor { agent: context.gpu(), access: Access::ReadWrite }];
+    let list = [hsa_vmm::AccessDescriptor { agent: context.gpu(), access: Access::ReadWrite }];
     let grant = || context.vmm().set_access(at, context.granule(), &list);
     context.refuses(HipError::InvalidValue, grant).map(|_| ())
 }

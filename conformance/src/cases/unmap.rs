@@ -68,12 +68,7 @@ pub(super) const CASES: &[Case] = &[
         "a reservation with nothing in it is refused",
         nothing_mapped,
     ),
-    Case::new(
-        "unmap.address.twice",
-        "reference 6.2 #35",
-        "a second unmap is refused",
-        twice,
-    ),
+    Case::new("unmap.address.twice", "reference 6.2 #35", "a second unmap is refused", twice),
     Case::new(
         "unmap.size.zero",
         "hip-tests: hipMemUnmap_negative",

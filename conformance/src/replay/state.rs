@@ -136,7 +136,8 @@ impl State {
         let granule = expected == INVALID_VALUE && self.granule < self.recorded_granule;
         match *call {
             Call::Map { size, h, handle_offset: 0, .. }
-                if expected == NOT_SUPPORTED && self.handle_size(h).is_some_and(|all| size < all) =>
+                if expected == NOT_SUPPORTED
+                    && self.handle_size(h).is_some_and(|all| size < all) =>
             {
                 Some(Rule::PartOfAHandle)
             }
@@ -180,9 +181,8 @@ impl State {
         };
         let reservation = self.reservations.get(&r);
         let inside = reservation.is_some_and(|&(base, whole)| end <= base.get() + whole);
-        let bounds = |mapping: &MappingInfo| {
-            (mapping.address.get(), mapping.address.get() + mapping.size)
-        };
+        let bounds =
+            |mapping: &MappingInfo| (mapping.address.get(), mapping.address.get() + mapping.size);
         let touched: Vec<_> = self
             .vmm
             .mappings()
@@ -190,7 +190,8 @@ impl State {
             .map(bounds)
             .filter(|&(first, last)| first < end && start < last)
             .collect();
-        if !inside || size == 0 || touched.iter().any(|&(first, last)| first < start || end < last) {
+        if !inside || size == 0 || touched.iter().any(|&(first, last)| first < start || end < last)
+        {
             return divergence(refused);
         }
         for (first, last) in touched {
