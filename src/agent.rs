@@ -14,6 +14,12 @@ pub struct AgentId {
 }
 
 impl AgentId {
+    /// The agent's place in [`Runtime::agents`](crate::Runtime::agents).
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
     /// The identifier as a number, for interfaces that have nothing else (C, traces).
     #[must_use]
     pub fn to_bits(self) -> u64 {

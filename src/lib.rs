@@ -68,3 +68,8 @@ pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
     HandleType, Mapping, Reservation, Vmm, VmmError,
 };
+
+/// The README's program is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

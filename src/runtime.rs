@@ -19,7 +19,7 @@ pub enum RuntimeError {
         "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME \
          (`sim` for the simulation)"
     )]
-    Load(#[from] LoadError),
+    Load(LoadError),
 
     /// The library is there but did not start.
     #[error("hsa_init answered {status} ({})\n{driver}", path.display())]
@@ -339,6 +339,13 @@ fn stop(native: &Native, generation: Generation) {
         && let Err(failure) = native.shut_down()
     {
         tracing::warn!(?failure, "the runtime did not stop");
+    }
+}
+
+// Not by `#[from]`: the text above already says all of it, and a source would say it again.
+impl From<LoadError> for RuntimeError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
     }
 }
 

@@ -46,6 +46,12 @@ impl Case {
         Self { name, source, about, body: Body::Runtime(run) }
     }
 
+    /// Whether a pattern chooses this case: a part of its name, or with `*` all of it.
+    #[must_use]
+    pub fn matches(&self, pattern: &str) -> bool {
+        crate::filter::matches(pattern, self.name)
+    }
+
     /// The first word of the name.
     #[must_use]
     pub fn area(&self) -> &'static str {

@@ -66,7 +66,7 @@ pub(crate) struct Native {
 
 #[derive(Debug)]
 enum Source {
-    Loaded(#[allow(dead_code, reason = "kept for what dropping it does")] Library),
+    Loaded(#[allow(dead_code, reason = "kept for what dropping it does")] Box<Library>),
     #[cfg(feature = "simulation")]
     Simulated(#[allow(dead_code, reason = "kept for what dropping it does")] SharedSimulation),
 }
@@ -82,7 +82,7 @@ impl Native {
         // the runtime's name; that they are HSA runtimes is what asking for them means.
         let library = unsafe { Library::load(search)? };
         let path = Path::to_path_buf(library.path());
-        Ok((Self { table: *library.table(), _source: Source::Loaded(library) }, path))
+        Ok((Self { table: *library.table(), _source: Source::Loaded(Box::new(library)) }, path))
     }
 
     /// Takes a simulation's functions.

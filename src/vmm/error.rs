@@ -257,6 +257,9 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("more than 128 agents")]
     ManyAgents,
+    /// Work of the owning GPU on memory whose owner the runtime does not tell (imports).
+    #[error("filling memory whose owner is not known")]
+    UnknownOwner,
     /// A function that this runtime does not export.
     #[error("the runtime's function for it")]
     Function,

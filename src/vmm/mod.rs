@@ -388,7 +388,13 @@ impl Drop for Shared {
         let mappings: Vec<_> =
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
         for (start, size) in mappings {
-            if let Err(error) = self.unmap(Operation::Unmap, Range { start, size }, None) {
+            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, None);
+            if let Err(VmmError::Quarantined { .. }) = unmapped {
+                // What its state is does not matter any more, as long as the runtime does not
+                // stop with it.
+                let answer = self.call(|native| native.unmap(start, size));
+                tracing::debug!(?answer, "a mapping in quarantine was unmapped");
+            } else if let Err(error) = unmapped {
                 tracing::warn!(%error, "a mapping was left behind");
             }
         }

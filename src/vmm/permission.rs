@@ -173,11 +173,23 @@ impl Shared {
         let (cpus, gpus): (Vec<Change>, Vec<Change>) =
             changes.iter().partition(|&&(index, _)| self.is_cpu(index));
         let mut record = MappingRecord { access: after, ..piece.record };
+        if self.quirks.peer_after_owner_fails && self.adds_peer_after_owner(piece, &gpus) {
+            record.granted = self.rebuild(operation, piece, &record)?;
+            return Ok(record);
+        }
         if !cpus.is_empty() && !self.change_cpu_view(operation, piece, &after)? {
             self.tell_news(operation, piece, &mut record, &cpus)?;
         }
         self.tell_news(operation, piece, &mut record, &gpus)?;
         Ok(record)
+    }
+
+    /// Whether the changes let a GPU in that comes after the memory's owner.
+    fn adds_peer_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
+        piece.owner.is_some_and(|owner| piece.record.granted.contains(owner))
+            && gpus.iter().any(|&(index, access)| {
+                access != Access::None && !piece.record.granted.contains(index)
+            })
     }
 
     /// Tells the runtime those of the changes that are any, and notes whom it was told of.

@@ -17,6 +17,10 @@ pub struct Quirks {
     /// After `unmap` the old memory stays behind the addresses, without access, and is given back
     /// only with them (since extension 1.12, ROCm 7.2; torch_memory_saver#84): it is covered.
     pub unmap_keeps_memory: bool,
+    /// A peer that is granted access after the memory's owner corrupts the mapping or is refused
+    /// (ROCm 7.14; rocm-systems#9908, openxla/xla#46576): the mapping is made anew with the owner
+    /// last.
+    pub peer_after_owner_fails: bool,
     /// An exported descriptor goes on belonging to the runtime, and a second export returns the
     /// same one (ROCm 7.14, rocm-systems#10604; fixed by #7786): a copy is handed out.
     pub export_keeps_descriptor: bool,
@@ -36,6 +40,7 @@ impl Quirks {
             set_access_drops_unnamed_agents: below(7),
             cpu_unmap_leaves_hole: below(12),
             unmap_keeps_memory: !below(12),
+            peer_after_owner_fails: rework,
             export_keeps_descriptor: rework,
             import_keeps_descriptor: rework,
         }
@@ -56,6 +61,7 @@ mod tests {
         assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..Quirks::default() });
         let rocm_7_14 = Quirks::of_extension((1, 20));
         assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_keeps_descriptor);
+        assert!(rocm_7_14.peer_after_owner_fails);
         assert_eq!(Quirks::of_extension((1, 21)), rocm_7_2);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_7_2);
     }

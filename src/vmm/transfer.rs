@@ -4,7 +4,9 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::Range;
-use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
+use super::{
+    Access, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm, VmmError,
+};
 use crate::agent::AgentId;
 use crate::native::{read_memory, write_memory};
 
@@ -86,20 +88,27 @@ impl Vmm {
             }
         }
         shared.at_gate(operation, range, || {
+            let mut parts = Vec::new();
             for piece in shared.covering(operation, range)? {
-                let Some(owner) = piece.owner else { continue };
-                let Some(agent) = shared.runtime.agents().get(owner) else { continue };
+                let agents = shared.runtime.agents();
+                let owner = piece.owner.and_then(|owner| Some((owner, agents.get(owner)?.id())));
+                // The runtime would choose an agent, and it might be one that may not.
+                let feature = Feature::UnknownOwner;
+                let owner = owner.ok_or(VmmError::NotSupported { operation, feature })?;
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
-                let agent = (owner, agent.id());
                 shared
-                    .check_granted(Argument::Address, part, agent, Access::ReadWrite)
+                    .check_granted(Argument::Address, part, owner, Access::ReadWrite)
                     .map_err(refused)?;
+                parts.push(part);
             }
-            shared
-                .call(|native| native.fill(range.start, value, size / 4))
-                .map_err(|failure| shared.failure(operation, failure, size))
+            for part in parts {
+                shared
+                    .call(|native| native.fill(part.start, value, part.size / 4))
+                    .map_err(|failure| shared.failure(operation, failure, size))?;
+            }
+            Ok(())
         })
     }
 }

@@ -42,6 +42,14 @@ pub struct Divergence {
     pub why: String,
 }
 
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { trace, seed, index, operation, expected, got, why } = self;
+        write!(f, "trace {trace} (seed {seed}), operation {index}: {operation:?}")?;
+        write!(f, "\n  recorded {expected}, here {got}: {why}")
+    }
+}
+
 /// Why traces could not be put to a runtime.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -257,7 +257,9 @@ impl Gpu {
     }
 
     fn sibling(&self, index: u32) -> Self {
+        // Sixteen buses apart, and in another domain when there are no more.
+        let bdf = (self.bdf + (index << 12)) & 0xffff;
         let uuid = self.uuid.wrapping_add(u64::from(index));
-        Self { bdf: self.bdf.wrapping_add(index << 12), uuid, ..self.clone() }
+        Self { bdf, domain: self.domain + index / 16, uuid, ..self.clone() }
     }
 }

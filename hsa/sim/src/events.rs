@@ -57,6 +57,10 @@ pub(crate) unsafe fn register(
 /// Reports a fault to all handlers. If none deals with it the process ends, as it does with AMD's
 /// runtime.
 pub(crate) fn report(instance: &Instance, fault: Fault) {
+    // A copy in the background that a shut-down took the page table from is nobody's fault.
+    if !instance.is_open() {
+        return;
+    }
     let agent = instance.agent_handle(Agent::Gpu(fault.gpu));
     let event = hsa_amd_event_t {
         event_type: HSA_AMD_GPU_MEMORY_FAULT_EVENT,

@@ -144,7 +144,7 @@ impl Library {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
         // SAFETY: the caller of `load` vouches for the file.
         let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
-            .map_err(|error| reason(&error))?;
+            .map_err(|error| reason(path, &error))?;
         let mut resolve = |name: &CStr| {
             // SAFETY: only the address is taken; `Table::load` gives it its type.
             let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
@@ -159,12 +159,14 @@ impl Library {
     }
 }
 
-/// The linker's own words where there are any.
-fn reason(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
+/// The linker's own words where there are any, without the path that stands before them anyway.
+fn reason(path: &Path, error: &libloading::Error) -> String {
+    let words = match std::error::Error::source(error) {
         Some(source) => source.to_string(),
         None => error.to_string(),
-    }
+    };
+    let prefix = format!("{}: ", path.display());
+    words.strip_prefix(&prefix).map(str::to_owned).unwrap_or(words)
 }
 
 /// The file that holds `address`.

@@ -1,0 +1,64 @@
+//! The command `hsa-vmm`.
+
+mod arguments;
+mod choice;
+mod progress;
+mod verbs;
+
+use anstyle::{AnsiColor, Style};
+use arguments::{Arguments, Verb};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// How a run of the command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All well.
+    Well,
+    /// Something that was tested failed.
+    Failed,
+}
+
+const FAILED: u8 = 1;
+// 2 is bad usage, which clap answers by itself.
+const NO_RUNTIME: u8 = 3;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    log(&arguments);
+    let ending = match &arguments.verb {
+        Verb::Info(verb) => verbs::info::run(&arguments.common, verb),
+        Verb::Conform(verb) => verbs::conform::run(&arguments.common, verb),
+        Verb::Replay(verb) => verbs::replay::run(&arguments.common, verb),
+    };
+    match ending {
+        Ok(Ending::Well) => ExitCode::SUCCESS,
+        Ok(Ending::Failed) => ExitCode::from(FAILED),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+            anstream::eprintln!("{red}error{red:#}: {error:#}");
+            let no_runtime = error.chain().any(|cause| cause.is::<hsa_vmm::RuntimeError>());
+            ExitCode::from(if no_runtime { NO_RUNTIME } else { FAILED })
+        }
+    }
+}
+
+/// Whoever read the output has read enough (`hsa-vmm info | head -1`).
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+fn log(arguments: &Arguments) {
+    if let Some(level) = arguments.common.log {
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init();
+    }
+}

@@ -1,0 +1,21 @@
+//! Progress of long work: a bar on a terminal, nothing in a pipe.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar over `total` steps (unknown if zero) on standard error; invisible unless that is a
+/// terminal.
+pub fn bar(total: u64, what: &'static str) -> ProgressBar {
+    let bar = if total > 0 { ProgressBar::new(total) } else { ProgressBar::new_spinner() };
+    bar.set_draw_target(ProgressDrawTarget::stderr());
+    let template = if total > 0 {
+        "{msg:10} {bar:40.cyan/blue} {pos}/{len}  {per_sec}"
+    } else {
+        "{msg:10} {spinner} {pos}  {per_sec}"
+    };
+    // A template that is wrong costs its looks, not the run.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}

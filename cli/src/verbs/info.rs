@@ -1,0 +1,145 @@
+//! `hsa-vmm info`: what there is.
+
+use super::{size, table};
+use crate::Ending;
+use crate::arguments::{Common, Format, Info};
+use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
+use hsa_vmm_conformance::describe::describe;
+use std::io::Write;
+
+pub fn run(common: &Common, verb: &Info) -> anyhow::Result<Ending> {
+    let runtime = common.open()?;
+    let mut out = anstream::stdout().lock();
+    match verb.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &describe(&runtime))?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            features(&mut out, &runtime)?;
+            agents(&mut out, &runtime)?;
+            pools(&mut out, &runtime)?;
+            links(&mut out, &runtime)?;
+        }
+    }
+    Ok(Ending::Well)
+}
+
+fn features(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+    let info = runtime.info();
+    let yes = |flag| if flag { "yes" } else { "no" };
+    let missing: Vec<_> = info
+        .optional_functions
+        .iter()
+        .filter_map(|&(name, there)| (!there).then_some(name))
+        .collect();
+    let (hsa, extension) = (info.version, info.extension);
+    let mut rows = vec![
+        (
+            "runtime",
+            info.path.as_ref().map_or(info.name.clone(), |path| path.display().to_string()),
+        ),
+        ("HSA", format!("{}.{}", hsa.0, hsa.1)),
+        ("AMD extension", format!("{}.{}", extension.0, extension.1)),
+        ("build", info.build.clone()),
+        (
+            "virtual memory",
+            match &info.without_virtual_memory {
+                None => "yes".to_owned(),
+                Some(why) => format!("no: {why}"),
+            },
+        ),
+        ("dma-buf export", yes(info.dmabuf).to_owned()),
+        ("fabric handles", yes(info.fabric).to_owned()),
+        ("XNACK", yes(info.xnack).to_owned()),
+    ];
+    if !missing.is_empty() {
+        rows.push(("not exported", missing.join(", ")));
+    }
+    for (name, value) in rows {
+        writeln!(out, "{name:15} {value}")?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn agents(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+    let mut agents =
+        table(&["agent", "kind", "name", "product", "NUMA", "PCI", "large BAR", "permissions"]);
+    for agent in runtime.agents() {
+        let pci = agent.pci().map(|pci| pci.to_string()).unwrap_or_default();
+        let numa = agent.numa_node().map(|node| node.to_string()).unwrap_or_default();
+        let large_bar = match (agent.kind(), agent.large_bar()) {
+            (AgentKind::Gpu, true) => "yes",
+            (AgentKind::Gpu, false) => "no",
+            _ => "",
+        };
+        agents.add_row(vec![
+            number(agent),
+            agent.kind().to_string(),
+            agent.name().to_owned(),
+            agent.product().to_owned(),
+            numa,
+            pci,
+            large_bar.to_owned(),
+            agent.enforcement().to_string(),
+        ]);
+    }
+    writeln!(out, "{agents}\n")?;
+    Ok(())
+}
+
+fn pools(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+    let mut pools = table(&[
+        "agent",
+        "pool",
+        "flags",
+        "size",
+        "allocatable",
+        "granule",
+        "recommended",
+        "handles",
+    ]);
+    for agent in runtime.agents() {
+        for pool in agent.pools() {
+            pools.add_row(row(agent, pool));
+        }
+    }
+    writeln!(out, "{pools}\n")?;
+    Ok(())
+}
+
+fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
+    let granule = |bytes: usize| if bytes == 0 { String::new() } else { size(bytes as u64) };
+    vec![
+        number(agent),
+        pool.segment().to_string(),
+        pool.flags().words().collect::<Vec<_>>().join(", "),
+        size(pool.size() as u64),
+        if pool.allocatable() { "yes" } else { "no" }.to_owned(),
+        granule(pool.granule()),
+        granule(pool.recommended_granule()),
+        if pool.holds_handles() { "yes" } else { "" }.to_owned(),
+    ]
+}
+
+fn links(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+    let mut links = table(&["agent", "reaches", "by"]);
+    for agent in runtime.agents() {
+        for peer in agent.peers() {
+            let by = if peer.reachable {
+                let hops: Vec<_> = peer.links.iter().map(|link| link.kind.to_string()).collect();
+                if hops.is_empty() { "(not told)".to_owned() } else { hops.join(" + ") }
+            } else {
+                "not at all".to_owned()
+            };
+            links.add_row(vec![number(agent), peer.agent.index().to_string(), by]);
+        }
+    }
+    writeln!(out, "{links}")?;
+    Ok(())
+}
+
+fn number(agent: &Agent) -> String {
+    agent.id().index().to_string()
+}

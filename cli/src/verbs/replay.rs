@@ -1,0 +1,40 @@
+//! `hsa-vmm replay`: recorded traces, verdict by verdict.
+
+use super::table;
+use crate::arguments::{Common, Format, Replay};
+use crate::{Ending, progress};
+use anyhow::Context;
+use hsa_vmm_conformance::{replay::replay, trace::Reader};
+use std::io::Write;
+
+pub fn run(common: &Common, verb: &Replay) -> anyhow::Result<Ending> {
+    // A file that cannot be read is told before a runtime is started.
+    let traces =
+        Reader::open(&verb.file).with_context(|| format!("cannot read {}", verb.file.display()))?;
+    let runtime = common.open()?;
+    let bar = progress::bar(0, "traces");
+    let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let report = report.with_context(|| format!("in {}", verb.file.display()))?;
+    let mut out = anstream::stdout().lock();
+    match verb.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            let mut counts = table(&["verdicts", "operations"]);
+            counts.add_row(vec!["agreed".to_owned(), report.agreed.to_string()]);
+            for (rule, count) in &report.excused {
+                counts.add_row(vec![format!("excused: {rule}"), count.to_string()]);
+            }
+            counts.add_row(vec!["divergent".to_owned(), report.divergent.to_string()]);
+            counts.add_row(vec!["all".to_owned(), report.operations.to_string()]);
+            writeln!(out, "{counts}")?;
+            if let Some(first) = &report.first {
+                writeln!(out, "\nfirst divergence: {first}")?;
+            }
+        }
+    }
+    Ok(if report.divergent <= verb.tolerate { Ending::Well } else { Ending::Failed })
+}

@@ -1,0 +1,242 @@
+//! The command as a user meets it: what it prints where, and how it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The command, with nothing of this machine's environment that could change what it does.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hsa-vmm"));
+    for variable in ["HSA_VMM_RUNTIME", "HSA_SIM", "HSA_VMM_PROFILE", "HSA_VMM_LOG", "ROCM_PATH"] {
+        command.env_remove(variable);
+    }
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn info_shows_agents_and_pools_and_says_which_runtime_it_is() {
+    let output = run(&["info", "--runtime", "sim", "--gpus", "3"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(err(&output).starts_with("runtime: simulation"), "{}", err(&output));
+    let text = out(&output);
+    assert_eq!(text.matches("MI300X").count(), 3, "{text}");
+    for word in ["192 GiB", "coarse", "2 MiB", "4 KiB", "remembered", "enforced", "XGMI"] {
+        assert!(text.contains(word), "{word} is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "no colours in a pipe");
+}
+
+#[test]
+fn info_is_json_for_programs() {
+    let value = json(&run(&["info", "--runtime", "sim", "--gpus", "2", "--format", "json"]));
+    assert_eq!(value["runtime"]["name"], "simulation");
+    let agents = value["agents"].as_array().unwrap();
+    let gpus: Vec<_> = agents
+        .iter()
+        .filter(|agent| agent["kind"].as_str().unwrap().eq_ignore_ascii_case("gpu"))
+        .collect();
+    assert_eq!(gpus.len(), 2);
+    let pool = &gpus[0]["pools"][0];
+    assert_eq!(pool["size"], 192u64 << 30);
+    assert_eq!(pool["granule"], 4096);
+    assert_eq!(pool["recommended_granule"], 2 << 20);
+}
+
+#[test]
+fn conform_passes_on_the_simulation_and_ends_with_the_count() {
+    let output = run(&["conform", "--runtime", "sim"]);
+    let text = err(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", out(&output));
+    let last = text.lines().last().unwrap();
+    let counts: Vec<usize> = last
+        .split(", ")
+        .zip([" passed", " failed", " skipped"])
+        .map(|(part, word)| part.strip_suffix(word).unwrap().parse().unwrap())
+        .collect();
+    assert!(counts[0] >= 60, "{last}");
+    assert_eq!(counts[1], 0, "{last}");
+}
+
+#[test]
+fn conform_fails_on_a_broken_runtime_and_names_the_cases() {
+    let broken = "faults=hsa_amd_vmem_set_access:*:0x1000";
+    let output = run(&["conform", "--runtime", "sim", "--sim", broken, "--format", "json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let value = json(&output);
+    assert!(value["summary"]["failed"].as_u64().unwrap() > 0);
+    let failed = |case: &&serde_json::Value| case["status"] == "fail";
+    let cases = value["cases"].as_array().unwrap();
+    let failed: Vec<_> = cases.iter().filter(failed).collect();
+    assert!(failed.iter().any(|case| case["name"].as_str().unwrap().starts_with("access.")));
+    assert!(failed.iter().all(|case| !case["detail"].as_str().unwrap().is_empty()));
+}
+
+#[test]
+fn conform_writes_junit() {
+    let output = run(&["conform", "--runtime", "sim", "--filter", "reserve.", "--format", "junit"]);
+    let text = out(&output);
+    assert!(text.starts_with("<?xml"), "{text}");
+    assert!(text.contains("<testcase"), "{text}");
+}
+
+#[test]
+fn conform_lists_its_cases_without_a_runtime() {
+    let output = command(&["conform", "--list"])
+        .env("HSA_VMM_RUNTIME", "/nowhere/libhsa-runtime64.so.1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).lines().count() > 60);
+}
+
+#[test]
+fn a_filter_that_matches_nothing_is_an_error_that_says_what_to_do() {
+    let output = run(&["conform", "--runtime", "sim", "--filter", "nonsense"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("--list"), "{}", err(&output));
+}
+
+/// A trace of three operations with this result for the last.
+fn trace(folder: &Path, last: &str) -> PathBuf {
+    let path = folder.join("trace.jsonl");
+    let line = format!(
+        r#"{{"seed":1,"trace":0,"granule":2097152,"devices":1,"ops":[{},{},{}]}}"#,
+        r#"{"op":"reserve","r":0,"size":4194304,"result":"SUCCESS"}"#,
+        r#"{"op":"create","h":0,"size":2097152,"device":0,"result":"SUCCESS"}"#,
+        format_args!(
+            r#"{{"op":"map","r":0,"offset":0,"size":2097152,"h":0,"handle_offset":0,"result":"{last}"}}"#
+        ),
+    );
+    std::fs::write(&path, line + "\n").unwrap();
+    path
+}
+
+#[test]
+fn replay_agrees_with_a_true_record_and_finds_a_false_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = trace(folder.path(), "SUCCESS");
+    let file = path.to_str().unwrap();
+    let output = run(&["replay", "--runtime", "sim", "--format", "json", file]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let value = json(&output);
+    assert_eq!((&value["operations"], &value["divergent"]), (&3.into(), &0.into()));
+    assert!(value["first"].is_null());
+
+    trace(folder.path(), "INVALID_VALUE");
+    let output = run(&["replay", "--runtime", "sim", "--format", "json", file]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let value = json(&output);
+    assert_eq!(value["divergent"], 1);
+    assert!(!value["first"].is_null());
+    let output = run(&["replay", "--runtime", "sim", "--tolerate", "1", file]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+}
+
+#[test]
+fn replay_names_a_file_that_is_not_there_and_a_line_that_is_no_trace() {
+    let output = run(&["replay", "--runtime", "sim", "/nowhere/trace.jsonl"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("/nowhere/trace.jsonl"), "{}", err(&output));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("garbage.jsonl");
+    std::fs::write(&path, "{}\nnonsense\n").unwrap();
+    let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("line 1"), "{}", err(&output));
+}
+
+#[test]
+fn bad_usage_ends_with_2() {
+    for arguments in [&["nonsense"][..], &[], &["info", "--gpus", "9"], &["info", "--format", "x"]]
+    {
+        assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let output = run(&["info", "--runtime", "sim", "--sim", "nonsense=1"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("nonsense"), "{}", err(&output));
+}
+
+#[test]
+fn a_runtime_that_is_not_there_ends_with_3_and_says_what_was_tried() {
+    for verb in [&["info"][..], &["conform"]] {
+        let mut arguments = verb.to_vec();
+        arguments.extend(["--runtime", "/nowhere/libhsa-runtime64.so.1"]);
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        assert!(err(&output).contains("/nowhere/libhsa-runtime64.so.1"), "{}", err(&output));
+        assert!(err(&output).contains("HSA_VMM_RUNTIME"), "{}", err(&output));
+    }
+}
+
+/// AMD's own runtime where the distribution put it.
+fn amd_runtime() -> Option<PathBuf> {
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/opt/rocm/lib"]
+        .map(|folder| Path::new(folder).join("libhsa-runtime64.so.1"))
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+#[test]
+fn amds_runtime_without_a_gpu_ends_with_3_and_says_what_failed() {
+    let required = std::env::var("HSA_VMM_REQUIRE")
+        .is_ok_and(|what| what == "1" || what.split_whitespace().any(|word| word == "runtime"));
+    let Some(path) = amd_runtime() else {
+        assert!(!required, "HSA_VMM_REQUIRE asks for AMD's runtime, and there is none");
+        eprintln!("not tested: no libhsa-runtime64.so.1 is installed (libhsa-runtime64-1)");
+        return;
+    };
+    if Path::new("/dev/kfd").exists() {
+        eprintln!("not tested: this machine has a /dev/kfd");
+        return;
+    }
+    for verb in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
+        let mut arguments = verb.to_vec();
+        arguments.extend(["--runtime", path.to_str().unwrap()]);
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd is missing"] {
+            assert!(err(&output).contains(word), "{word} is not in: {}", err(&output));
+        }
+        assert!(out(&output).is_empty(), "{}", out(&output));
+    }
+}
+
+#[test]
+fn variables_do_what_options_do() {
+    let output = command(&["info", "--format", "json"])
+        .env("HSA_VMM_RUNTIME", "sim")
+        .env("HSA_SIM", "gpus=5,era=a")
+        .output()
+        .unwrap();
+    let value = json(&output);
+    assert_eq!(value["agents"].as_array().unwrap().len(), 6);
+    assert_eq!(value["runtime"]["extension"], "1.7");
+}
+
+#[test]
+fn an_output_that_nobody_reads_to_its_end_is_no_failure() {
+    let mut child = command(&["conform", "--list"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+}

@@ -1,0 +1,214 @@
+//! Copies and fills see what their agent's page table shows, and nothing else.
+#![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
+
+mod rig;
+use core::ffi::c_void;
+use core::ptr::{null, without_provenance, without_provenance_mut};
+use rig::*;
+use std::sync::Mutex;
+
+const N: usize = 4 * MIB;
+
+/// Faults that a handler was told of: which agent, which address, why.
+type Faults = Mutex<Vec<(hsa_agent_t, u64, u32)>>;
+
+unsafe extern "C" fn note(event: *const hsa_amd_event_t, data: *mut c_void) -> hsa_status_t {
+    let (event, noted) = unsafe { (&*event, &*data.cast::<Faults>()) };
+    assert_eq!(event.event_type, HSA_AMD_GPU_MEMORY_FAULT_EVENT);
+    let fault = unsafe { event.__bindgen_anon_1.memory_fault };
+    let fault = (fault.agent, fault.virtual_address, fault.fault_reason_mask);
+    noted.lock().expect("no panic").push(fault);
+    OK
+}
+
+/// Registers a handler; the list lives as long as the process, since the simulation keeps it.
+fn noted(rig: &Rig) -> &'static Faults {
+    let faults: &'static Faults = Box::leak(Box::default());
+    let register = rig.hsa.hsa_amd_register_system_event_handler.expect("there");
+    let data = core::ptr::from_ref(faults).cast_mut().cast();
+    assert_eq!(unsafe { register(Some(note), data) }, OK);
+    faults
+}
+
+fn take(faults: &Faults) -> Vec<(hsa_agent_t, u64, u32)> {
+    core::mem::take(&mut faults.lock().expect("no panic"))
+}
+
+const ABSENT: u32 = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
+const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
+
+#[test]
+fn between_gpus_and_the_host() {
+    let r = start("gpus=2");
+    let (one, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let two = r.reserve(N);
+    let handle = r.try_create(r.vram[1], N, MEMORY_TYPE_PINNED, 0).expect("memory");
+    assert_eq!(r.map(two, N, handle), OK);
+    assert_eq!(r.set(two, N, &[(r.gpus[1], RW), (r.gpus[0], RW)]), OK);
+    let text: Vec<u8> = (0..N).map(|index| (index * 7 / 5) as u8).collect();
+    let mut back = vec![1u8; N];
+    // The untouched handle reads as zeros, without becoming a file.
+    assert_eq!(r.copy(back.as_mut_ptr().addr(), one, N), OK);
+    assert!(back.iter().all(|byte| *byte == 0));
+    assert_eq!(r.simulation.usage().descriptors, 0);
+    // Across chunks and at odd addresses.
+    assert_eq!(r.copy(one + 3, text.as_ptr().addr(), N - 3), OK);
+    assert_eq!(r.copy(back.as_mut_ptr().addr(), one + 3, N - 3), OK);
+    assert_eq!(back[..N - 3], text[..N - 3]);
+    // GPU 1 owns the destination and has no access to the source.
+    let faults = noted(&r);
+    assert_eq!(r.copy(two, one, N), ERROR);
+    assert_eq!(take(faults), [(r.gpus[1], one as u64, ABSENT)]);
+    assert_eq!(r.set(one, N, &[(r.gpus[1], RW)]), OK);
+    assert_eq!(r.copy(two, one, N), OK);
+    assert_eq!(r.fill(two + 4, 0x0102_0304, 2), OK);
+    assert_eq!(r.peek(two + 4), 0x0102_0304_0102_0304);
+    assert_eq!(r.fill(two + 1, 0, 1), INVALID_ARGUMENT);
+    assert_eq!(r.copy(two, one, 0), OK);
+}
+
+#[test]
+fn across_mappings_and_into_the_unmapped() {
+    let r = start("gpus=1,era=d");
+    let base = r.reserve(4 * N);
+    for (at, handle) in [(base, r.create(N)), (base + N, r.create(N))] {
+        assert_eq!(r.map(at, N, handle), OK);
+        assert_eq!(r.set(at, N, &[(r.gpus[0], RW)]), OK);
+    }
+    let faults = noted(&r);
+    assert_eq!(r.fill(base, 7, 2 * N / 4), OK, "two mappings are one range");
+    assert_eq!(r.fill(base + N, 8, N / 4 + 1), ERROR);
+    assert_eq!(take(faults), [(r.gpus[0], (base + 2 * N) as u64, ABSENT)]);
+    assert_eq!(r.peek(base + 2 * N - 8), 8 << 32 | 8, "up to the fault it was done");
+    assert_eq!(r.unmap(base, N), OK);
+    assert_eq!(r.fill(base + 100, 7, 1), ERROR);
+    assert_eq!(take(faults), [(r.gpus[0], base as u64, ABSENT)]);
+    // Mapped, but nobody was given access.
+    assert_eq!(r.map(base, N, r.create(N)), OK);
+    assert_eq!(r.fill(base + 5000, 7, 1), ERROR);
+    assert_eq!(take(faults), [(r.gpus[0], (base + 4096) as u64, ABSENT)]);
+    // Host memory that is not there.
+    assert_eq!(r.copy(base + N, 4096, 8), ERROR);
+    assert_eq!(take(faults), [(r.gpus[0], 4096, ABSENT)]);
+}
+
+#[test]
+fn permissions_recorded_and_enforced() {
+    for enforced in [false, true] {
+        let permissions = if enforced { "permissions=enforced" } else { "permissions=recorded" };
+        let r = start(&format!("gpus=1,{permissions}"));
+        let faults = noted(&r);
+        let (base, _) = r.mapped(N, &[(r.gpus[0], RO)]);
+        let answer = |refused| if enforced && refused { ERROR } else { OK };
+        assert_eq!(r.fill(base, 1, 1), answer(true));
+        assert_eq!(take(faults).pop(), enforced.then_some((r.gpus[0], base as u64, READ_ONLY)));
+        let mut word = 0u64;
+        let host = (&raw mut word).addr();
+        assert_eq!(r.copy(host, base, 8), answer(false));
+        assert_eq!(r.set(base, N, &[(r.gpus[0], WO)]), OK);
+        assert_eq!(r.fill(base, 1, 1), answer(false));
+        assert_eq!(r.copy(host, base, 8), answer(true));
+        assert_eq!(r.set(base, N, &[(r.gpus[0], NONE)]), OK);
+        assert_eq!(r.fill(base, 1, 1), answer(true));
+        take(faults);
+    }
+}
+
+#[test]
+fn pool_memory_obeys_allow_access() {
+    let r = start("gpus=2");
+    let faults = noted(&r);
+    let host = r.allocate(r.system, N).expect("memory");
+    let own = r.allocate(r.vram[0], N).expect("memory");
+    write(host, 3);
+    assert_eq!(r.copy(own, host, 8), ERROR, "GPU 0 was not let in");
+    assert_eq!(take(faults), [(r.gpus[0], host as u64, ABSENT)]);
+    assert_eq!(r.allow(&[r.gpus[0]], host), OK);
+    assert_eq!(r.copy(own, host, 8), OK);
+    assert_eq!(read(own), 3);
+    assert_eq!(r.copy(host + 8, own, 8), OK);
+    assert_eq!(read(host + 8), 3);
+}
+
+#[test]
+fn without_a_handler_a_fault_ends_the_process() {
+    let ended = in_child(|| {
+        let r = start("gpus=1");
+        let (base, _) = r.mapped(N, &[]);
+        r.fill(base, 1, 1);
+    });
+    assert_eq!(ended, Ended::Signal(libc::SIGABRT));
+}
+
+#[test]
+fn in_the_background() {
+    let r = start("gpus=2");
+    let faults = noted(&r);
+    let (one, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
+    let (two, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+    let copy = |to: usize, of, from: usize, at, dependencies: &[hsa_signal_t], done| unsafe {
+        let (to, from) = (without_provenance_mut(to), without_provenance(from));
+        let list = if dependencies.is_empty() { null() } else { dependencies.as_ptr() };
+        copy(to, of, from, at, N, dependencies.len() as u32, list, done)
+    };
+    let (first, second) = (r.signal(1), r.signal(1));
+    r.poke(one, 6);
+    // The second copy waits for the first, which is asked for later and for another signal.
+    let go = r.signal(1);
+    let host = vec![0u8; N];
+    let back = host.as_ptr().addr();
+    assert_eq!(copy(back, r.cpus[0], two, r.gpus[0], &[first], second), OK);
+    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[go], first), OK);
+    let load = r.hsa.hsa_signal_load_scacquire.expect("there");
+    assert_eq!(unsafe { (load(first), load(second)) }, (1, 1));
+    let store = r.hsa.hsa_signal_store_screlease.expect("there");
+    unsafe { store(go, 0) };
+    assert_eq!(r.wait_below(second, 1), 0);
+    assert_eq!(read(back), 6);
+    // GPU 1 has no access to the second.
+    let third = r.signal(5);
+    assert_eq!(copy(two, r.gpus[1], one, r.gpus[1], &[], third), OK);
+    assert!(r.wait_below(third, 0) < 0);
+    assert_eq!(take(faults), [(r.gpus[1], two as u64, ABSENT)]);
+    let none = hsa_signal_t { handle: 0 };
+    let invalid = HSA_STATUS_ERROR_INVALID_SIGNAL;
+    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[], none), invalid);
+    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[none], first), invalid);
+    let nobody = hsa_agent_t { handle: 3 };
+    assert_eq!(copy(two, nobody, one, r.gpus[0], &[], first), INVALID_AGENT);
+    let destroy = r.hsa.hsa_signal_destroy.expect("there");
+    assert_eq!(unsafe { (destroy(third), destroy(third)) }, (OK, invalid));
+}
+
+#[test]
+fn waiting_ends_in_time() {
+    let r = start("gpus=1");
+    let signal = r.signal(1);
+    let wait = r.hsa.hsa_signal_wait_scacquire.expect("there");
+    let start = std::time::Instant::now();
+    let state = HSA_WAIT_STATE_BLOCKED;
+    let value = unsafe { wait(signal, HSA_SIGNAL_CONDITION_EQ, 0, 20_000_000, state) };
+    assert_eq!(value, 1);
+    assert!(start.elapsed().as_millis() >= 20);
+    let now = unsafe { wait(signal, HSA_SIGNAL_CONDITION_GTE, 1, u64::MAX, state) };
+    assert_eq!(now, 1);
+}
+
+#[test]
+fn a_copy_in_the_background_does_not_outlive_its_simulation() {
+    let r = start("gpus=1");
+    let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+    let (never, done) = (r.signal(1), r.signal(1));
+    let (to, from) = (without_provenance_mut(base), without_provenance(base + N / 2));
+    let status = unsafe { copy(to, r.gpus[0], from, r.gpus[0], 8, 1, &never, done) };
+    assert_eq!(status, OK);
+    let threads = || std::fs::read_dir("/proc/self/task").expect("/proc").count();
+    let before = threads();
+    drop(r);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while threads() >= before && std::time::Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,411 @@
+//! The memory is real: mappings alias, protection is the kernel's, contents last, descriptors
+//! work in other processes, and video memory is finite.
+#![allow(clippy::undocumented_unsafe_blocks)] // system calls on locals and on mapped memory
+
+mod rig;
+use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
+use rig::*;
+
+const N: usize = 4 * MIB;
+
+fn cpu(rig: &Rig, permission: u32) -> [(hsa_agent_t, u32); 1] {
+    [(rig.cpus[0], permission)]
+}
+
+fn gpu(rig: &Rig, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
+    [(rig.gpus[number], permission)]
+}
+
+/// Dies of a bad access: by SIGSEGV, or SIGBUS where the kernel prefers it.
+#[track_caller]
+fn faults(access: impl FnOnce()) {
+    match in_child(access) {
+        Ended::Signal(libc::SIGSEGV | libc::SIGBUS) => {}
+        other => panic!("it did not fault: {other:?}"),
+    }
+}
+
+#[test]
+fn two_mappings_of_a_handle_alias_and_contents_survive() {
+    let r = start("era=b");
+    let (base, handle) = (r.reserve(2 * N), r.create(N));
+    for half in [base, base + N] {
+        assert_eq!(r.map(half, N, handle), OK);
+        assert_eq!(r.set(half, N, &cpu(&r, RW)), OK);
+    }
+    write(base + 4096, 7);
+    assert_eq!(read(base + N + 4096), 7);
+    assert_eq!(r.unmap(base, 2 * N), OK);
+    faults(|| write(base, 1));
+    assert_eq!(r.map(base + N, N, handle), OK);
+    assert_eq!(r.set(base + N, N, &cpu(&r, RO)), OK);
+    assert_eq!(read(base + N + 4096), 7);
+}
+
+#[test]
+fn the_cpu_may_do_what_it_was_permitted() {
+    let r = start("era=d");
+    let (base, _) = r.mapped(N, &[]);
+    faults(|| drop(core::hint::black_box(vec![read(base)])));
+    assert_eq!(r.set(base, N, &cpu(&r, RO)), OK);
+    assert_eq!(read(base), 0);
+    faults(|| write(base, 1));
+    assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
+    write(base, 1);
+    assert_eq!(r.set(base, N, &cpu(&r, NONE)), OK);
+    assert!(!readable(base));
+    assert_eq!(r.get(base, r.cpus[0]), Ok(NONE), "era D knows of CPUs");
+}
+
+#[test]
+fn a_descriptor_works_in_another_process() {
+    let r = start("era=b,gpus=2");
+    let handle = r.try_create(r.vram[1], N, MEMORY_TYPE_PINNED, 0).expect("memory");
+    let (base, descriptor) = (r.reserve(N), r.export(handle).expect("a descriptor"));
+    assert_eq!(r.map(base, N, handle), OK);
+    assert_eq!(r.set(base, N, &[(r.cpus[0], RW), (r.gpus[1], RW)]), OK);
+    write(base, 1234);
+    let child = || {
+        // A runtime of its own, in which the parent's handles mean nothing.
+        let other = start("era=b,gpus=2");
+        assert_ne!(other.gpus[1], r.gpus[1]);
+        let imported = other.import(descriptor).expect("an import");
+        let (pool, _) = other.properties(imported).expect("properties");
+        assert!(pools(other.hsa, other.gpus[1]).iter().any(|p| p.handle == pool), "owner kept");
+        let here = other.reserve(N);
+        assert_eq!(other.map(here, N, imported), OK);
+        assert_eq!(other.set(here, N, &[(other.cpus[0], RW), (other.gpus[1], RW)]), OK);
+        assert_eq!((read(here), other.peek(here)), (1234, 1234));
+        write(here, 4321);
+        let few = start("era=b,gpus=1");
+        assert_eq!(few.import(descriptor), Err(INVALID_ALLOCATION), "no such GPU");
+    };
+    assert_eq!(in_child(child), Ended::Exit(0));
+    assert_eq!(r.peek(base), 4321, "and the GPU sees it, too");
+}
+
+#[test]
+fn a_descriptor_outlives_the_handle_and_can_be_kept_from_the_cpu() {
+    let r = start("era=b,dmabuf-cpu-mapping=off");
+    let (base, handle) = r.mapped(N, &gpu(&r, 0, RW));
+    r.poke(base, 5);
+    let descriptor = r.export(handle).expect("a descriptor");
+    let mmap = |protection| unsafe {
+        libc::mmap(null_mut(), N, protection, libc::MAP_SHARED, descriptor, 0)
+    };
+    assert_eq!(mmap(libc::PROT_READ | libc::PROT_WRITE), libc::MAP_FAILED);
+    assert_eq!(read(mmap(libc::PROT_READ).addr()), 5);
+    assert_eq!(unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) }, N as i64, "its size");
+    assert_eq!(unsafe { libc::ftruncate(descriptor, 0) }, -1, "sealed");
+    assert_eq!((r.unmap(base, N), r.release(handle)), (OK, OK));
+    let imported = r.import(descriptor).expect("an import");
+    assert_eq!(r.map(base, N, imported), OK);
+    assert_eq!(r.set(base, N, &[(r.gpus[0], RW), (r.cpus[0], RW)]), OK);
+    assert_eq!(read(base), 5);
+    write(base, 6);
+}
+
+#[test]
+fn eras_c_and_d_look_at_imports_when_access_is_set() {
+    for (era, survives_close) in [("era=c", false), ("era=d", true)] {
+        let r = start(era);
+        let (base, handle) = (r.reserve(2 * N), r.create(N));
+        let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
+        let wrong = r.import(plain).expect("not looked at");
+        assert_eq!(r.map(base, N, wrong), OK);
+        assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), ERROR, "{era}");
+        let own = r.export(handle).expect("a descriptor");
+        let descriptor = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 900) };
+        let imported = r.import(descriptor).expect("an import");
+        assert_eq!(r.properties(imported), Ok((0, MEMORY_TYPE_NONE)));
+        unsafe { libc::close(descriptor) };
+        assert_eq!(r.map(base + N, N, imported), OK);
+        let set = r.set(base + N, N, &gpu(&r, 0, RW));
+        assert_eq!(set, if survives_close { OK } else { ERROR }, "{era}");
+        // A size larger than the handle's shows there, too.
+        assert_eq!(r.unmap(base, N), OK);
+        assert_eq!(r.unmap(base + N, N), OK);
+        assert_eq!(r.map(base, 2 * N, handle), OK);
+        assert_eq!(r.set(base, 2 * N, &gpu(&r, 0, RW)), ERROR, "{era}");
+    }
+}
+
+#[test]
+fn era_c_repeats_its_descriptor_and_wants_the_owner_last() {
+    let r = start("era=c");
+    let (base, handle) = r.mapped(N, &[]);
+    let (one, two) = (r.export(handle), r.export(handle));
+    assert_eq!(one, two);
+    assert_eq!(r.simulation.usage().descriptors, 2);
+    assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), OK);
+    assert_eq!(r.set(base, N, &gpu(&r, 1, RW)), ERROR);
+    assert_eq!((r.unmap(base, N), r.map(base, N, handle)), (OK, OK));
+    assert_eq!(r.set(base, N, &[(r.gpus[1], RW), (r.gpus[0], RW)]), OK);
+    let d = start("era=d");
+    let (base, handle) = d.mapped(N, &gpu(&d, 0, RW));
+    assert_eq!(d.set(base, N, &gpu(&d, 1, RW)), OK);
+    assert_ne!(d.export(handle), d.export(handle));
+    let imported = d.import(d.export(handle).expect("a descriptor")).expect("an import");
+    assert_eq!(d.export(imported), Err(INCOMPATIBLE));
+}
+
+#[test]
+fn era_d_has_memory_of_the_cpu() {
+    let r = start("era=d");
+    let handle = r.try_create(r.system, N, MEMORY_TYPE_PINNED, 0).expect("memory");
+    let base = r.reserve(N);
+    assert_eq!(r.map(base, N, handle), OK);
+    assert_eq!(r.set(base, N, &[(r.gpus[0], RW), (r.cpus[0], RW)]), OK);
+    write(base, 11);
+    assert!(r.simulation.page(0, base).is_some());
+    assert_eq!(r.simulation.usage().vram_used, [0, 0]);
+    let none = start("era=d,gpus=0");
+    let create = none.try_create(none.system, N, MEMORY_TYPE_PINNED, 0);
+    assert_eq!(create, Err(OUT_OF_RESOURCES), "it hangs on a GPU");
+    assert_eq!(none.try_reserve(N, 0, 0, 0), Err(OUT_OF_RESOURCES), "so do addresses");
+}
+
+#[test]
+fn video_memory_is_finite_and_given_back() {
+    let r = start("era=a,gpus=2,vram=1g");
+    let used = || r.simulation.usage().vram_used;
+    let create = |size| r.try_create(r.vram[0], size, MEMORY_TYPE_NONE, 0);
+    let half = create(512 * MIB).expect("half");
+    let rest = r.allocate(r.vram[0], 512 * MIB).expect("the other half");
+    assert_eq!(used(), [GIB as u64, 0]);
+    assert_eq!(create(4096), Err(OUT_OF_RESOURCES));
+    assert_eq!(r.allocate(r.vram[0], 1), Err(OUT_OF_RESOURCES));
+    assert!(r.try_create(r.vram[1], GIB, MEMORY_TYPE_NONE, 0).is_ok(), "every GPU has its own");
+    assert_eq!(r.pool_free(rest), OK);
+    assert_eq!(agent_info::<u64>(r.hsa, r.gpus[0], 0xA015), Ok(512 << 20), "MEMORY_AVAIL");
+    // An import of it keeps the memory, and claims it only once.
+    let imported = r.import(r.export(half).expect("a descriptor")).expect("an import");
+    assert_eq!(r.release(half), OK);
+    assert_eq!(used()[0], 512 << 20);
+    assert_eq!(r.release(imported), OK);
+    assert_eq!(used()[0], 0);
+    assert_eq!(r.simulation.usage().descriptors, 0);
+}
+
+#[test]
+fn era_b_keeps_what_was_mapped_until_the_addresses_are_freed() {
+    for (era, kept) in [("era=a", 0), ("era=b", N as u64), ("era=d", 0)] {
+        let r = start(era);
+        let (base, handle) = r.mapped(N, &gpu(&r, 0, RW));
+        assert_eq!((r.unmap(base, N), r.release(handle)), (OK, OK));
+        assert_eq!(r.simulation.usage().vram_used[0], kept, "{era}");
+        assert_eq!(r.free(base, N), OK);
+        assert_eq!(r.simulation.usage().vram_used[0], 0, "{era}");
+    }
+}
+
+#[test]
+fn no_register_is_plain_memory() {
+    let flags = HSA_AMD_VMEM_ADDRESS_NO_REGISTER.into();
+    let r = start("era=b,vmem=off");
+    assert_eq!(r.try_reserve(N, 0, 0, 0), Err(INVALID_ARGUMENT), "not supported");
+    let base = r.try_reserve(N, 0, 0, flags).expect("needs no support");
+    write(base, 1);
+    assert_eq!(r.free(base, N), OK);
+    let r = start("era=b");
+    let base = r.try_reserve(N, 0, 64 * MIB, flags).expect("a reservation");
+    assert!(base.is_multiple_of(64 * MIB));
+    write(base + N - 8, 1);
+    let handle = r.create(N);
+    assert_eq!(r.map(base, N, handle), OK);
+    assert!(!readable(base), "era B maps it without access");
+    assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
+    assert_eq!(read(base + N - 8), 0);
+}
+
+#[test]
+fn without_a_large_bar_the_cpu_faults() {
+    let r = start("consumer,era=d");
+    let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
+    assert!(!readable(base));
+    r.poke(base, 3);
+    assert_eq!(r.peek(base), 3, "the GPU has it");
+    let pool = r.allocate(r.vram[0], N).expect("memory");
+    assert!(!readable(pool));
+    assert_eq!(r.pointer_info(pool).hostBaseAddress, null_mut());
+}
+
+#[test]
+fn agents_that_are_not_named() {
+    // Extension 1.4 drops them, 1.6 when something changes, 1.7 keeps them.
+    for (version, alone, changed) in [(4, NONE, NONE), (6, RW, NONE), (7, RW, RW)] {
+        let r = start(&format!("era=a,extension={version}"));
+        let (base, _) = r.mapped(N, &gpu(&r, 0, RW));
+        assert_eq!(r.set(base, N, &gpu(&r, 1, RW)), OK);
+        assert_eq!(r.get(base, r.gpus[0]), Ok(alone), "extension 1.{version}");
+        assert_eq!(r.set(base, N, &[(r.gpus[0], RW), (r.gpus[1], RW)]), OK);
+        assert_eq!(r.set(base, N, &gpu(&r, 1, RO)), OK);
+        assert_eq!(r.get(base, r.gpus[0]), Ok(changed), "extension 1.{version}");
+        assert_eq!(r.simulation.page(0, base).is_some(), changed == RW);
+    }
+    let oldest = start("era=a,extension=none");
+    let (base, _) = oldest.mapped(N, &[]);
+    assert_eq!(oldest.get(base, oldest.gpus[0]), Err(INVALID_ALLOCATION), "6.0 said so");
+}
+
+#[test]
+fn a_granule_of_2_mib() {
+    let r = start("granule=2m");
+    let create = |size| r.try_create(r.vram[0], size, MEMORY_TYPE_NONE, 0);
+    assert_eq!(create(4096), Err(INVALID_ARGUMENT));
+    assert_eq!(create(3 * MIB), Err(INVALID_ARGUMENT));
+    assert!(create(2 * MIB).is_ok());
+    let info = |what| pool_info::<usize>(r.hsa, r.vram[0], what);
+    assert_eq!(info(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), Ok(2 * MIB));
+}
+
+#[test]
+fn pool_memory_and_who_may_reach_it() {
+    // Freed addresses and closed descriptors must not be taken by the other tests' threads.
+    apart(pool_memory_and_who_may_reach_it_apart);
+}
+
+fn pool_memory_and_who_may_reach_it_apart() {
+    let r = start("era=b,gpus=2");
+    let address = r.allocate(r.vram[0], N + 5).expect("memory");
+    write(address, 1);
+    let info = r.pointer_info(address + N);
+    assert_eq!(info.type_, HSA_EXT_POINTER_TYPE_HSA);
+    assert_eq!(info.agentBaseAddress.addr(), address);
+    assert_eq!(info.hostBaseAddress.addr(), address);
+    assert_eq!(info.sizeInBytes, N + 5);
+    assert_eq!(info.agentOwner, r.gpus[0]);
+    assert_eq!(info.global_flags, HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED);
+    let reaching = || {
+        static ROOM: std::sync::Mutex<[u64; 64]> = std::sync::Mutex::new([0; 64]);
+        unsafe extern "C" fn allocate(_: usize) -> *mut core::ffi::c_void {
+            ROOM.lock().expect("alone").as_mut_ptr().cast()
+        }
+        let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
+        info.size = 16; // an old caller's
+        let (mut count, mut list) = (0, null_mut());
+        let ask = r.hsa.hsa_amd_pointer_info.expect("there");
+        let address = without_provenance(address);
+        let status = unsafe { ask(address, &mut info, Some(allocate), &mut count, &mut list) };
+        assert_eq!((status, info.size, info.sizeInBytes), (OK, 16, 0), "not beyond 16 bytes");
+        unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec()
+    };
+    assert_eq!(reaching(), [r.gpus[0]]);
+    assert_eq!(r.allow(&[r.gpus[1]], address), OK);
+    assert_eq!(reaching(), r.gpus);
+    assert_eq!(r.allow(&[hsa_agent_t { handle: 1 }], address), INVALID_AGENT);
+    assert_eq!(r.allow(&[], address), INVALID_ARGUMENT);
+    assert_eq!(r.pool_free(address + 1), INVALID_ALLOCATION);
+    assert_eq!(r.pool_free(address), OK);
+    assert_eq!(r.pool_free(address), INVALID_ALLOCATION);
+    assert_eq!(r.pool_free(0), OK);
+    assert!(!readable(address));
+    let group = pools(r.hsa, r.gpus[0]).pop().expect("pools");
+    assert_eq!(r.allocate(group, 4096), Err(INVALID_ALLOCATION));
+    let garbage = hsa_amd_memory_pool_t { handle: 0xdead_beef };
+    assert_eq!(r.allocate(garbage, 4096), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
+}
+
+#[test]
+fn pool_memory_as_a_descriptor() {
+    // Freed addresses and closed descriptors must not be taken by the other tests' threads.
+    apart(pool_memory_as_a_descriptor_apart);
+}
+
+fn pool_memory_as_a_descriptor_apart() {
+    let r = start("era=b");
+    let address = r.allocate(r.vram[0], N).expect("memory");
+    write(address + 8192, 21);
+    let export = r.hsa.hsa_amd_portable_export_dmabuf.expect("there");
+    let close = r.hsa.hsa_amd_portable_close_dmabuf.expect("there");
+    let (mut descriptor, mut offset) = (-1, 0);
+    let at = without_provenance_mut(address + 8192);
+    assert_eq!(unsafe { export(at, 4096, &mut descriptor, &mut offset) }, OK);
+    assert_eq!(offset, 8192);
+    let imported = r.import(descriptor).expect("an import");
+    let base = r.reserve(N);
+    assert_eq!(r.map(base, N, imported), OK);
+    assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
+    assert_eq!(read(base + 8192), 21);
+    assert_eq!(unsafe { close(descriptor) }, OK);
+    assert_eq!(unsafe { close(descriptor) }, RESOURCE_FREE);
+    let host = r.allocate(r.system, N).expect("memory");
+    let host = without_provenance_mut(host);
+    assert_eq!(unsafe { export(host, N, &mut descriptor, &mut offset) }, INVALID_AGENT);
+}
+
+#[test]
+fn ipc_reaches_another_process_and_stale_handles_fail() {
+    let r = start("era=b");
+    let create = r.hsa.hsa_amd_ipc_memory_create.expect("there");
+    let address = r.allocate(r.vram[0], N).expect("memory");
+    write(address, 1234);
+    let mut handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
+    let mut make =
+        |at: usize, size| unsafe { create(without_provenance_mut(at), size, &mut handle) };
+    assert_eq!(make(address + 4096, N - 4096), INVALID_ARGUMENT, "not the base");
+    assert_eq!(make(address, N - 4096), INVALID_ARGUMENT, "not the size");
+    let (mapped, _) = r.mapped(N, &gpu(&r, 0, RW));
+    assert_eq!(make(mapped, N), INVALID_ARGUMENT, "virtual memory");
+    assert_eq!(make(address, N), OK);
+    let child = || {
+        let other = start("era=b");
+        let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("there");
+        let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("there");
+        let mut here = null_mut();
+        assert_eq!(unsafe { attach(&handle, N, 0, null(), &mut here) }, OK);
+        let info = other.pointer_info(here.addr() + 10);
+        assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, N));
+        assert_eq!(read(here.addr()), 1234);
+        write(here.addr(), 4321);
+        assert_eq!(other.pool_free(here.addr()), INVALID_ALLOCATION);
+        assert_eq!(unsafe { detach(here) }, OK);
+        assert_eq!(unsafe { detach(here) }, INVALID_ARGUMENT);
+    };
+    assert_eq!(in_child(child), Ended::Exit(0));
+    assert_eq!(read(address), 4321);
+    assert_eq!(r.pool_free(address), OK);
+    let attach = r.hsa.hsa_amd_ipc_memory_attach.expect("there");
+    let mut here = null_mut();
+    let stale = unsafe { attach(&handle, N, 1, &r.gpus[0], &mut here) };
+    assert_eq!(stale, INVALID_ARGUMENT);
+    handle.handle = [7; 8];
+    assert_eq!(unsafe { attach(&handle, N, 1, &r.gpus[0], &mut here) }, INVALID_ARGUMENT);
+}
+
+#[test]
+fn locked_memory() {
+    let r = start("era=b");
+    let lock = r.hsa.hsa_amd_memory_lock.expect("there");
+    let unlock = r.hsa.hsa_amd_memory_unlock.expect("there");
+    let mut own = vec![0u64; 512];
+    let (at, size) = (own.as_mut_ptr().cast(), 4096);
+    let mut agents = r.gpus.clone();
+    let mut seen = null_mut();
+    assert_eq!(unsafe { lock(at, size, agents.as_mut_ptr(), 1, &mut seen) }, OK);
+    assert_eq!(seen, at);
+    let info = r.pointer_info(seen.addr() + 8);
+    assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_LOCKED, size));
+    assert_eq!(unsafe { (unlock(at), unlock(at)) }, (OK, INVALID_ARGUMENT));
+    let nowhere = without_provenance_mut(4096);
+    assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut seen) }, ERROR);
+}
+
+#[test]
+fn dropping_a_simulation_frees_everything() {
+    // Freed addresses and closed descriptors must not be taken by the other tests' threads.
+    apart(dropping_a_simulation_frees_everything_apart);
+}
+
+fn dropping_a_simulation_frees_everything_apart() {
+    let r = start("era=b");
+    let (base, handle) = r.mapped(N, &cpu(&r, RW));
+    let pool = r.allocate(r.vram[0], N).expect("memory");
+    let file = r.export(handle).expect("a descriptor");
+    write(base, 1);
+    assert_eq!(r.shut_down(), OK);
+    assert!(readable(base), "the runtime leaks it");
+    drop(r);
+    assert!(!readable(base) && !readable(pool));
+    assert_eq!(unsafe { libc::lseek(file, 0, libc::SEEK_END) }, N as i64, "the caller's");
+}

@@ -1,0 +1,324 @@
+//! The runtime itself: configurations as text, what agents and pools say, counting and failing
+//! calls, its beginning and its end.
+#![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
+
+mod rig;
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::null_mut;
+use hsa_sim::{Config, ConfigError, Era, Error, FaultPlan, GpuPermissions, Simulation};
+use rig::*;
+
+const N: usize = 4 * MIB;
+
+#[test]
+fn configurations_as_text() {
+    let parse = |text: &str| text.parse::<Config>();
+    assert_eq!(parse(""), Ok(Config::default()));
+    assert_eq!(parse("mi300x"), Ok(Config::mi300x(2)));
+    assert_eq!(parse("apu"), Ok(Config::apu()));
+    let text = "gpus=3,era=a,granule=2m,extension=11,vram=1g,permissions=enforced,vmem=off,\
+                faults=hsa_amd_vmem_map:3:0x1008;hsa_init:*:OUT_OF_RESOURCES";
+    let config = parse(text).expect("it is right");
+    assert_eq!(config.gpus.len(), 3);
+    assert_eq!((config.era, config.extension_minor), (Era::A, 11));
+    assert_eq!((config.granule, config.gpus[2].vram), (2 << 20, 1 << 30));
+    assert_eq!(config.gpu_permissions, GpuPermissions::Enforced);
+    assert!(!config.vmem);
+    let plan = FaultPlan::none()
+        .fail("hsa_amd_vmem_map", 3, OUT_OF_RESOURCES)
+        .always("hsa_init", OUT_OF_RESOURCES);
+    assert_eq!(config.faults, plan);
+    assert_eq!(plan.to_string(), "hsa_amd_vmem_map:3:0x1008;hsa_init:*:0x1008");
+    assert_eq!(plan.to_string().parse(), Ok(plan));
+    // The order does not matter, and a bad word is named along with the good ones.
+    assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
+    let wrong = |text| parse(text).expect_err("wrong").to_string();
+    assert!(matches!(parse("mi250"), Err(ConfigError::Word { word, .. }) if word == "mi250"));
+    assert!(wrong("mi250").contains("mi300x, consumer, apu"));
+    assert!(wrong("color=red").contains("color") && wrong("color=red").contains("granule"));
+    assert!(wrong("era=x").contains("a, b, c or d"));
+    assert!(wrong("gpus=lots").contains("0 to 64"));
+    assert!(wrong("vram=17").contains("pages"));
+    assert!(wrong("faults=hsa_init:1").contains("function:N:status"));
+    assert!(wrong("faults=hsa_nix:1:1").contains("hsa_amd_vmem_map"));
+    assert!(wrong("faults=hsa_init:0:1").contains("1 or more"));
+    assert!(wrong("faults=hsa_init:1:oops").contains("0x1008"));
+}
+
+#[test]
+fn impossible_configurations() {
+    let mut config = Config::default();
+    config.cpus.clear();
+    let why = Simulation::start(config).expect_err("no CPU").to_string();
+    assert!(why.contains("no CPU"), "{why}");
+    let config = Config::default().with_granule(5000);
+    assert!(matches!(Simulation::start(config), Err(Error::Config(_))));
+    let config = Config::default().with_faults(FaultPlan::none().always("hsa_nix", 1));
+    let why = Simulation::start(config).expect_err("no such function").to_string();
+    assert!(why.contains("hsa_nix"), "{why}");
+}
+
+#[test]
+fn agents_of_an_mi300x() {
+    let r = start("gpus=2,era=b");
+    let gpu = r.gpus[1];
+    let all = agents(r.hsa);
+    assert_eq!(all, [r.cpus[0], r.gpus[0], r.gpus[1]], "CPUs come first");
+    let text = |what| agent_text(r.hsa, gpu, what);
+    assert_eq!(text(HSA_AGENT_INFO_NAME), "gfx942");
+    assert_eq!(text(HSA_AMD_AGENT_INFO_PRODUCT_NAME), "AMD Instinct MI300X");
+    assert_eq!(text(HSA_AGENT_INFO_VENDOR_NAME), "AMD");
+    let uuid = text(HSA_AMD_AGENT_INFO_UUID);
+    assert!(uuid.starts_with("GPU-") && uuid.len() == 20, "{uuid}");
+    assert_ne!(uuid, agent_text(r.hsa, r.gpus[0], HSA_AMD_AGENT_INFO_UUID));
+    let word = |agent, what| agent_info::<u32>(r.hsa, agent, what).expect("an attribute");
+    assert_eq!(word(gpu, HSA_AGENT_INFO_NODE), 2);
+    assert_eq!(word(gpu, HSA_AMD_AGENT_INFO_DRIVER_NODE_ID), 2);
+    assert_eq!(word(gpu, HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT), 304);
+    let bdf = |agent| word(agent, HSA_AMD_AGENT_INFO_BDFID);
+    assert_ne!(bdf(gpu), bdf(r.gpus[0]));
+    let long = |agent, what| agent_info::<u64>(r.hsa, agent, what);
+    assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_NEAREST_CPU), Ok(r.cpus[0].handle));
+    assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL), Ok(192 << 30));
+    assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES), Ok(0));
+    assert_eq!(long(gpu, 0xB000), Err(INVALID_ARGUMENT));
+    assert_eq!(long(hsa_agent_t { handle: 8 }, HSA_AGENT_INFO_NODE), Err(INVALID_AGENT));
+    assert_eq!(unsafe { (r.hsa.hsa_agent_get_info)(gpu, 0, null_mut()) }, INVALID_ARGUMENT);
+    let apu = start("apu");
+    let properties = agent_info::<[u8; 8]>(apu.hsa, apu.gpus[0], 0xA114).expect("an attribute");
+    // As AMD's header asks for it: bit 1 of the array, not bit 0.
+    assert_ne!(properties[0] & 1 << HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU, 0);
+}
+
+#[test]
+fn the_instruction_set() {
+    let r = start("gpus=1");
+    unsafe extern "C" fn keep(isa: hsa_isa_t, data: *mut c_void) -> hsa_status_t {
+        unsafe { data.cast::<hsa_isa_t>().write(isa) };
+        HSA_STATUS_INFO_BREAK
+    }
+    let mut isa = hsa_isa_t { handle: 0 };
+    let iterate = r.hsa.hsa_agent_iterate_isas.expect("there");
+    let status = unsafe { iterate(r.gpus[0], Some(keep), (&raw mut isa).cast()) };
+    assert_eq!(status, HSA_STATUS_INFO_BREAK, "what stops the iteration is answered");
+    let ask = r.hsa.hsa_isa_get_info_alt.expect("there");
+    let mut length = 0u32;
+    let out = (&raw mut length).cast();
+    assert_eq!(unsafe { ask(isa, HSA_ISA_INFO_NAME_LENGTH, out) }, OK);
+    let mut name = vec![1u8; length as usize];
+    assert_eq!(unsafe { ask(isa, HSA_ISA_INFO_NAME, name.as_mut_ptr().cast()) }, OK);
+    assert_eq!(name, b"amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-\0");
+    let none = hsa_isa_t { handle: 5 };
+    assert_eq!(unsafe { ask(none, HSA_ISA_INFO_NAME, out) }, HSA_STATUS_ERROR_INVALID_ISA);
+}
+
+#[test]
+fn pools_in_amds_order() {
+    let flags = |r: &Rig, agent| -> Vec<(u32, u32)> {
+        let one = |pool: &hsa_amd_memory_pool_t| {
+            let ask = |what| pool_info::<u32>(r.hsa, *pool, what).expect("an attribute");
+            (ask(HSA_AMD_MEMORY_POOL_INFO_SEGMENT), ask(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS))
+        };
+        pools(r.hsa, agent).iter().map(one).collect()
+    };
+    let r = start("gpus=1,era=b");
+    assert_eq!(flags(&r, r.cpus[0]), [(0, 2), (0, 8), (0, 3), (0, 4)]);
+    assert_eq!(flags(&r, r.gpus[0]), [(0, 4), (0, 8), (0, 2), (3, 0)]);
+    let consumer = start("consumer");
+    assert_eq!(flags(&consumer, consumer.gpus[0]), [(0, 4), (0, 8), (3, 0)], "no hive");
+    let info = |pool, what| pool_info::<usize>(r.hsa, pool, what).expect("an attribute");
+    let vram = r.vram[0];
+    assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_SIZE), 192 * GIB);
+    assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE), 192 * GIB);
+    assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), 4096);
+    let recommended = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE;
+    let lds = pools(r.hsa, r.gpus[0])[3];
+    let all = [vram, r.system, lds].map(|pool| info(pool, recommended));
+    assert_eq!(all, [2 * MIB, 4096, 0]);
+    let located = |pool| pool_info::<u32>(r.hsa, pool, HSA_AMD_MEMORY_POOL_INFO_LOCATION);
+    assert_eq!((located(vram), located(r.system)), (Ok(1), Ok(0)));
+    let allowed = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED;
+    let allowed = |pool| pool_info::<bool>(r.hsa, pool, allowed);
+    assert_eq!((allowed(vram), allowed(lds)), (Ok(true), Ok(false)));
+    assert_eq!(pool_info::<u32>(r.hsa, vram, 99), Err(INVALID_ARGUMENT));
+    let none = hsa_amd_memory_pool_t { handle: 3 };
+    assert_eq!(pool_info::<u32>(r.hsa, none, 0), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
+}
+
+#[test]
+fn links() {
+    let r = start("gpus=2");
+    let ask = |r: &Rig, agent, pool, what, value: *mut c_void| unsafe {
+        (r.hsa.hsa_amd_agent_memory_pool_get_info.expect("there"))(agent, pool, what, value)
+    };
+    let word = |r: &Rig, agent, pool, what| {
+        let mut value = 99u32;
+        assert_eq!(ask(r, agent, pool, what, (&raw mut value).cast()), OK);
+        value
+    };
+    let access = |r: &Rig, agent, pool| word(r, agent, pool, HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS);
+    let hops = HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
+    let link_type = |agent, pool| {
+        assert_eq!(word(&r, agent, pool, hops), 1);
+        let mut info: hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
+        let what = HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
+        assert_eq!(ask(&r, agent, pool, what, (&raw mut info).cast()), OK);
+        info.link_type
+    };
+    assert_eq!(access(&r, r.gpus[0], r.vram[0]), HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT);
+    let disallowed = HSA_AMD_MEMORY_POOL_ACCESS_DISALLOWED_BY_DEFAULT;
+    assert_eq!(access(&r, r.gpus[0], r.vram[1]), disallowed);
+    assert_eq!(access(&r, r.cpus[0], r.vram[1]), disallowed);
+    assert_eq!(word(&r, r.gpus[0], r.vram[0], hops), 0);
+    assert_eq!(link_type(r.gpus[0], r.vram[1]), HSA_AMD_LINK_INFO_TYPE_XGMI);
+    assert_eq!(link_type(r.gpus[0], r.system), HSA_AMD_LINK_INFO_TYPE_PCIE);
+    let never = HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+    let alone = start("gpus=2,peer-access=off");
+    assert_eq!(access(&alone, alone.gpus[0], alone.vram[1]), never);
+    let (base, _) = alone.mapped(N, &[]);
+    assert_eq!(alone.set(base, N, &[(alone.gpus[1], RW)]), ERROR);
+    let consumer = start("consumer");
+    assert_eq!(access(&consumer, consumer.cpus[0], consumer.vram[0]), never);
+}
+
+#[test]
+fn what_the_system_says() {
+    let r = start("era=b,extension=14");
+    let minor = HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR;
+    assert_eq!(system_info::<u16>(r.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR), Ok(1));
+    assert_eq!(system_info::<u16>(r.hsa, minor), Ok(14));
+    let vmem = HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED;
+    assert_eq!(system_info::<bool>(r.hsa, vmem), Ok(true));
+    assert_eq!(system_info::<bool>(r.hsa, HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED), Ok(true));
+    let fabric = HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED;
+    assert_eq!(system_info::<bool>(r.hsa, fabric), Err(INVALID_ARGUMENT));
+    assert_eq!(system_info::<u64>(r.hsa, 0x999), Err(INVALID_ARGUMENT));
+    let (one, two) = (system_info::<u64>(r.hsa, 2), system_info::<u64>(r.hsa, 2));
+    assert!(one < two, "time passes");
+    let oldest = start("era=a,extension=none");
+    assert_eq!(system_info::<u16>(oldest.hsa, minor), Err(INVALID_ARGUMENT));
+    let late = start("era=d");
+    assert_eq!(system_info::<bool>(late.hsa, fabric), Ok(false));
+    let export = late.vmem.hsa_amd_vmem_export_fabric_handle.expect("there");
+    let handle = hsa_amd_vmem_alloc_handle_t { handle: 1 };
+    assert_eq!(unsafe { export(null_mut(), handle, 0) }, NOT_SUPPORTED);
+    let mut text: *const c_char = null_mut();
+    assert_eq!(unsafe { (r.hsa.hsa_status_string)(OUT_OF_RESOURCES, &mut text) }, OK);
+    let text = unsafe { CStr::from_ptr(text) }.to_str().expect("ASCII");
+    assert!(text.contains("HSA_STATUS_ERROR_OUT_OF_RESOURCES"));
+    let mut text: *const c_char = null_mut();
+    assert_eq!(unsafe { (r.hsa.hsa_status_string)(0x7777, &mut text) }, INVALID_ARGUMENT);
+}
+
+#[test]
+fn the_table_has_what_the_version_has() {
+    let has = |config: &str| {
+        let simulation = Simulation::start(config.parse().expect("right")).expect("a slot");
+        let table = simulation.table();
+        let vmem = table.vmem.as_ref();
+        (
+            vmem.is_ok(),
+            vmem.is_ok_and(|vmem| vmem.hsa_amd_vmem_address_reserve_align.is_some()),
+            table.core.hsa_amd_portable_export_dmabuf_v2.is_some(),
+            vmem.is_ok_and(|vmem| vmem.hsa_amd_vmem_export_fabric_handle.is_some()),
+        )
+    };
+    assert_eq!(has("era=a,extension=3"), (false, false, false, false));
+    assert_eq!(has("era=a,extension=4"), (true, false, false, false));
+    assert_eq!(has("era=a,extension=6"), (true, true, false, false));
+    assert_eq!(has("era=b"), (true, true, true, false));
+    assert_eq!(has("era=d"), (true, true, true, true));
+}
+
+#[test]
+fn starting_and_stopping_are_counted() {
+    let simulation = Simulation::start(Config::default()).expect("a slot");
+    let core = &simulation.table().core;
+    let reserve = simulation.table().vmem.as_ref().expect("there").hsa_amd_vmem_address_reserve;
+    let mut address = null_mut();
+    let mut reserve = || unsafe { reserve(&mut address, 4096, 0, 0) };
+    assert_eq!(reserve(), NOT_INITIALIZED);
+    assert_eq!(unsafe { (core.hsa_shut_down)() }, NOT_INITIALIZED);
+    assert_eq!(unsafe { ((core.hsa_init)(), (core.hsa_init)()) }, (OK, OK));
+    assert_eq!(unsafe { (core.hsa_shut_down)() }, OK);
+    assert_eq!(reserve(), OK);
+    assert_eq!(unsafe { (core.hsa_shut_down)() }, OK);
+    assert_eq!(reserve(), NOT_INITIALIZED);
+    assert_eq!(simulation.calls("hsa_amd_vmem_address_reserve"), 3);
+    assert_eq!(simulation.calls("hsa_shut_down"), 3);
+    assert_eq!(simulation.calls("no such function"), 0);
+    let total: u64 = simulation.all_calls().iter().map(|(_, calls)| calls).sum();
+    assert_eq!(total, 8);
+}
+
+#[test]
+fn planned_failures() {
+    let mut r = Rig::new(Config::default().with_faults(FaultPlan::none().fail(
+        "hsa_amd_vmem_map",
+        2,
+        0x1008,
+    )));
+    let (base, handle) = (r.reserve(4 * N), r.create(N));
+    assert_eq!(r.map(base, N, handle), OK);
+    assert_eq!(r.map(base + N, N, handle), OUT_OF_RESOURCES);
+    assert_eq!(r.simulation.usage().mappings, 1, "it was not performed");
+    assert_eq!(r.map(base + N, N, handle), OK);
+    r.simulation
+        .set_faults("hsa_amd_vmem_map:1:0x1000;hsa_amd_vmem_unmap:*:46".parse().expect("right"));
+    assert_eq!(r.map(base + 2 * N, N, handle), ERROR, "the count begins anew");
+    assert_eq!(r.map(base + 2 * N, N, handle), OK);
+    assert_eq!((r.unmap(base, N), r.unmap(base, N)), (46, 46));
+    r.simulation.set_faults(FaultPlan::none());
+    assert_eq!(r.unmap(base, 3 * N), OK);
+    assert_eq!(r.simulation.calls("hsa_amd_vmem_map"), 5, "failed calls count, too");
+    r.gpus.clear();
+}
+
+#[test]
+fn another_runtimes_values_mean_nothing() {
+    let (one, two) = (start("gpus=1"), start("gpus=1"));
+    let create = two.try_create(one.vram[0], N, MEMORY_TYPE_PINNED, 0);
+    assert_eq!(create, Err(INVALID_ARGUMENT));
+    assert_eq!(agent_info::<u32>(two.hsa, one.gpus[0], 16), Err(INVALID_AGENT));
+    let (base, _) = two.mapped(N, &[]);
+    assert_eq!(two.set(base, N, &[(one.gpus[0], RW)]), INVALID_AGENT);
+    assert_eq!(one.set(base, N, &[(one.gpus[0], RW)]), INVALID_ARGUMENT, "its addresses, too");
+}
+
+#[test]
+fn a_forked_child_starts_its_own() {
+    let parent = start("gpus=1");
+    let (base, _) = parent.mapped(N, &[(parent.cpus[0], RW)]);
+    apart(|| {
+        assert_eq!(parent.init(), OUT_OF_RESOURCES);
+        assert_eq!(parent.unmap(base, N), OUT_OF_RESOURCES);
+        let own = start("gpus=1");
+        let (here, _) = own.mapped(N, &[(own.cpus[0], RW)]);
+        write(here, 1);
+        drop(own);
+        drop(parent);
+        write(base, 2); // and it is still there
+    });
+}
+
+#[test]
+fn running_out_of_descriptors() {
+    apart(|| {
+        let limit = libc::rlimit { rlim_cur: 40, rlim_max: 40 };
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let r = start("era=b");
+        let (base, handle) = r.mapped(N, &[]);
+        let exported = |handle| std::iter::from_fn(move || Some(handle));
+        let count = exported(handle).take_while(|handle| r.export(*handle).is_ok()).count();
+        assert!(count > 5);
+        assert_eq!(r.export(handle), Err(OUT_OF_RESOURCES));
+        assert_eq!(r.set(base, N, &[(r.cpus[0], RW)]), OK, "its file is there already");
+        let (other, _) = r.mapped(N, &[]);
+        assert_eq!(r.set(other, N, &[(r.cpus[0], RW)]), OUT_OF_RESOURCES);
+        assert_eq!(r.set(other, N, &[(r.gpus[0], RW)]), OK, "a GPU needs none");
+        // Era C has one for each live handle.
+        let c = start("era=c");
+        let create = c.try_create(c.vram[0], N, MEMORY_TYPE_PINNED, 0);
+        assert_eq!(create, Err(OUT_OF_RESOURCES));
+    });
+}

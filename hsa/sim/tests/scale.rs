@@ -1,0 +1,99 @@
+//! A million mappings, a hundred thousand handles, eight GPUs full of memory: none of it may cost
+//! memory or descriptors before it is touched, nor become slower the more there is of it.
+
+mod rig;
+use rig::*;
+use std::time::{Duration, Instant};
+
+/// Generous: unoptimised code on a busy machine. What is quadratic takes hours.
+const SECONDS: Duration = Duration::from_secs(60);
+
+#[track_caller]
+fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    let took = start.elapsed();
+    eprintln!("{what}: {took:.2?}");
+    assert!(took < SECONDS, "{what} took {took:?}");
+    result
+}
+
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("/proc");
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("a number") * 4096
+}
+
+#[test]
+fn a_million_mappings_of_one_handle() {
+    const COUNT: usize = 1_000_000;
+    const SIZE: usize = 4096;
+    for era in ["era=b", "era=d"] {
+        let r = start(&format!("gpus=1,{era}"));
+        let (base, handle) = (r.reserve(COUNT * SIZE), r.create(SIZE));
+        timed(&format!("{era}: map 1,000,000"), || {
+            (0..COUNT).for_each(|i| assert_eq!(r.map(base + i * SIZE, SIZE, handle), OK));
+        });
+        assert_eq!(r.simulation.usage().mappings, COUNT);
+        let (last, gpu) = (base + (COUNT - 1) * SIZE, r.gpus[0]);
+        assert_eq!(r.get(last, gpu), Ok(NONE));
+        timed(&format!("{era}: set_access 1,000,000 in one call, one GPU"), || {
+            assert_eq!(r.set(base, COUNT * SIZE, &[(gpu, RW)]), OK);
+        });
+        assert!(r.simulation.page(0, last).is_some());
+        timed(&format!("{era}: unmap 1,000,000 in one call"), || {
+            assert_eq!(r.unmap(base, COUNT * SIZE), OK);
+        });
+        timed(&format!("{era}: free"), || assert_eq!(r.free(base, COUNT * SIZE), OK));
+        assert_eq!(r.release(handle), OK);
+        assert_eq!(r.simulation.usage().vram_used, [0]);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_handles() {
+    const COUNT: usize = 100_000;
+    for era in ["era=b", "era=d"] {
+        let r = start(&format!("gpus=1,{era},vram=1t"));
+        let before = resident();
+        let mut handles: Vec<u64> = timed(&format!("{era}: create 100,000"), || {
+            (0..COUNT).map(|_| r.create(2 * MIB)).collect()
+        });
+        assert!(resident() - before < 256 * MIB, "what was not touched takes no memory");
+        assert_eq!(r.simulation.usage().descriptors, 0);
+        timed(&format!("{era}: release every other, and create again"), || {
+            handles.iter().step_by(2).for_each(|handle| assert_eq!(r.release(*handle), OK));
+            handles.iter_mut().step_by(2).for_each(|handle| *handle = r.create(2 * MIB));
+        });
+        let different: std::collections::HashSet<_> = handles.iter().collect();
+        assert_eq!(different.len(), COUNT);
+        timed(&format!("{era}: map and unmap each"), || {
+            let base = r.reserve(2 * MIB);
+            for handle in &handles {
+                assert_eq!(r.map(base, 2 * MIB, *handle), OK);
+                assert_eq!(r.unmap(base, 2 * MIB), OK);
+            }
+        });
+        timed(&format!("{era}: release 100,000"), || {
+            handles.iter().for_each(|handle| assert_eq!(r.release(*handle), OK));
+        });
+    }
+}
+
+#[test]
+fn eight_gpus_full_of_memory() {
+    let r = start("gpus=8,era=b");
+    let before = resident();
+    for (number, pool) in r.vram.iter().enumerate() {
+        let handle = r.try_create(*pool, 192 * GIB, MEMORY_TYPE_PINNED, 0).expect("all of it");
+        let base = r.reserve(192 * GIB);
+        assert_eq!(r.map(base, 192 * GIB, handle), OK);
+        assert_eq!(r.set(base, 192 * GIB, &[(r.gpus[number], RW), (r.cpus[0], RW)]), OK);
+        write(base + 191 * GIB, number as u64 + 1);
+        assert_eq!(r.peek(base + 191 * GIB), number as u64 + 1);
+        assert_eq!(r.peek(base + 3), 0);
+        let more = r.try_create(*pool, 4096, MEMORY_TYPE_PINNED, 0);
+        assert_eq!(more, Err(OUT_OF_RESOURCES));
+    }
+    assert!(resident() - before < 64 * MIB);
+}

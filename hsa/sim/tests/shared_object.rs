@@ -1,0 +1,131 @@
+//! The library that any HSA program can load: built by its script, linked to by a C program that
+//! knows nothing but AMD's headers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where AMD's headers are, if they are and know of virtual memory.
+fn headers() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let places = [
+        variable("HSA_VMM_AMD_INCLUDE"),
+        variable("ROCM_PATH").map(|rocm| rocm.join("include")),
+        Some("/usr/include".into()),
+        Some("/opt/rocm/include".into()),
+    ];
+    let knows = |folder: &PathBuf| {
+        let text = std::fs::read_to_string(folder.join("hsa/hsa_ext_amd.h"));
+        text.is_ok_and(|text| text.contains("hsa_amd_vmem_handle_create"))
+    };
+    places.into_iter().flatten().find(knows)
+}
+
+#[track_caller]
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    output
+}
+
+/// Builds the library into a folder.
+fn build(folder: &Path) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("shared/build");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
+    // From a folder that is not the workspace's, with what cargo told this test left out.
+    run(Command::new(script)
+        .arg(folder)
+        .current_dir("/")
+        .env("CARGO_TARGET_DIR", target)
+        .env("HSA_SIM_PROFILE", "dev"));
+}
+
+#[test]
+fn a_c_program_goes_through_the_whole_cycle() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    build(folder);
+    exports(folder);
+
+    let Some(headers) = headers() else {
+        let required = std::env::var("HSA_VMM_REQUIRE").is_ok_and(|value| value == "1");
+        assert!(!required, "AMD's headers (with virtual memory) are required and not there");
+        eprintln!("not tested: AMD's headers are not there (HSA_VMM_AMD_INCLUDE names them)");
+        return;
+    };
+    let program = folder.join("cycle");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cycle.c");
+    run(Command::new("cc")
+        .args(["-std=c11", "-Wall", "-D_POSIX_C_SOURCE=200809L", "-o"])
+        .arg(&program)
+        .arg("-isystem")
+        .arg(&headers)
+        .arg(source)
+        .arg("-L")
+        .arg(folder)
+        .arg("-lhsa-runtime64")
+        .arg(format!("-Wl,-rpath,{}", folder.display())));
+    for config in ["", "era=a", "era=b,gpus=2", "era=c", "era=d", "granule=2m"] {
+        let output = run(Command::new(&program).env("HSA_SIM", config));
+        assert_eq!(output.stdout, b"the cycle is complete\n");
+    }
+    let program =
+        |config| Command::new(&program).env("HSA_SIM", config).output().expect("it ran before");
+    let failed = program("faults=hsa_amd_vmem_map:2:0x1008");
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("hsa_amd_vmem_map(alias"));
+    let misspelt = program("era=z");
+    assert_eq!(misspelt.status.code(), Some(3), "hsa_init says no");
+    let text = String::from_utf8_lossy(&misspelt.stderr).into_owned();
+    assert!(text.contains("HSA_SIM") && text.contains("a, b, c or d"), "{text}");
+    references(folder);
+}
+
+/// The C functions under the version ROCR_1, and nothing else.
+fn exports(folder: &Path) {
+    let library = folder.join("libhsa-runtime64.so.1");
+    let output = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    assert!(names.contains(&"hsa_init@@ROCR_1"), "{text}");
+    let foreign = |name: &&&str| {
+        **name != "ROCR_1" && !(name.starts_with("hsa_") && name.ends_with("@@ROCR_1"))
+    };
+    assert_eq!(names.iter().find(foreign), None, "{text}");
+    let all = hsa_sys::Core::SYMBOLS.iter().chain(hsa_sys::Vmem::SYMBOLS);
+    for symbol in all {
+        let name = format!("{}@@ROCR_1", symbol.name);
+        assert!(names.contains(&name.as_str()), "{name} is not there");
+    }
+    let output = run(Command::new("readelf").arg("-d").arg(&library));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("[libhsa-runtime64.so.1]"), "no SONAME: {text}");
+    let link = std::fs::read_link(folder.join("libhsa-runtime64.so")).expect("a link");
+    assert_eq!(link, Path::new("libhsa-runtime64.so.1"));
+}
+
+/// The program asks for the version, as it does with AMD's library.
+fn references(folder: &Path) {
+    let output = run(Command::new("nm").arg("-D").arg(folder.join("cycle")));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("hsa_init@ROCR_1"), "{text}");
+}
+
+#[test]
+fn this_projects_loader_takes_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    build(folder.path());
+    let path = folder.path().join("libhsa-runtime64.so.1");
+    // SAFETY: the library was just built from this project's sources.
+    let library = unsafe { hsa_sys::Library::load(&hsa_sys::Search::only(&path)) };
+    let library = library.expect("every function is there");
+    assert!(library.table().vmem.is_ok());
+    // SAFETY: no arguments; the library is never unloaded.
+    unsafe {
+        assert_eq!((library.table().core.hsa_init)(), hsa_sys::HSA_STATUS_SUCCESS);
+        assert_eq!((library.table().core.hsa_shut_down)(), hsa_sys::HSA_STATUS_SUCCESS);
+        let again = (library.table().core.hsa_shut_down)();
+        assert_eq!(again, hsa_sys::HSA_STATUS_ERROR_NOT_INITIALIZED);
+    }
+}

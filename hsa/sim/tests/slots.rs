@@ -1,0 +1,37 @@
+//! As many simulations as there can be, at the same time. (A test program of its own: it needs
+//! every slot.)
+
+mod rig;
+use hsa_sim::{Config, Error, Simulation};
+use rig::*;
+use std::sync::Barrier;
+
+#[test]
+fn sixty_four_side_by_side_and_no_more() {
+    const SIZE: usize = 64 * KIB;
+    let all_there = Barrier::new(64);
+    std::thread::scope(|scope| {
+        for number in 0..64 {
+            let all_there = &all_there;
+            scope.spawn(move || {
+                let r = start("gpus=1,era=d");
+                let (base, handle) = r.mapped(SIZE, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
+                write(base, number);
+                if all_there.wait().is_leader() {
+                    let why = Simulation::start(Config::default()).expect_err("a 65th");
+                    assert_eq!(why, Error::TooMany);
+                    assert!(why.to_string().contains("64"), "{why}");
+                }
+                all_there.wait();
+                assert_eq!(r.peek(base), number);
+                assert_eq!(r.simulation.usage().mappings, 1);
+                assert_eq!((r.unmap(base, SIZE), r.release(handle)), (OK, OK));
+                assert_eq!(r.free(base, SIZE), OK);
+            });
+        }
+    });
+    // Slots are used again, without end.
+    for _ in 0..200 {
+        assert_eq!(start("gpus=1").init(), OK);
+    }
+}

@@ -1,0 +1,23 @@
+//! The examples run to their end.
+
+#[path = "../examples/agents.rs"]
+mod agents;
+#[path = "../examples/aliases.rs"]
+mod aliases;
+#[path = "../examples/cycle.rs"]
+mod cycle;
+
+#[test]
+fn agents_shows_what_is_there() {
+    agents::main().unwrap();
+}
+
+#[test]
+fn aliases_draws_one_memory_at_many_addresses() {
+    aliases::main().unwrap();
+}
+
+#[test]
+fn cycle_goes_from_reservation_to_reuse() {
+    cycle::main().unwrap();
+}
