@@ -52,3 +52,39 @@ pub(crate) fn known<'a>(
             && (entry.first..=entry.last).contains(&runtime.extension)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hsa_vmm::Runtime;
+    use hsa_vmm::simulation::Config;
+
+    #[test]
+    fn known_is_told_by_runtime_version_and_case() {
+        let entry = Known {
+            runtime: "simul",
+            first: (1, 7),
+            last: (1, 15),
+            case: "map.a.b",
+            reason: "",
+            source: "",
+        };
+        let is_known = |entry: Known, minor, case| {
+            let config = Config::mi300x(1).with_extension(minor);
+            let runtime = Runtime::simulated(config).unwrap();
+            known(&[entry], runtime.info(), case).is_some()
+        };
+        assert!(is_known(entry, 7, "map.a.b") && is_known(entry, 15, "map.a.b"));
+        assert!(!is_known(entry, 16, "map.a.b") && !is_known(entry, 6, "map.a.b"));
+        assert!(!is_known(entry, 7, "map.a.c"));
+        assert!(!is_known(Known { runtime: "libhsa*", ..entry }, 7, "map.a.b"));
+    }
+
+    #[test]
+    fn what_is_known_is_a_case() {
+        for entry in KNOWN {
+            assert!(crate::cases().iter().any(|case| case.name == entry.case), "{}", entry.case);
+            assert!(entry.first <= entry.last && !entry.reason.is_empty());
+        }
+    }
+}
