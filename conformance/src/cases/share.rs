@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::vmm::{Argument, Location};
 use hsa_vmm::{Access, Address, Handle, HandleType, HipError};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -103,6 +103,12 @@ pub(super) const CASES: &[Case] = &[
         "hip-tests: hipMemImportFromShareableHandle",
         "another Vmm sees the same memory",
         another_vmm,
+    ),
+    Case::new(
+        "share.import.filled_by_its_owner",
+        "HSA: hsa_amd_memory_fill; reference 6.2 #61",
+        "an import is filled by its owner; where that is not known, filling is not supported",
+        filled,
     ),
     Case::new(
         "share.import.peer",
@@ -301,7 +307,8 @@ fn outlives(context: &Context) -> Verdict {
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(handle)?;
     context.holds(there, 1, 0xaaaa_aaaa)?;
-    context.fill(there, 1, 0xabab_abab)?;
+    let (other, _) = context.mapped(1, 0xabab_abab)?;
+    context.vmm().copy(context.gpu(), there, other, context.granule())?;
     context.holds(there, 1, 0xabab_abab)
 }
 
@@ -340,6 +347,19 @@ fn another_vmm(context: &Context) -> Verdict {
     other.address_free(there, size)?;
     ensure!(other.quarantine().is_empty(), "in quarantine: {:?}", other.quarantine());
     Ok(())
+}
+
+fn filled(context: &Context) -> Verdict {
+    let (at, handle) = shared(context, 1, 0xafaf_afaf)?;
+    let imported = import(context, &export(context, handle)?)?;
+    let there = show(context, imported, 1)?;
+    let fill = || context.vmm().fill(there, 0xa0a0_a0a0, context.granule());
+    if context.vmm().allocation_properties(imported)?.location == Location::Unknown {
+        context.refuses(HipError::NotSupported, fill)?;
+        return context.holds(at, 1, 0xafaf_afaf);
+    }
+    fill()?;
+    context.holds(at, 1, 0xa0a0_a0a0)
 }
 
 fn peer(context: &Context) -> Verdict {
