@@ -476,7 +476,8 @@ fn describe_agent(
         pci,
         chip: number(sys::HSA_AMD_AGENT_INFO_CHIP_ID)?,
         compute_units: number(sys::HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT)?,
-        integrated: properties & u64::from(sys::HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU) != 0,
+        // The constant is the number of a bit, not a mask (hsa_ext_amd.h: hsa_flag_isset64).
+        integrated: properties >> sys::HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU & 1 == 1,
         large_bar: false,
         pools: pools
             .into_iter()

@@ -394,14 +394,10 @@ pub enum Ended {
 /// Does something in a forked child; a panic there is shown and is exit 101.
 pub fn in_child(work: impl FnOnce()) -> Ended {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    show_panics_of_children();
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork failed");
     if child == 0 {
-        std::panic::set_hook(Box::new(|panic| {
-            // Past the test harness's capture, which this process has no way to hand over.
-            let text = format!("in a child: {panic}\n");
-            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
-        }));
         let code = if catch_unwind(AssertUnwindSafe(work)).is_ok() { 0 } else { 101 };
         unsafe { libc::_exit(code) };
     }
@@ -412,6 +408,23 @@ pub fn in_child(work: impl FnOnce()) -> Ended {
     } else {
         Ended::Exit(libc::WEXITSTATUS(status))
     }
+}
+
+/// A child's panic is written to standard error, past the harness's capture, which the child has
+/// no way to hand over. Arranged before forking: in the child the usual hook, or replacing it,
+/// would wait for ever for a lock that another thread of the parent held.
+fn show_panics_of_children() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let (parent, usual) = (std::process::id(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            if std::process::id() == parent {
+                return usual(panic);
+            }
+            let text = format!("in a child: {panic}\n");
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        }));
+    });
 }
 
 /// Does something in a process of its own: what this era does to the address space would hurt
