@@ -28,6 +28,7 @@ fn passes(config: Config, profile: HipProfile) {
             "runtime.virtual_memory.refused_if_absent",
             "access.set.agent_out_of_reach",
             "access.set.cpu_without_large_bar",
+            "share.export.no_descriptor_left",
         ],
         "{what}"
     );

@@ -2,9 +2,12 @@
 
 mod access;
 mod access_refused;
+mod access_use;
 mod create;
+mod export;
 mod granularity;
 mod hip;
+mod import;
 mod map;
 mod map_refused;
 mod pool;
@@ -14,7 +17,7 @@ mod reserve;
 mod retain;
 mod revoke;
 mod runtime;
-mod share;
+mod sharing;
 mod unmap;
 
 use crate::Case;
@@ -31,13 +34,15 @@ pub fn cases() -> Vec<&'static Case> {
         map::CASES,
         map_refused::CASES,
         access::CASES,
+        access_use::CASES,
         access_refused::CASES,
         revoke::CASES,
         unmap::CASES,
         release::CASES,
         retain::CASES,
         properties::CASES,
-        share::CASES,
+        export::CASES,
+        import::CASES,
         hip::CASES,
     ]
     .into_iter()
