@@ -9,12 +9,12 @@
 //! on a GPU. If the first mapping is refused, the runtime's own way is taken from then on.
 
 use super::access::AccessSet;
-use super::error::Operation;
+use super::error::{Argument, Operation, Problem, Refusal};
 use super::mapping::Piece;
 use super::{Access, Shared, VmmError, system_failure};
 use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Protection, map_nothing, map_shared, protect};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -118,7 +118,7 @@ impl Shared {
         protection: Protection,
     ) -> Result<bool, VmmError> {
         let (start, size) = (piece.start, piece.record.size);
-        let descriptor = self.export(operation, piece.native)?;
+        let descriptor = self.export(operation, piece.record.slot)?;
         let Err(errno) = map_shared(descriptor.as_fd(), start, size, protection) else {
             return Ok(true);
         };
@@ -139,13 +139,22 @@ impl Shared {
     }
 
     /// Exports physical memory as a descriptor of our own.
-    pub(super) fn export(
-        &self,
-        operation: Operation,
-        handle: crate::native::NativeHandle,
-    ) -> Result<OwnedFd, VmmError> {
+    ///
+    /// The caller sees to it that the handle in the slot stays alive.
+    pub(super) fn export(&self, operation: Operation, slot: u32) -> Result<OwnedFd, VmmError> {
+        let native = {
+            let ledger = self.ledger();
+            let physical = ledger.handle_in(slot).map(|record| &record.payload);
+            if let Some(descriptor) = physical.and_then(|physical| physical.descriptor.as_ref()) {
+                return fcntl_dupfd_cloexec(descriptor, 0)
+                    .map_err(|errno| system_failure(operation, "fcntl", errno));
+            }
+            physical.map(|physical| physical.native)
+        };
+        let gone = Refusal::new(Argument::Handle, Problem::Released);
+        let native = native.ok_or_else(|| gone.during(operation))?;
         let kept = self.quirks.export_keeps_descriptor;
-        self.call_alone(|native| native.export(handle, kept)).map_err(|failure| match failure {
+        self.call_alone(|runtime| runtime.export(native, kept)).map_err(|failure| match failure {
             ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
             ExportFailure::Descriptor(errno) => system_failure(operation, "fcntl", errno),
         })

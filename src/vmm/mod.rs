@@ -90,8 +90,9 @@ struct Physical {
     native: NativeHandle,
     /// The index of the agent whose memory it is, where known.
     owner: Option<usize>,
-    /// Kept open for runtimes that use it later ([`Quirks::import_keeps_descriptor`]).
-    _descriptor: Option<OwnedFd>,
+    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
+    /// memory again.
+    descriptor: Option<OwnedFd>,
 }
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use super::{
     Address, AllocationProperties, Argument, Feature, Granularity, Handle, Operation, Physical,
     Problem, Refusal, Shared, Vmm, VmmError, no_flags,
 };
-use crate::agent::{Agent, AgentKind};
+use crate::agent::AgentKind;
 use crate::hip::HipProfile;
 use crate::native::Status;
 use crate::pool::Pool;
@@ -61,7 +61,7 @@ impl Vmm {
                 _ => shared.failure(operation, failure, size),
             },
         )?;
-        let physical = Physical { native, owner: Some(owner), _descriptor: None };
+        let physical = Physical { native, owner: Some(owner), descriptor: None };
         shared.enter_handle(operation, size, granule, *properties, physical)
     }
 
@@ -168,7 +168,7 @@ impl Shared {
     ) -> Result<(usize, &Pool), VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         let Location::Agent(id) = properties.location else {
-            return Err(refused(Refusal::new(Argument::Location, Problem::UnknownAgent)));
+            return Err(refused(Refusal::new(Argument::Location, Problem::NoLocation)));
         };
         let (index, agent) = self.agent(id, Argument::Location).map_err(refused)?;
         match (agent.handle_pool(), agent.kind()) {
@@ -211,7 +211,7 @@ impl Shared {
         let native = physical.native;
         let handle = self.ledger_mut().add_handle(size, granule, properties, physical);
         handle.ok_or_else(|| {
-            let gone = Physical { native, owner: None, _descriptor: None };
+            let gone = Physical { native, owner: None, descriptor: None };
             self.give_back(operation, &gone, size);
             VmmError::OutOfMemory {
                 operation,
@@ -220,13 +220,5 @@ impl Shared {
                 size,
             }
         })
-    }
-
-    /// The agent that a pool of the runtime belongs to.
-    pub(super) fn owner_of(&self, pool: crate::native::NativePool) -> Option<(usize, &Agent)> {
-        let agents = self.runtime.agents().iter().enumerate();
-        agents
-            .into_iter()
-            .find(|(_, agent)| agent.pools().iter().any(|candidate| candidate.native == pool))
     }
 }
