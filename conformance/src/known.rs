@@ -32,11 +32,11 @@ pub const KNOWN: &[Known] = &[
     },
     Known {
         runtime: "*",
-        first: (1, 21),
-        last: (1, u16::MAX),
-        case: "share.export.of_an_import",
-        reason: "since ROCm 10 memory that was imported cannot be exported again",
-        source: "ROCR-Runtime: VMemoryHandleExport answers INCOMPATIBLE_ARGUMENTS",
+        first: (1, 16),
+        last: (1, 20),
+        case: "share.import.peer_after_the_owner",
+        reason: "ROCm 7.14 grants nobody after the owner, and does not tell whose an import is",
+        source: "rocm-systems#9908",
     },
 ];
 

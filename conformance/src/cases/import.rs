@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.filled_by_its_owner",
         "HSA: hsa_amd_memory_fill; reference 6.2 #61",
-        "an import is filled by its owner; where that is not known, filling is not supported",
+        "an import is filled by its owner; where that is not known, every GPU must be granted",
         filled,
     ),
     Case::new(
@@ -62,6 +62,12 @@ pub(super) const CASES: &[Case] = &[
         "hip-tests: hipMemSetAccessImportedHandle",
         "an import can be granted to a GPU that it does not belong to",
         peer,
+    ),
+    Case::new(
+        "share.import.peer_after_the_owner",
+        "reference 6.2 #48; rocm-systems#9908",
+        "an import can be granted to a peer after its owner",
+        peer_after_owner,
     ),
     Case::new(
         "share.import.not_memory",
@@ -199,9 +205,20 @@ fn filled(context: &Context) -> Verdict {
     let imported = import(context, &export(context, handle)?)?;
     let there = show(context, imported, 1)?;
     let fill = || context.vmm().fill(there, 0xa0a0_a0a0, context.granule());
-    if context.vmm().allocation_properties(imported)?.location == Location::Unknown {
-        context.refuses(HipError::NotSupported, fill)?;
-        return context.holds(at, 1, 0xafaf_afaf);
+    let location = context.vmm().allocation_properties(imported)?.location;
+    let (gpus, runtime) = (context.gpus(), context.runtime());
+    if location == Location::Unknown && gpus.len() > 1 {
+        context.refuses_argument(Argument::Address, fill)?;
+        let reach =
+            |one| runtime.agent(one).is_some_and(|agent| gpus.iter().all(|&g| agent.reaches(g)));
+        if !gpus.iter().all(|&gpu| reach(gpu)) {
+            return context.holds(at, 1, 0xafaf_afaf);
+        }
+        // The one that may be the owner last: rocm-systems#9908.
+        context.vmm().unmap(there, context.granule())?;
+        context.map(there, 1, imported)?;
+        let last_first: Vec<_> = gpus.iter().rev().copied().collect();
+        context.grant(there, 1, &last_first, Access::ReadWrite)?;
     }
     fill()?;
     context.holds(at, 1, 0xa0a0_a0a0)
@@ -218,6 +235,16 @@ fn peer(context: &Context) -> Verdict {
     context.grant(there, 2, &users, Access::ReadWrite)?;
     context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
     context.holds(there, 2, 0xadad_adad)
+}
+
+fn peer_after_owner(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let (_, handle) = shared(context, 2, 0xb7b7_b7b7)?;
+    let imported = import(context, &export(context, handle)?)?;
+    let there = show(context, imported, 2)?;
+    context.grant(there, 2, &[other], Access::ReadWrite)?;
+    context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
+    context.holds(there, 2, 0xb7b7_b7b7)
 }
 
 /// A file of a granule's size that has no name any more.
