@@ -97,6 +97,9 @@ impl Scene {
     }
 }
 
+/// A GPU's page-table entry: readable, writable, offset in the handle.
+type Entry = Option<(bool, bool, u64)>;
+
 /// What must not change.
 #[derive(Debug, PartialEq)]
 struct State {
@@ -105,7 +108,7 @@ struct State {
     usage: Usage,
     access: Vec<(Address, AgentId, Access)>,
     /// Of each mapping and GPU: whether it can read and write.
-    pages: Vec<(Address, usize, Option<(bool, bool, u64)>)>,
+    pages: Vec<(Address, usize, Entry)>,
     /// What this process may do where.
     process: Vec<(usize, usize, String)>,
     runtime: (usize, usize, usize, Vec<u64>),
