@@ -96,6 +96,14 @@ impl AgentSet {
     }
 }
 
+impl FromIterator<usize> for AgentSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(agents: I) -> Self {
+        let mut set = Self::default();
+        agents.into_iter().for_each(|agent| set.insert(agent));
+        set
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

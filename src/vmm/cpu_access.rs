@@ -14,6 +14,7 @@ use super::mapping::Piece;
 use super::{Access, Shared, VmmError, system_failure};
 use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Protection, map_nothing, map_shared, protect};
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +120,12 @@ impl Shared {
     ) -> Result<bool, VmmError> {
         let (start, size) = (piece.start, piece.record.size);
         let descriptor = self.export(operation, piece.record.slot)?;
-        let Err(errno) = map_shared(descriptor.as_fd(), start, size, protection) else {
+        // One that can only be read would do for reading, but could never be made writable.
+        let mapped = match fcntl_getfl(&descriptor) {
+            Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
+            _ => map_shared(descriptor.as_fd(), start, size, protection),
+        };
+        let Err(errno) = mapped else {
             return Ok(true);
         };
         // The kernel may have removed what was there before it refused.

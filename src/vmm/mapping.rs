@@ -18,6 +18,13 @@ pub(super) struct Piece {
     pub owner: Option<usize>,
 }
 
+/// Why a mapping could not be made anew, and whether there is one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Broken {
+    pub error: VmmError,
+    pub mapped: bool,
+}
+
 /// Names a mapping that may have gone, and its address been used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Serial(pub u64);
@@ -40,7 +47,7 @@ impl Vmm {
         handle: Handle,
         flags: u64,
     ) -> Result<(), VmmError> {
-        self.shared.map(address, size, offset, handle, flags).map(|_| ())
+        self.shared.map(address, size, offset, handle, flags, None).map(|_| ())
     }
 
     /// Unmaps a run of whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
@@ -74,7 +81,8 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Maps, and returns the mapping's serial.
+    /// Maps, and returns the mapping's serial; with that of a reservation only inside it.
+    #[allow(clippy::too_many_arguments, reason = "HIP's five, and the reservation")]
     pub(super) fn map(
         &self,
         address: Address,
@@ -82,6 +90,7 @@ impl Shared {
         offset: usize,
         handle: Handle,
         flags: u64,
+        reservation: Option<u64>,
     ) -> Result<Serial, VmmError> {
         let operation = Operation::Map;
         let refused = |refusal: Refusal| refusal.during(operation);
@@ -97,6 +106,11 @@ impl Shared {
         self.at_gate(operation, range, || {
             let (slot, native) = {
                 let mut ledger = self.ledger_mut();
+                let serial = ledger.reservation_at(range.start).map(|(_, record)| record.serial);
+                if reservation.is_some() && reservation != serial {
+                    // It was freed, and its addresses are another's by now.
+                    return Err(refused(Refusal::new(Argument::Address, Problem::NotReserved)));
+                }
                 let slot = ledger.begin_map(range, handle).map_err(refused)?;
                 match ledger.handle_in(slot) {
                     Some(record) => (slot, record.payload.native),
@@ -138,16 +152,20 @@ impl Shared {
                 return Err(Refusal::new(Argument::Address, problem).during(operation));
             }
             let mut torn = None;
-            for (done, piece) in pieces.iter().enumerate() {
+            let mut down = 0;
+            for piece in &pieces {
                 match self.take_down(piece) {
                     Ok(kept) => torn = torn.or(kept.err().map(|errno| (piece.start, errno))),
+                    // What a stranger has taken must not be mapped over.
+                    Err(_) if torn.is_some() => break,
                     Err(failure) => {
                         let error = self.failure(operation, failure, range.size);
-                        return Err(self.put_back(operation, &pieces[..=done], error));
+                        return Err(self.put_back(operation, &pieces[..=down], error));
                     }
                 }
+                down += 1;
             }
-            for piece in &pieces {
+            for piece in &pieces[..down] {
                 let removed = self.ledger_mut().remove_mapping(piece.start);
                 if let Some(record) = removed {
                     self.end_use(operation, record.slot);
@@ -191,11 +209,12 @@ impl Shared {
         operation: Operation,
         piece: &Piece,
         record: &MappingRecord,
-    ) -> Result<AgentSet, VmmError> {
+    ) -> Result<AgentSet, Broken> {
         let size = record.size;
-        self.call(|native| native.map(piece.start, size, piece.native))
-            .map_err(|failure| self.failure(operation, failure, size))?;
-        self.let_use(operation, piece, record)
+        self.call(|native| native.map(piece.start, size, piece.native)).map_err(|failure| {
+            Broken { error: self.failure(operation, failure, size), mapped: false }
+        })?;
+        self.let_use(operation, piece, record).map_err(|error| Broken { error, mapped: true })
     }
 
     /// Takes a mapping down and makes it anew: the only way to take memory away from a GPU.
@@ -204,29 +223,39 @@ impl Shared {
         operation: Operation,
         piece: &Piece,
         record: &MappingRecord,
-    ) -> Result<AgentSet, VmmError> {
+    ) -> Result<AgentSet, Broken> {
         match self.take_down(piece) {
             Ok(Ok(())) => self.set_up(operation, piece, record),
-            Ok(Err(errno)) => Err(self.quarantine(operation, piece.start, torn_by(errno))),
-            Err(failure) => Err(self.failure(operation, failure, record.size)),
+            Ok(Err(errno)) => {
+                let error = self.quarantine(operation, piece.start, torn_by(errno));
+                Err(Broken { error, mapped: false })
+            }
+            Err(failure) => {
+                let error = self.failure(operation, failure, record.size);
+                Err(Broken { error, mapped: true })
+            }
         }
     }
 
     /// Makes mappings anew that were taken down, when the last of `pieces` could not be.
     fn put_back(&self, operation: Operation, pieces: &[Piece], error: VmmError) -> VmmError {
         let Some((failed, down)) = pieces.split_last() else { return error };
+        let set_up = |piece: &Piece| {
+            self.set_up(operation, piece, &piece.record).map_err(|broken| broken.error)
+        };
         // The runtime refused, most likely before it did anything. Sending the access once more
         // changes nothing then, and fails if the mapping is gone.
-        let mut undone = self
-            .let_use(operation, failed, &failed.record)
-            .or_else(|_| self.set_up(operation, failed, &failed.record));
-        for piece in down.iter().rev() {
-            undone = undone.and_then(|_| self.set_up(operation, piece, &piece.record));
+        let first = self.let_use(operation, failed, &failed.record).or_else(|_| set_up(failed));
+        let rest = down.iter().rev().map(|piece| (piece, set_up(piece)));
+        for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
+            match undone {
+                Ok(granted) => {
+                    self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
+                }
+                Err(undo) => return self.not_undone(operation, piece.start, error, undo),
+            }
         }
-        match undone {
-            Ok(_) => error,
-            Err(undo) => self.not_undone(operation, failed.start, error, undo),
-        }
+        error
     }
 
     /// Takes a range out of use because an operation failed and undoing it failed too.

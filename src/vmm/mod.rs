@@ -325,9 +325,14 @@ impl Shared {
     fn quarantine(&self, operation: Operation, address: usize, reason: String) -> VmmError {
         let place = self.ledger_mut().quarantine(address);
         let (address, size) = place.unwrap_or((Address::new(address), 0));
+        self.set_aside(operation, address, size, reason);
+        VmmError::Quarantined { operation, address, now: true }
+    }
+
+    /// Lists what is not used any more.
+    fn set_aside(&self, operation: Operation, address: Address, size: usize, reason: String) {
         tracing::error!(%operation, %address, size, reason, "quarantined");
         self.quarantine.add(Quarantined { address, size, operation, reason });
-        VmmError::Quarantined { operation, address, now: true }
     }
 
     /// Gives physical memory back that nobody can name any more.
@@ -336,8 +341,7 @@ impl Shared {
             self.call(|native| native.handle_release(physical.native))
         {
             let reason = format!("physical memory was not given back: {call} answered {status}");
-            tracing::error!(%operation, size, reason, "quarantined");
-            self.quarantine.add(Quarantined { address: Address::NULL, size, operation, reason });
+            self.set_aside(operation, Address::NULL, size, reason);
         }
     }
 
@@ -399,10 +403,6 @@ impl Drop for Shared {
                 tracing::warn!(%error, "a mapping was left behind");
             }
         }
-        let handles = self.ledger_mut().drain_handles();
-        for record in handles {
-            self.give_back(Operation::Release, &record.payload, record.size);
-        }
         let reservations: Vec<_> = self
             .ledger()
             .reservations()
@@ -413,6 +413,11 @@ impl Drop for Shared {
             if let Err(error) = self.free(operation, range, None) {
                 tracing::warn!(%error, "a reservation was left behind");
             }
+        }
+        // Last, because what is in quarantine may still be mapped.
+        let handles = self.ledger_mut().drain_handles();
+        for record in handles {
+            self.give_back(Operation::Release, &record.payload, record.size);
         }
     }
 }

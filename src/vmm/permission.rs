@@ -2,12 +2,12 @@
 
 use super::access::{AccessSet, AgentSet};
 use super::ledger::{MappingRecord, Range};
-use super::mapping::Piece;
+use super::mapping::{Broken, Piece};
 use super::{
     Access, AccessDescriptor, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm,
     VmmError,
 };
-use crate::agent::{AgentId, AgentKind};
+use crate::agent::{Agent, AgentId, AgentKind};
 use crate::native::NativeAccess;
 
 /// What an agent, by its index, is to be granted.
@@ -121,15 +121,18 @@ impl Shared {
         for piece in &pieces {
             self.check_reach(operation, piece, changes)?;
         }
-        let mut done = Vec::with_capacity(pieces.len());
-        for (count, piece) in pieces.iter().enumerate() {
-            match self.change_piece(operation, piece, changes) {
-                Ok(record) => done.push((piece.start, record)),
-                Err(error) => return Err(self.undo(operation, &pieces[..=count], changes, error)),
+        let mut done: Vec<(Piece, Progress)> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let mut progress =
+                Progress { record: piece.record, asked: AgentSet::default(), mapped: true };
+            let changed = self.change_piece(operation, &piece, changes, &mut progress);
+            done.push((piece, progress));
+            if let Err(error) = changed {
+                return Err(self.undo(operation, &done, error));
             }
         }
-        for (start, record) in done {
-            self.write_access(start, &record);
+        for (piece, progress) in done {
+            self.write_access(piece.start, &progress.record);
         }
         Ok(())
     }
@@ -143,7 +146,16 @@ impl Shared {
     ) -> Result<(), VmmError> {
         // Of imported memory the owner may be unknown; then the runtime has the last word.
         let Some(owner) = piece.owner.and_then(|owner| self.runtime.agents().get(owner)) else {
-            return Ok(());
+            // But of a CPU it grants what then faults, so that any GPU's memory must be in reach.
+            let for_cpu =
+                |&&(index, access): &&Change| access != Access::None && self.is_cpu(index);
+            let all_in_reach = self.runtime.gpus().all(Agent::large_bar);
+            return match changes.iter().find(for_cpu) {
+                Some(_) if !all_in_reach => {
+                    Err(VmmError::NotSupported { operation, feature: Feature::CpuAccess })
+                }
+                _ => Ok(()),
+            };
         };
         for &(index, access) in changes {
             let Some(agent) = self.runtime.agents().get(index) else { continue };
@@ -160,7 +172,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Changes one mapping in the runtime and returns what its record becomes.
+    /// Changes one mapping in the runtime, and notes how far it came.
     ///
     /// The CPUs come first and by themselves, so that it is known what is to be undone.
     fn change_piece(
@@ -168,28 +180,65 @@ impl Shared {
         operation: Operation,
         piece: &Piece,
         changes: &[Change],
-    ) -> Result<MappingRecord, VmmError> {
+        progress: &mut Progress,
+    ) -> Result<(), VmmError> {
         let after = changed(&piece.record, changes);
         let (cpus, gpus): (Vec<Change>, Vec<Change>) =
             changes.iter().partition(|&&(index, _)| self.is_cpu(index));
-        let mut record = MappingRecord { access: after, ..piece.record };
-        if self.quirks.peer_after_owner_fails && self.adds_peer_after_owner(piece, &gpus) {
-            record.granted = self.rebuild(operation, piece, &record)?;
-            return Ok(record);
+        if !cpus.is_empty() {
+            if !self.change_cpu_view(operation, piece, &after)? {
+                // All CPUs share this address space: the runtime is told of one.
+                let cpu = (self.host_index(), self.cpu_access_of(&after));
+                self.tell_news(operation, piece, progress, &[cpu])?;
+            }
+            for &(index, access) in &cpus {
+                progress.record.access.set(index, access);
+            }
         }
-        if !cpus.is_empty() && !self.change_cpu_view(operation, piece, &after)? {
-            self.tell_news(operation, piece, &mut record, &cpus)?;
+        if self.comes_after_owner(piece, &gpus) {
+            return self.grant_anew(operation, piece, &after, progress);
         }
-        self.tell_news(operation, piece, &mut record, &gpus)?;
-        Ok(record)
+        self.tell_news(operation, piece, progress, &gpus)?;
+        progress.record.access = after;
+        Ok(())
     }
 
-    /// Whether the changes let a GPU in that comes after the memory's owner.
-    fn adds_peer_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
-        piece.owner.is_some_and(|owner| piece.record.granted.contains(owner))
-            && gpus.iter().any(|&(index, access)| {
-                access != Access::None && !piece.record.granted.contains(index)
-            })
+    /// Whether a GPU is to be granted access to a mapping whose owner has some already, where
+    /// the runtime cannot do that.
+    fn comes_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
+        let granted = |index| piece.record.granted.contains(index);
+        self.quirks.peer_after_owner_fails
+            && piece.owner.is_some_and(granted)
+            && gpus.iter().any(|&(index, access)| access != Access::None && !granted(index))
+    }
+
+    /// Makes a mapping anew to change who may use it.
+    fn grant_anew(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        after: &AccessSet,
+        progress: &mut Progress,
+    ) -> Result<(), VmmError> {
+        let now = Piece { record: progress.record, ..*piece };
+        let wanted = MappingRecord { access: *after, ..progress.record };
+        match self.rebuild(operation, &now, &wanted) {
+            Ok(granted) => {
+                progress.record = MappingRecord { granted, ..wanted };
+                progress.asked = granted;
+                Ok(())
+            }
+            Err(broken) => {
+                // Everybody has lost it, or some have it anew.
+                progress.mapped = false;
+                if broken.mapped {
+                    let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
+                    progress.mapped = self.take_down(&Piece { record: nobody, ..*piece }).is_err();
+                    progress.asked = (0..self.runtime.agents().len()).collect();
+                }
+                Err(broken.error)
+            }
+        }
     }
 
     /// Tells the runtime those of the changes that are any, and notes whom it was told of.
@@ -197,20 +246,30 @@ impl Shared {
         &self,
         operation: Operation,
         piece: &Piece,
-        record: &mut MappingRecord,
+        progress: &mut Progress,
         changes: &[Change],
     ) -> Result<(), VmmError> {
+        let before = &piece.record;
         let is_news = |&&(index, access): &&Change| {
             // To forbid what was never allowed would make AMD's runtime map it; to repeat what
             // is so already costs a call.
-            let known = piece.record.granted.contains(index);
-            if known { piece.record.access.get(index) != access } else { access != Access::None }
+            let known = before.granted.contains(index);
+            if known {
+                self.access_in_runtime(&before.access, index) != access
+            } else {
+                access != Access::None
+            }
         };
         let told: Vec<Change> = changes.iter().filter(is_news).copied().collect();
-        for &(index, _) in &told {
+        let mut record = progress.record;
+        for &(index, access) in &told {
             record.granted.insert(index);
+            record.access.set(index, access);
+            progress.asked.insert(index);
         }
-        self.tell(operation, piece, record, &told)
+        self.tell(operation, piece, &record, &told)?;
+        progress.record.granted = record.granted;
+        Ok(())
     }
 
     /// Tells the runtime of changes to one mapping, its owner last (ROCm 7.14 corrupts the
@@ -227,7 +286,8 @@ impl Shared {
         }
         let mut list = told.to_vec();
         if self.quirks.set_access_drops_unnamed_agents {
-            list = after.granted.iter().map(|index| (index, after.access.get(index))).collect();
+            let access = |index| self.access_in_runtime(&after.access, index);
+            list = after.granted.iter().map(|index| (index, access(index))).collect();
         }
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
         let list: Vec<NativeAccess> = list
@@ -252,8 +312,11 @@ impl Shared {
         let mut after = MappingRecord { granted: AgentSet::default(), ..*record };
         let mut told = Vec::new();
         for index in 0..self.runtime.agents().len() {
-            let access = after.access.get(index);
-            if access != Access::None && !(cpu_is_ours && self.is_cpu(index)) {
+            if self.is_cpu(index) && (cpu_is_ours || index != self.host_index()) {
+                continue;
+            }
+            let access = self.access_in_runtime(&after.access, index);
+            if access != Access::None {
                 after.granted.insert(index);
                 told.push((index, access));
             }
@@ -262,53 +325,53 @@ impl Shared {
         Ok(after.granted)
     }
 
-    /// Puts access back to what it was, after `error` in the last of `pieces`.
-    fn undo(
-        &self,
-        operation: Operation,
-        pieces: &[Piece],
-        changes: &[Change],
-        error: VmmError,
-    ) -> VmmError {
-        for piece in pieces.iter().rev() {
-            // What the mapping may have become, as far as it went.
-            let mut attempted = *piece;
-            attempted.record.access = changed(&piece.record, changes);
-            let is_new = |&(index, access): &Change| {
-                access != Access::None
-                    && !self.is_cpu(index)
-                    && !piece.record.granted.contains(index)
-            };
-            let undone = if changes.iter().any(is_new) {
+    /// Puts access back to what it was, after `error` in the last piece.
+    fn undo(&self, operation: Operation, done: &[(Piece, Progress)], error: VmmError) -> VmmError {
+        if is_quarantined(&error) {
+            return error;
+        }
+        for (before, progress) in done.iter().rev() {
+            let now = Piece { record: progress.record, ..*before };
+            let is_new =
+                |index: usize| !self.is_cpu(index) && !before.record.granted.contains(index);
+            let undone = if !progress.mapped {
+                self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+            } else if progress.asked.iter().any(is_new) {
                 // A GPU that could not reach the memory before can now: only unmapping helps.
-                self.rebuild(operation, &attempted, &piece.record).map(|_| ())
+                self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
             } else {
-                self.restore(operation, &attempted, piece, changes)
+                self.restore(operation, &now, before, progress.asked)
             };
-            if let Err(undo) = undone {
-                return self.not_undone(operation, piece.start, error, undo);
+            match undone {
+                Ok(granted) => {
+                    self.write_access(before.start, &MappingRecord { granted, ..before.record });
+                }
+                Err(undo) => return self.not_undone(operation, before.start, error, undo),
             }
         }
         error
     }
 
-    /// Gives the agents that were named what they had before.
+    /// Gives the agents that were asked for what they had before, and returns those that the
+    /// runtime knows of.
     fn restore(
         &self,
         operation: Operation,
-        attempted: &Piece,
+        now: &Piece,
         before: &Piece,
-        changes: &[Change],
-    ) -> Result<(), VmmError> {
-        if changes.iter().any(|&(index, _)| self.is_cpu(index)) {
-            self.change_cpu_view(operation, attempted, &before.record.access)?;
+        asked: AgentSet,
+    ) -> Result<AgentSet, VmmError> {
+        if !self.cpu_was_granted_by_runtime(now) {
+            self.change_cpu_view(operation, now, &before.record.access)?;
         }
-        let told: Vec<Change> = changes
+        let told: Vec<Change> = asked
             .iter()
-            .filter(|&&(index, _)| before.record.granted.contains(index))
-            .map(|&(index, _)| (index, before.record.access.get(index)))
+            .filter(|&index| now.record.granted.contains(index))
+            .map(|index| (index, self.access_in_runtime(&before.record.access, index)))
             .collect();
-        self.tell(operation, before, &before.record, &told)
+        let record = MappingRecord { granted: now.record.granted, ..before.record };
+        self.tell(operation, before, &record, &told)?;
+        Ok(record.granted)
     }
 
     fn take_away(
@@ -318,44 +381,59 @@ impl Shared {
         revoked: AgentSet,
     ) -> Result<(), VmmError> {
         let pieces = self.run(operation, range)?;
-        for (count, piece) in pieces.iter().enumerate() {
+        let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
             let mut record = piece.record;
             for index in revoked.iter() {
                 record.access.set(index, Access::None);
             }
-            match self.rebuild(operation, piece, &record) {
+            match self.rebuild(operation, &piece, &record) {
                 Ok(granted) => record.granted = granted,
-                Err(error) => return Err(self.give_again(operation, &pieces[..=count], error)),
+                Err(broken) => return Err(self.give_again(operation, &piece, &done, broken)),
             }
             self.write_access(piece.start, &record);
+            done.push((piece, record));
         }
         Ok(())
     }
 
-    /// Undoes a revocation that failed in the last of `pieces`.
-    fn give_again(&self, operation: Operation, pieces: &[Piece], error: VmmError) -> VmmError {
-        let Some((failed, done)) = pieces.split_last() else { return error };
-        // The last one is mapped and short of some access, or not mapped.
-        let undone = self
-            .let_use(operation, failed, &failed.record)
-            .or_else(|_| self.set_up(operation, failed, &failed.record));
-        let mut outcome = undone.map(|granted| {
-            self.write_access(failed.start, &MappingRecord { granted, ..failed.record });
-        });
-        for piece in done.iter().rev() {
-            outcome = outcome.and_then(|()| self.let_use(operation, piece, &piece.record)).map(
-                |granted| {
-                    self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
-                },
-            );
+    /// Undoes a revocation that failed in a piece and had been `done` in those before it.
+    fn give_again(
+        &self,
+        operation: Operation,
+        failed: &Piece,
+        done: &[(Piece, MappingRecord)],
+        Broken { error, mapped }: Broken,
+    ) -> VmmError {
+        if is_quarantined(&error) {
+            return error;
         }
-        match outcome {
-            Ok(()) => error,
-            Err(undo) => self.not_undone(operation, failed.start, error, undo),
+        let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
+        let first = (failed, Piece { record: nobody, ..*failed }, mapped);
+        let rest = done
+            .iter()
+            .rev()
+            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, true));
+        for (before, now, mapped) in std::iter::once(first).chain(rest) {
+            let undone = if mapped {
+                // Sending the access once more changes nothing where it is there.
+                self.let_use(operation, before, &before.record).or_else(|_| {
+                    self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
+                })
+            } else {
+                self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+            };
+            match undone {
+                Ok(granted) => {
+                    self.write_access(before.start, &MappingRecord { granted, ..before.record });
+                }
+                Err(undo) => return self.not_undone(operation, before.start, error, undo),
+            }
         }
+        error
     }
 
-    fn write_access(&self, start: usize, record: &MappingRecord) {
+    pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
         if let Some(mapping) = self.ledger_mut().mapping_mut(start) {
             (mapping.access, mapping.granted) = (record.access, record.granted);
         }
@@ -390,10 +468,36 @@ impl Shared {
         }
     }
 
+    /// The index of the CPU that the runtime is told of for all of them.
+    fn host_index(&self) -> usize {
+        self.runtime.host().id().index()
+    }
+
+    /// What the runtime is told that an agent may do.
+    fn access_in_runtime(&self, access: &AccessSet, index: usize) -> Access {
+        if self.is_cpu(index) { self.cpu_access_of(access) } else { access.get(index) }
+    }
+
     /// What this process's own loads and stores may do is as much as any CPU agent may.
     pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
         self.cpus().map(|(index, _)| access.get(index)).max().unwrap_or_default()
     }
+}
+
+/// How far changing one mapping has come.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// What is so by now.
+    record: MappingRecord,
+    /// The agents that the runtime was asked to grant something, successfully or not.
+    asked: AgentSet,
+    /// Whether it is mapped at all.
+    mapped: bool,
+}
+
+/// Whether an operation has ended with its range out of use, so that nothing is to be undone.
+fn is_quarantined(error: &VmmError) -> bool {
+    matches!(error, VmmError::Quarantined { .. })
 }
 
 /// A mapping's access after changes.

@@ -1,6 +1,5 @@
 //! Physical memory: making it, naming it, letting it go.
 
-use super::ledger::Range;
 use super::properties::{AllocationKind, HandleTypes, Location};
 use super::{
     Address, AllocationProperties, Argument, Feature, Granularity, Handle, Operation, Physical,
@@ -105,9 +104,10 @@ impl Vmm {
         let operation = Operation::RetainAllocationHandle;
         let shared = &*self.shared;
         shared.alive(operation)?;
-        // One byte long, to refuse what no range may be.
-        let range = Range::new(address, 1).map_err(|refusal| refusal.during(operation))?;
-        shared.ledger_mut().retain(range.start).map_err(|refusal| refusal.during(operation))
+        if address == Address::NULL {
+            return Err(Refusal::new(Argument::Address, Problem::Null).during(operation));
+        }
+        shared.ledger_mut().retain(address.get()).map_err(|refusal| refusal.during(operation))
     }
 
     /// The properties physical memory was made with

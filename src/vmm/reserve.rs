@@ -95,6 +95,9 @@ impl Shared {
                 if wanted == Address::NULL {
                     return refuse(Argument::Address, Problem::Null);
                 }
+                if wanted.checked_add(size).is_none() {
+                    return refuse(Argument::Size, Problem::Overflow);
+                }
                 if wanted.get() % alignment != 0 {
                     return refuse(Argument::Address, Problem::AddressTaken);
                 }
@@ -160,8 +163,13 @@ impl Shared {
         Err(last)
     }
 
+    /// Gives back what is of no use; if that fails, it is known to be lost.
     fn unreserve(&self, address: usize, size: usize) -> Result<(), Failure> {
-        self.call(|native| native.address_free(address, size))
+        self.call(|native| native.address_free(address, size)).inspect_err(|failure| {
+            let Failure { call, status } = failure;
+            let reason = format!("addresses were not given back: {call} answered {status}");
+            self.set_aside(Operation::AddressReserve, Address::new(address), size, reason);
+        })
     }
 
     /// Frees a reservation; with a serial only if it is still that one.
@@ -190,7 +198,7 @@ impl Shared {
             if self
                 .ledger()
                 .check_free(range)
-                .is_ok_and(|record| Gate::ptr_eq(&gate, &record.payload))
+                .is_ok_and(|record| Gate::ptr_eq(&gate, &record.payload) && !record.quarantined)
             {
                 // Removed first: once the runtime has freed it, another thread may be given the
                 // same addresses and enter them.

@@ -4,9 +4,10 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::Range;
-use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
+use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock};
 use crate::agent::{AgentId, AgentKind};
 use crate::native::{read_memory, write_memory};
+use std::sync::Arc;
 
 impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
@@ -162,27 +163,38 @@ impl Shared {
         self.run(operation, whole)
     }
 
-    /// Does something while two ranges are kept from changing.
+    /// Copies while neither range can change.
     fn at_both_gates<T>(
         &self,
         operation: Operation,
-        one: Range,
-        other: Range,
+        to: Range,
+        from: Range,
         act: impl FnOnce() -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
-        // The lower reservation first, whoever asks, so that two copies cannot wait for each
-        // other.
-        let (low, high) = if one.start <= other.start { (one, other) } else { (other, one) };
-        let same = {
-            let ledger = self.ledger();
-            let base = |range: Range| ledger.reservation_at(range.start).map(|(base, _)| base);
-            base(low) == base(high)
+        let gate = |range, argument| {
+            self.gate(operation, range).map_err(|error| match error.problem() {
+                Some(problem) => Refusal::new(argument, problem).during(operation),
+                None => error,
+            })
         };
-        if same {
-            let end = low.end().max(high.end());
-            let both = Range { start: low.start, size: end - low.start };
-            return self.at_gate(operation, both, act);
+        loop {
+            let destination = gate(to, Argument::Destination)?;
+            let source = gate(from, Argument::Source)?;
+            // The lower reservation first, whoever asks, so that two copies cannot wait for each
+            // other.
+            let (low, high) = if to.start <= from.start {
+                (&destination, &source)
+            } else {
+                (&source, &destination)
+            };
+            let _low = lock(low);
+            let _high = (!Arc::ptr_eq(low, high)).then(|| lock(high));
+            // Either may have been freed, and its addresses reserved anew, meanwhile.
+            if Arc::ptr_eq(&destination, &gate(to, Argument::Destination)?)
+                && Arc::ptr_eq(&source, &gate(from, Argument::Source)?)
+            {
+                return act();
+            }
         }
-        self.at_gate(operation, low, || self.at_gate(operation, high, act))
     }
 }

@@ -110,7 +110,8 @@ impl Reservation {
             return Err(refuse(Problem::NotReserved));
         }
         let vmm = &self.inner.vmm;
-        let serial = vmm.shared.map(address, size, 0, allocation.handle_of(vmm)?, 0)?;
+        let (handle, serial) = (allocation.handle_of(vmm)?, self.inner.serial);
+        let serial = vmm.shared.map(address, size, 0, handle, 0, Some(serial))?;
         Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
     }
 
@@ -120,9 +121,12 @@ impl Reservation {
     /// # Errors
     /// As for [`Vmm::address_free`]; the reservation comes back with the error.
     pub fn free(self) -> Result<(), (Self, VmmError)> {
-        match self.inner.free() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
+        match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner.free().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
+            Err(inner) => {
+                let error = inner.still_needed();
+                Err((Self { inner }, error))
+            }
         }
     }
 
@@ -140,6 +144,21 @@ impl Inner {
         shared.free(operation, range, Some(self.serial))?;
         self.freed.store(true, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Inner {
+    /// Why it cannot be freed: mappings before clones.
+    fn still_needed(&self) -> VmmError {
+        let operation = Operation::AddressFree;
+        let range = Range { start: self.address.get(), size: self.size };
+        let shared = &self.vmm.shared;
+        if let Err(error) = shared.alive(operation) {
+            return error;
+        }
+        let ledger = shared.ledger();
+        let refusal = ledger.check_free(range).err();
+        refusal.unwrap_or(Refusal::new(Argument::Address, Problem::InUse)).during(operation)
     }
 }
 

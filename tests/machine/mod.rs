@@ -1,0 +1,171 @@
+//! Simulated machines of every kind and release, watched from outside while the library uses them.
+
+#![allow(dead_code, reason = "every test binary uses another part")]
+
+use hsa_vmm::simulation::{Config, Cpu, Era, FaultPlan, Simulation};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Runtime,
+    Vmm,
+};
+use std::sync::Arc;
+
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+
+/// A simulation, and the library on it.
+pub struct Machine {
+    pub simulation: Arc<Simulation>,
+    pub runtime: Runtime,
+    pub vmm: Vmm,
+}
+
+impl Machine {
+    #[track_caller]
+    pub fn new(config: Config) -> Self {
+        Self::with(config, VmmOptions::default())
+    }
+
+    #[track_caller]
+    pub fn with(config: Config, options: VmmOptions) -> Self {
+        let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
+        let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
+        let vmm = Vmm::open_with(&runtime, options).expect("virtual memory is supported");
+        Self { simulation, runtime, vmm }
+    }
+
+    pub fn gpu(&self, number: usize) -> AgentId {
+        self.runtime.gpus().nth(number).expect("there is such a GPU").id()
+    }
+
+    pub fn gpus(&self) -> Vec<AgentId> {
+        self.runtime.gpus().map(|gpu| gpu.id()).collect()
+    }
+
+    pub fn cpu(&self, number: usize) -> AgentId {
+        let id = self.runtime.agents()[number].id();
+        assert_eq!(self.runtime.agents()[number].kind(), hsa_vmm::AgentKind::Cpu);
+        id
+    }
+
+    pub fn granule(&self) -> usize {
+        self.simulation.config().granule as usize
+    }
+
+    /// Memory of a GPU that may be shared.
+    pub fn on(&self, gpu: usize) -> AllocationProperties {
+        AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::PosixFileDescriptor)
+    }
+
+    #[track_caller]
+    pub fn reserve(&self, size: usize) -> Address {
+        self.vmm.address_reserve(size, 0, None, 0).expect("addresses")
+    }
+
+    #[track_caller]
+    pub fn create(&self, gpu: usize, size: usize) -> Handle {
+        self.vmm.create(size, &self.on(gpu), 0).expect("memory")
+    }
+
+    #[track_caller]
+    pub fn map(&self, address: Address, size: usize, handle: Handle) {
+        self.vmm.map(address, size, 0, handle, 0).expect("a mapping");
+    }
+
+    #[track_caller]
+    pub fn grant(&self, address: Address, size: usize, agent: AgentId, access: Access) {
+        let granted = self.vmm.set_access(address, size, &[AccessDescriptor { agent, access }]);
+        granted.expect("access");
+    }
+
+    /// Fails unless everything that was taken has been given back.
+    #[track_caller]
+    pub fn assert_empty(&self) {
+        self.vmm.check().expect("the books are right");
+        let usage = self.vmm.usage();
+        assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{usage:?}");
+        assert_idle(&self.simulation);
+    }
+
+    /// Ends the library's use of the simulation and fails if the runtime is left with anything.
+    #[track_caller]
+    pub fn close(self) {
+        let simulation = self.simulation.clone();
+        drop(self);
+        assert_idle(&simulation);
+        assert_eq!(simulation.calls("hsa_init"), simulation.calls("hsa_shut_down"));
+    }
+}
+
+/// Fails if the runtime holds anything.
+#[track_caller]
+pub fn assert_idle(simulation: &Simulation) {
+    let usage = simulation.usage();
+    let nothing = usage.reservations == 0
+        && usage.handles == 0
+        && usage.mappings == 0
+        && usage.allocations == 0
+        && usage.vram_used.iter().all(|&used| used == 0)
+        && usage.descriptors == 0;
+    assert!(nothing, "the runtime still holds {usage:?}");
+}
+
+pub fn access(agent: AgentId, access: Access) -> AccessDescriptor {
+    AccessDescriptor { agent, access }
+}
+
+/// The address so many bytes further on.
+pub fn at(address: Address, bytes: usize) -> Address {
+    address.checked_add(bytes).expect("inside the address space")
+}
+
+/// Every release that behaves differently, by name, as it would present itself.
+pub fn releases() -> Vec<(&'static str, Config)> {
+    let of = |era, minor| Config::mi300x(2).with_era(era).with_extension(minor);
+    let mut first = of(Era::A, 4);
+    first.extension_reported = false;
+    vec![
+        ("6.0", first),
+        ("6.1", of(Era::A, 4)),
+        ("6.2", of(Era::A, 6)),
+        ("6.4", of(Era::A, 7)),
+        ("7.0", of(Era::A, 9)),
+        ("7.1", of(Era::A, 11)),
+        ("7.2 early", of(Era::B, 12)),
+        ("7.2", of(Era::B, 15)),
+        ("7.14 early", of(Era::C, 16)),
+        ("7.14", of(Era::C, 20)),
+        ("10.0", of(Era::D, 21)),
+        ("10.1", of(Era::D, 22)),
+    ]
+}
+
+/// One release of each era.
+pub fn eras() -> Vec<(&'static str, Config)> {
+    let of = |era| Config::mi300x(2).with_era(era);
+    vec![("era A", of(Era::A)), ("era B", of(Era::B)), ("era C", of(Era::C)), ("era D", of(Era::D))]
+}
+
+/// A second CPU, of another NUMA node.
+pub fn with_two_cpus(mut config: Config) -> Config {
+    let second: Cpu = config.cpus[0].clone();
+    config.cpus.push(second);
+    config
+}
+
+/// Exported descriptors that the CPU cannot map for writing, so that the runtime has to give it
+/// access.
+pub fn without_cpu_mapping(mut config: Config) -> Config {
+    config.dmabuf_cpu_mapping = false;
+    config
+}
+
+/// Some calls of a function fail: from the first to the last of them.
+pub fn failing(
+    plan: FaultPlan,
+    function: &str,
+    calls: core::ops::Range<u64>,
+    status: u32,
+) -> FaultPlan {
+    calls.fold(plan, |plan, call| plan.fail(function, call, status))
+}

@@ -1,0 +1,253 @@
+//! Owned values: each lives as long as anything needs it, in whatever order they are dropped.
+
+mod machine;
+
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, Allocation, Mapping, Reservation, Vmm, VmmError};
+use machine::{Machine, access, assert_idle, at};
+
+fn machine() -> Machine {
+    Machine::new(Config::mi300x(2))
+}
+
+fn reservation(machine: &Machine, granules: usize) -> Reservation {
+    Reservation::of(granules * machine.granule()).reserve(&machine.vmm).unwrap()
+}
+
+fn allocation(machine: &Machine) -> Allocation {
+    Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap()
+}
+
+/// Every order of four things.
+fn orders() -> Vec<[usize; 4]> {
+    let mut orders = Vec::new();
+    for number in 0..256 {
+        let order = [number & 3, number >> 2 & 3, number >> 4 & 3, number >> 6 & 3];
+        let mut sorted = order;
+        sorted.sort_unstable();
+        if sorted == [0, 1, 2, 3] {
+            orders.push(order);
+        }
+    }
+    assert_eq!(orders.len(), 24);
+    orders
+}
+
+#[test]
+fn values_may_be_dropped_in_any_order() {
+    for (release, config) in machine::releases() {
+        for order in orders() {
+            let Machine { simulation, runtime, vmm } = Machine::new(config.clone());
+            let granule = simulation.config().granule as usize;
+            let gpu = runtime.gpus().next().unwrap().id();
+            let reservation = Reservation::of(2 * granule).reserve(&vmm).unwrap();
+            let properties = hsa_vmm::AllocationProperties::on(gpu);
+            let memory = Allocation::create(&vmm, granule, &properties).unwrap();
+            let mapping = reservation.map(granule, &memory).unwrap();
+            mapping.grant(&[gpu, runtime.host().id()], Access::ReadWrite).unwrap();
+            mapping.write(0, b"kept").unwrap();
+            drop(runtime);
+            let mut values: [Option<Box<dyn std::any::Any>>; 4] = [
+                Some(Box::new(vmm)),
+                Some(Box::new(reservation)),
+                Some(Box::new(memory)),
+                Some(Box::new(mapping)),
+            ];
+            for index in order {
+                values[index] = None;
+                if let Some(mapping) = values[3].as_ref().and_then(|v| v.downcast_ref::<Mapping>())
+                {
+                    let mut bytes = [0; 4];
+                    mapping.read(0, &mut bytes).unwrap();
+                    assert_eq!(&bytes, b"kept", "{release}, {order:?}");
+                }
+            }
+            assert_idle(&simulation);
+            assert_eq!(simulation.calls("hsa_shut_down"), 1, "{release}, {order:?}");
+        }
+    }
+}
+
+#[test]
+fn clones_keep_what_they_are_clones_of() {
+    let machine = machine();
+    let granule = machine.granule();
+    let (first, memory) = (reservation(&machine, 1), allocation(&machine));
+    let (second, more) = (first.clone(), memory.clone());
+    drop((first, memory));
+    let mapping = second.map(0, &more).unwrap();
+    assert_eq!(mapping.size(), granule);
+    assert_eq!(mapping.reservation().address(), mapping.address());
+    assert_eq!(mapping.allocation().handle(), more.handle());
+    drop((second, more));
+    mapping.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+    drop(mapping);
+    machine.assert_empty();
+}
+
+#[test]
+fn a_reservation_is_not_freed_while_a_clone_of_it_is_there() {
+    let machine = machine();
+    let first = reservation(&machine, 1);
+    let second = first.clone();
+    let (first, error) = first.free().expect_err("there is a clone");
+    assert_eq!(error.argument(), Some(Argument::Address), "{error}");
+    assert_eq!(machine.vmm.usage().reservations, 1);
+    drop(first);
+    second.free().expect("the last one frees it");
+    machine.assert_empty();
+}
+
+#[test]
+fn a_reservation_comes_back_if_something_is_mapped_in_it() {
+    let machine = machine();
+    let reservation = reservation(&machine, 2);
+    let mapping = reservation.map(0, &allocation(&machine)).unwrap();
+    let (reservation, error) = reservation.free().expect_err("something is mapped");
+    assert_eq!(error.problem(), Some(Problem::StillMapped { mappings: 1 }));
+    let again = reservation.map(machine.granule(), mapping.allocation()).unwrap();
+    drop((mapping, again));
+    reservation.free().expect("nothing is mapped");
+    machine.assert_empty();
+}
+
+#[test]
+fn a_reservation_comes_back_if_the_runtime_does_not_free_it() {
+    let machine = machine();
+    let reservation = reservation(&machine, 2);
+    let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
+    machine.simulation.set_faults(faults);
+    let (reservation, error) = reservation.free().expect_err("the runtime refused");
+    assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
+    drop(reservation);
+    machine.assert_empty();
+}
+
+#[test]
+fn a_mapping_comes_back_if_the_runtime_does_not_unmap_it() {
+    let machine = machine();
+    let mapping = reservation(&machine, 2).map(0, &allocation(&machine)).unwrap();
+    mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+    mapping.write(0, b"kept").unwrap();
+    machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, 0x1000));
+    let (mapping, error) = mapping.unmap().expect_err("the runtime refused");
+    assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
+    let mut bytes = [0; 4];
+    mapping.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+    mapping.unmap().expect("now it does");
+    machine.assert_empty();
+}
+
+#[test]
+fn a_mapping_does_not_take_another_with_it_that_came_to_its_address() {
+    let machine = machine();
+    let reservation = reservation(&machine, 1);
+    let mine = reservation.map(0, &allocation(&machine)).unwrap();
+    let address = mine.address();
+    machine.vmm.unmap(address, machine.granule()).unwrap();
+    let theirs = machine.create(1, machine.granule());
+    machine.map(address, machine.granule(), theirs);
+    let (mine, error) = mine.unmap().expect_err("it is another's by now");
+    assert_eq!(error.problem(), Some(Problem::NotMapped { at: address }));
+    drop(mine);
+    assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
+    machine.vmm.unmap(address, machine.granule()).unwrap();
+    machine.vmm.release(theirs).unwrap();
+    drop(reservation);
+    machine.assert_empty();
+}
+
+#[test]
+fn a_reservation_does_not_take_another_with_it_that_came_to_its_address() {
+    let machine = machine();
+    let granule = machine.granule();
+    let memory = allocation(&machine);
+    // Another thread of this program may be given the addresses; then once more.
+    for _ in 0..1000 {
+        let mine = reservation(&machine, 1);
+        let address = mine.address();
+        machine.vmm.address_free(address, granule).unwrap();
+        let theirs = Reservation::of(granule).exactly_at(address).reserve(&machine.vmm);
+        let Ok(theirs) = theirs else { continue };
+        let error = mine.map(0, &memory).expect_err("the addresses are another's by now");
+        assert_eq!(error.problem(), Some(Problem::NotReserved));
+        let (mine, error) = mine.free().expect_err("it is another's by now");
+        assert_eq!(error.problem(), Some(Problem::NotAReservation));
+        drop(mine);
+        assert_eq!(machine.vmm.reservations(), [(address, granule)]);
+        drop((theirs, memory));
+        return machine.assert_empty();
+    }
+    panic!("the same addresses are never to be had again");
+}
+
+#[test]
+fn a_mapping_that_was_unmapped_behind_its_back_is_dropped_quietly() {
+    let machine = machine();
+    let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
+    machine.vmm.unmap(mapping.address(), mapping.size()).unwrap();
+    assert!(mapping.read(0, &mut [0; 1]).is_err());
+    assert!(mapping.access(machine.gpu(0)).is_err());
+    drop(mapping);
+    machine.assert_empty();
+}
+
+#[test]
+fn what_is_forgotten_is_given_back_at_the_end() {
+    for (release, config) in machine::releases() {
+        let Machine { simulation, runtime, vmm } = Machine::new(config);
+        let granule = simulation.config().granule as usize;
+        let gpu = runtime.gpus().next().unwrap().id();
+        let base = vmm.address_reserve(4 * granule, 0, None, 0).unwrap();
+        let properties = hsa_vmm::AllocationProperties::on(gpu);
+        let handle = vmm.create(granule, &properties, 0).unwrap();
+        let released = vmm.create(granule, &properties, 0).unwrap();
+        vmm.map(base, granule, 0, handle, 0).unwrap();
+        vmm.map(at(base, granule), granule, 0, released, 0).unwrap();
+        let cpu = [access(runtime.host().id(), Access::ReadWrite)];
+        vmm.set_access(base, 2 * granule, &cpu).unwrap();
+        vmm.release(released).unwrap();
+        vmm.retain_allocation_handle(base).unwrap();
+        let other: Vmm = vmm.clone();
+        drop((vmm, runtime));
+        assert_eq!(other.usage().mappings, 2, "{release}");
+        drop(other);
+        assert_idle(&simulation);
+    }
+}
+
+#[test]
+fn forgotten_values_keep_the_vmm_and_nothing_else() {
+    let machine = machine();
+    let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
+    let (address, size) = (mapping.address(), mapping.size());
+    std::mem::forget(mapping);
+    machine.vmm.unmap(address, size).expect("HIP's calls work on what was forgotten");
+    machine.vmm.address_free(address, size).unwrap();
+    assert_eq!(machine.vmm.usage().handles, 1);
+}
+
+#[test]
+fn the_end_does_not_panic_when_nothing_can_be_given_back() {
+    for (release, config) in machine::releases() {
+        let Machine { simulation, runtime, vmm } = Machine::new(config);
+        let granule = simulation.config().granule as usize;
+        let reservation = Reservation::of(granule).reserve(&vmm).unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        let properties = hsa_vmm::AllocationProperties::on(gpu);
+        let memory = Allocation::create(&vmm, granule, &properties).unwrap();
+        let mapping = reservation.map(0, &memory).unwrap();
+        mapping.grant(&[gpu, runtime.host().id()], Access::Read).unwrap();
+        let all = ["unmap", "address_free", "handle_release", "map", "set_access"];
+        let plan = all.iter().fold(FaultPlan::none(), |plan, name| {
+            plan.always(&format!("hsa_amd_vmem_{name}"), 0x1000)
+        });
+        simulation.set_faults(plan.always("hsa_shut_down", 0x1000));
+        drop((mapping, reservation, memory));
+        assert_eq!(vmm.usage().mappings, 1, "{release}");
+        drop((vmm, runtime));
+        assert_eq!(simulation.usage().mappings, 1, "{release}");
+    }
+}

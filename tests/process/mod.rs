@@ -1,0 +1,175 @@
+//! This process as the kernel sees it: its address space, its descriptors, its children.
+
+#![allow(dead_code, reason = "every test binary uses another part")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One line of `/proc/self/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub start: usize,
+    pub end: usize,
+    /// Such as `rw-s`.
+    pub permissions: String,
+    pub name: String,
+}
+
+/// The address space at this moment.
+pub fn regions() -> Vec<Region> {
+    let text = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    let region = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let permissions = words.next()?.to_owned();
+        Some(Region {
+            start: usize::from_str_radix(start, 16).ok()?,
+            end: usize::from_str_radix(end, 16).ok()?,
+            permissions,
+            name: words.skip(3).collect::<Vec<_>>().join(" "),
+        })
+    };
+    text.lines().map(|line| region(line).expect("a line of /proc/self/maps")).collect()
+}
+
+/// What may be done with every byte of a range: pieces of one permission each, none left out.
+///
+/// An error names the first address that belongs to nobody.
+pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, String)>, usize> {
+    let mut pieces: Vec<(usize, usize, String)> = Vec::new();
+    let mut next = start;
+    for region in regions() {
+        if region.end <= next || next >= start + size {
+            continue;
+        }
+        if region.start > next {
+            return Err(next);
+        }
+        let end = region.end.min(start + size);
+        match pieces.last_mut() {
+            Some(last) if last.2 == region.permissions => last.1 = end,
+            _ => pieces.push((next, end, region.permissions)),
+        }
+        next = end;
+    }
+    if next < start + size { Err(next) } else { Ok(pieces) }
+}
+
+/// Fails if an address of the range belongs to nobody.
+#[track_caller]
+pub fn assert_taken(start: usize, size: usize, when: &str) {
+    if let Err(hole) = permissions(start, size) {
+        panic!("{when}: {hole:#x} in {start:#x} + {size:#x} belongs to nobody");
+    }
+}
+
+/// Fails if a load anywhere in the range could do anything but fault.
+#[track_caller]
+pub fn assert_untouchable(start: usize, size: usize, when: &str) {
+    let pieces = permissions(start, size);
+    let untouchable = |(_, _, permissions): &(usize, usize, String)| permissions.starts_with("---");
+    assert!(pieces.as_ref().is_ok_and(|all| all.iter().all(untouchable)), "{when}: {pieces:x?}");
+}
+
+/// How many file descriptors are open, but for the one that counts them.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
+}
+
+/// Keeps other tests of this binary, which open descriptors too, from running meanwhile.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with nothing to complain about.
+    Well,
+    /// With a panic or a status.
+    Badly(i32),
+    /// By a signal.
+    Signal(i32),
+    /// Not at all, until it was killed.
+    Never,
+}
+
+/// Runs something in a forked child.
+pub fn in_child(act: impl FnOnce()) -> End {
+    // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
+    // after a fork, and the child leaves by _exit.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limit is a valid one; it keeps core files away.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+        let outcome = catch_unwind(AssertUnwindSafe(act));
+        // SAFETY: ends this process at once, as a child of a fork should.
+        unsafe { libc::_exit(if outcome.is_ok() { 0 } else { 101 }) };
+    }
+    wait_for(child, Duration::from_secs(30))
+}
+
+fn wait_for(child: libc::pid_t, patience: Duration) -> End {
+    let begun = Instant::now();
+    loop {
+        let mut status = 0;
+        // SAFETY: our own child, and a writable status.
+        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+            0 if begun.elapsed() > patience => {
+                // SAFETY: our own child that was not waited for yet.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                // SAFETY: as above.
+                unsafe { libc::waitpid(child, &mut status, 0) };
+                return End::Never;
+            }
+            0 => std::thread::sleep(Duration::from_micros(200)),
+            ended if ended == child && libc::WIFSIGNALED(status) => {
+                return End::Signal(libc::WTERMSIG(status));
+            }
+            ended if ended == child => {
+                return match libc::WEXITSTATUS(status) {
+                    0 => End::Well,
+                    code => End::Badly(code),
+                };
+            }
+            _ => panic!("waitpid: {}", std::io::Error::last_os_error()),
+        }
+    }
+}
+
+/// How a child ends that stores a byte at an address.
+pub fn storing_at(address: usize) -> End {
+    in_child(|| {
+        // SAFETY: only this child is at stake: it ends by SIGSEGV if nothing writable is there.
+        unsafe { (address as *mut u8).write_volatile(0x5a) };
+    })
+}
+
+/// How a child ends that loads a byte from an address.
+pub fn loading_from(address: usize) -> End {
+    in_child(|| {
+        // SAFETY: as above.
+        unsafe { (address as *const u8).read_volatile() };
+    })
+}
+
+/// What a touch of memory that may not be touched comes to.
+pub const FAULT: End = End::Signal(libc::SIGSEGV);
+
+/// Runs something in a thread of its own and fails if it does not come to an end.
+#[track_caller]
+pub fn within(patience: Duration, act: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(act);
+    let begun = Instant::now();
+    while !thread.is_finished() {
+        assert!(begun.elapsed() < patience, "no end within {patience:?}: a deadlock?");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
