@@ -1,6 +1,6 @@
 //! Reserving and freeing addresses.
 
-use super::ledger::Range;
+use super::ledger::{Range, ReservationRecord};
 use super::{
     Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock, no_flags,
 };
@@ -36,6 +36,7 @@ impl Vmm {
         flags: u64,
     ) -> Result<Address, VmmError> {
         let operation = Operation::AddressReserve;
+        self.shared.alive(operation)?;
         no_flags(flags).map_err(|refusal| refusal.during(operation))?;
         let placement =
             hint.filter(|&hint| hint != Address::NULL).map_or(Placement::Anywhere, Placement::Near);
@@ -183,11 +184,15 @@ impl Shared {
         loop {
             let gate = {
                 let ledger = self.ledger();
-                let record = ledger.check_free(range).map_err(refused)?;
-                if record.quarantined {
+                // Whatever is still in it: unmapping that would be refused.
+                let lost = |&(base, record): &(usize, &ReservationRecord<Gate>)| {
+                    base == range.start && record.quarantined
+                };
+                if ledger.reservation_at(range.start).as_ref().is_some_and(lost) {
                     let address = Address::new(range.start);
                     return Err(VmmError::Quarantined { operation, address, now: false });
                 }
+                let record = ledger.check_free(range).map_err(refused)?;
                 if serial.is_some_and(|serial| serial != record.serial) {
                     return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
                 }

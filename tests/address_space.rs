@@ -1,0 +1,284 @@
+//! A reservation stays reserved: after every operation all of its addresses are taken, by nothing
+//! that could be used by mistake; and what a stranger has put into a hole is never touched.
+
+mod hostile;
+mod machine;
+mod process;
+
+use hostile::{Hostile, stranger_lives_at};
+use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::vmm::{Quirks, VmmOptions};
+use hsa_vmm::{Access, AllocationProperties, Vmm, VmmError};
+use machine::{Machine, access, at, without_cpu_mapping};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Every operation, and after each a look at the process.
+fn live(config: Config, name: &str) {
+    let machine = Machine::new(config);
+    let Machine { vmm, .. } = &machine;
+    let granule = machine.granule();
+    let size = 6 * granule;
+    let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+    let base = machine.reserve(size);
+    let taken = |step: &str| process::assert_taken(base.get(), size, &format!("{name}: {step}"));
+    let closed = |first: usize, count: usize, step: &str| {
+        let start = base.get() + first * granule;
+        process::assert_untouchable(start, count * granule, &format!("{name}: {step}"));
+    };
+    closed(0, 6, "reserved");
+    let [one, two] = [machine.create(0, granule), machine.create(1, 2 * granule)];
+    machine.map(base, granule, one);
+    machine.map(at(base, granule), 2 * granule, two);
+    machine.map(at(base, 3 * granule), granule, one);
+    closed(0, 6, "mapped");
+    let gpus = [gpu, peer].map(|gpu| access(gpu, Access::ReadWrite));
+    vmm.set_access(base, 4 * granule, &gpus).unwrap();
+    closed(0, 6, "granted to GPUs");
+    for wanted in [Access::Read, Access::ReadWrite, Access::Read, Access::None, Access::ReadWrite] {
+        vmm.set_access(at(base, granule), 3 * granule, &[access(cpu, wanted)]).unwrap();
+        taken("granted to the CPU");
+        closed(0, 1, "before what was granted");
+        closed(4, 2, "behind what was granted");
+        let start = at(base, granule).get();
+        let pieces = process::permissions(start, 3 * granule).unwrap();
+        let expected = match wanted {
+            Access::None => "---",
+            Access::Read => "r--",
+            Access::ReadWrite => "rw-",
+        };
+        assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{name}: {pieces:x?}");
+    }
+    vmm.revoke(base, 2 * granule + granule, &[gpu]).unwrap();
+    taken("revoked from a GPU");
+    vmm.revoke(at(base, 3 * granule), granule, &[cpu]).unwrap();
+    closed(3, 3, "revoked from the CPU");
+    vmm.unmap(at(base, granule), 2 * granule).unwrap();
+    closed(0, 6, "unmapped");
+    vmm.release(one).unwrap();
+    vmm.unmap(at(base, 3 * granule), granule).unwrap();
+    closed(0, 6, "unmapped too");
+    // The same addresses serve again.
+    machine.map(at(base, granule), 2 * granule, two);
+    closed(0, 6, "mapped again");
+    machine.grant(at(base, granule), 2 * granule, cpu, Access::ReadWrite);
+    vmm.write(at(base, granule), &[1; 32]).unwrap();
+    taken("granted again");
+    for mapping in vmm.mappings() {
+        vmm.unmap(mapping.address, mapping.size).unwrap();
+    }
+    closed(0, 6, "unmapped at last");
+    vmm.release(two).unwrap();
+    assert_eq!(vmm.quarantine(), [], "{name}");
+    vmm.address_free(base, size).unwrap();
+    machine.assert_empty();
+}
+
+#[test]
+fn a_reservation_stays_reserved_with_every_release() {
+    for (release, config) in machine::releases() {
+        live(config, release);
+    }
+}
+
+#[test]
+fn a_reservation_stays_reserved_where_the_runtime_gives_the_cpu_its_access() {
+    for (release, config) in machine::releases() {
+        live(without_cpu_mapping(config), &format!("{release} by the runtime"));
+    }
+}
+
+#[test]
+fn a_freed_reservation_leaves_nothing_behind() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let base = machine.reserve(4 * granule);
+        let handle = machine.create(0, granule);
+        machine.map(base, granule, handle);
+        machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+        machine.vmm.unmap(base, granule).unwrap();
+        machine.vmm.address_free(base, 4 * granule).unwrap();
+        let left = |region: &process::Region| {
+            region.start < base.get() + granule
+                && region.end > base.get()
+                && region.name.contains("hsa-sim")
+        };
+        assert!(!process::regions().iter().any(left), "{release}");
+    }
+}
+
+/// Two mappings side by side which the CPU has been given by the hostile runtime.
+fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
+    let properties = AllocationProperties::on(gpu);
+    let base = vmm.address_reserve(4 * 4096, 0, None, 0).unwrap();
+    let cpu = vmm.runtime().host().id();
+    for number in 0..2 {
+        let handle = vmm.create(4096, &properties, 0).unwrap();
+        let address = at(base, number * 4096);
+        vmm.map(address, 4096, 0, handle, 0).unwrap();
+        let both = [access(gpu, Access::ReadWrite), access(cpu, Access::ReadWrite)];
+        vmm.set_access(address, 4096, &both).unwrap();
+        vmm.write(address, b"mine").unwrap();
+    }
+    base
+}
+
+/// Nothing is done there any more, and what is there stays.
+fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Address) {
+    let listed = vmm.quarantine();
+    assert!(listed.iter().any(|entry| entry.address == base), "{listed:?}");
+    let entry = listed.iter().find(|entry| entry.address == base).unwrap();
+    assert_eq!(entry.size, 4 * 4096);
+    assert!(entry.reason.contains("stranger"), "{entry}");
+    let properties = AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id());
+    let handle = vmm.create(4096, &properties, 0).unwrap();
+    let gpu = vmm.runtime().gpus().next().unwrap().id();
+    let answers = [
+        vmm.address_free(base, 4 * 4096),
+        vmm.map(at(base, 2 * 4096), 4096, 0, handle, 0),
+        vmm.map(stranger, 4096, 0, handle, 0),
+        vmm.unmap(at(base, 4096), 4096),
+        vmm.set_access(at(base, 4096), 4096, &[access(gpu, Access::Read)]),
+        vmm.revoke(at(base, 4096), 4096, &[gpu]),
+        vmm.read(base, &mut [0]),
+        vmm.write(base, &[0]),
+        vmm.fill(base, 0, 4),
+        vmm.copy(gpu, base, at(base, 4096), 4),
+    ];
+    for (number, answer) in answers.into_iter().enumerate() {
+        let quarantined = matches!(answer, Err(VmmError::Quarantined { now: false, .. }));
+        assert!(quarantined, "{number}: {answer:?}");
+    }
+    assert!(stranger_lives_at(stranger));
+    vmm.check().unwrap();
+}
+
+#[test]
+fn a_stranger_in_a_hole_is_never_freed() {
+    let hostile = Hostile::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let base = two_mappings(&vmm, gpu);
+    hostile.set(c"hostile_strangers", 1);
+    let answer = vmm.unmap(base, 4096);
+    assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
+    assert_in_quarantine(&vmm, base, base);
+    drop(vmm);
+    assert!(stranger_lives_at(base), "also after the end");
+    drop(runtime);
+    assert!(stranger_lives_at(base), "also after the runtime's end");
+    assert_eq!(hostile.get(c"hostile_started"), 0);
+}
+
+#[test]
+fn a_stranger_that_came_in_while_memory_was_revoked_is_never_mapped_over() {
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let base = two_mappings(&vmm, gpu);
+    hostile.set(c"hostile_strangers", 1);
+    let answer = vmm.revoke(base, 2 * 4096, &[gpu]);
+    assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
+    assert!(stranger_lives_at(base));
+    drop(vmm);
+    assert!(stranger_lives_at(base));
+}
+
+#[test]
+fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let base = two_mappings(&vmm, gpu);
+    hostile.set(c"hostile_strangers", 1);
+    // The second of the two mappings cannot be unmapped, so that the first should be put back.
+    hostile.set(c"hostile_unmap_fails_at", 2);
+    let answer = vmm.unmap(base, 2 * 4096);
+    assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
+    assert_in_quarantine(&vmm, base, base);
+    drop(vmm);
+    assert!(stranger_lives_at(base));
+}
+
+#[test]
+fn strangers_in_several_holes_are_never_freed() {
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let base = two_mappings(&vmm, gpu);
+    hostile.set(c"hostile_strangers", 2);
+    let answer = vmm.unmap(base, 2 * 4096);
+    assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
+    assert_in_quarantine(&vmm, base, base);
+    assert_in_quarantine(&vmm, base, at(base, 4096));
+}
+
+#[test]
+fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
+    let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::A));
+    let machine = Machine::new(config);
+    let granule = machine.granule();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut base = machine.reserve(granule);
+    let wanted = Arc::new(std::sync::atomic::AtomicUsize::new(base.get()));
+    let (until, near) = (over.clone(), wanted.clone());
+    let stranger = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        while !until.load(Ordering::Relaxed) {
+            let hint = near.load(Ordering::Relaxed);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: without replacing anything.
+            let page = unsafe { libc::mmap(hint as *mut _, 4096, protection, flags, -1, 0) };
+            if page != libc::MAP_FAILED {
+                // SAFETY: a page of our own.
+                unsafe { page.cast::<u8>().write_bytes(0x77, 4096) };
+                got.push(page as usize);
+            }
+        }
+        got
+    });
+    let handle = machine.create(0, granule);
+    let mut quarantined = 0;
+    for _ in 0..3000 {
+        machine.map(base, granule, handle);
+        machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+        match machine.vmm.unmap(base, granule) {
+            Ok(()) => process::assert_untouchable(base.get(), granule, "unmapped"),
+            Err(VmmError::Quarantined { now: true, .. }) => {
+                quarantined += 1;
+                assert!(stranger_lives_at(base));
+                base = machine.reserve(granule);
+                wanted.store(base.get(), Ordering::Relaxed);
+            }
+            Err(error) => panic!("{error}"),
+        }
+        if quarantined == 8 {
+            break;
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    let got = stranger.join().unwrap();
+    let simulation = machine.simulation.clone();
+    assert_eq!(machine.vmm.quarantine().len(), quarantined);
+    drop(machine);
+    drop(simulation);
+    for page in got {
+        assert!(stranger_lives_at(hsa_vmm::Address::new(page)), "{page:#x}");
+    }
+}
+
+#[test]
+fn a_quirk_that_is_not_there_is_told_from_a_stranger_by_the_one_who_switched_it_on() {
+    // The runtime leaves no hole, but the library was told by hand that it does: what it finds
+    // is somebody's, and it does not touch it.
+    let mut quirks = Quirks::default();
+    quirks.cpu_unmap_leaves_hole = true;
+    let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+    let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::D));
+    let machine = Machine::with(config, options);
+    let granule = machine.granule();
+    let base = machine.reserve(granule);
+    let handle = machine.create(0, granule);
+    machine.map(base, granule, handle);
+    machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+    let answer = machine.vmm.unmap(base, granule);
+    assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
+}

@@ -1,0 +1,221 @@
+//! What an agent may not do it cannot do, as far as the library says that it is enforced.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::{Config, GpuPermissions};
+use hsa_vmm::vmm::Feature;
+use hsa_vmm::{Access, AccessDescriptor, Address, HandleType, VmmError};
+use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
+use process::{End, FAULT, loading_from, storing_at};
+
+/// One mapping.
+fn mapped(config: Config) -> (Machine, Address, usize) {
+    let machine = Machine::new(config);
+    let granule = machine.granule();
+    let base = machine.reserve(2 * granule);
+    let handle = machine.create(0, granule);
+    machine.map(base, granule, handle);
+    (machine, base, granule)
+}
+
+/// Releases, each with both ways of giving the CPU its access.
+fn both_ways() -> Vec<(String, Config)> {
+    let eras = machine::eras();
+    let ours = eras.clone().into_iter().map(|(era, config)| (era.to_owned(), config));
+    let theirs = eras
+        .into_iter()
+        .map(|(era, config)| (format!("{era} by the runtime"), without_cpu_mapping(config)));
+    ours.chain(theirs).collect()
+}
+
+#[track_caller]
+fn assert_touch(name: &str, base: Address, load: End, store: End) {
+    assert_eq!(loading_from(base.get()), load, "{name}: a load");
+    assert_eq!(storing_at(base.get() + 8), store, "{name}: a store");
+}
+
+#[test]
+fn the_cpu_can_do_what_it_may_and_nothing_else() {
+    for (name, config) in both_ways() {
+        let (machine, base, granule) = mapped(config);
+        let cpu = machine.cpu(0);
+        let grant = |access| machine.grant(base, granule, cpu, access);
+        assert_touch(&format!("{name}, before"), base, FAULT, FAULT);
+        grant(Access::Read);
+        assert_touch(&format!("{name}, read"), base, End::Well, FAULT);
+        grant(Access::ReadWrite);
+        assert_touch(&format!("{name}, read and write"), base, End::Well, End::Well);
+        let mut bytes = [0; 9];
+        machine.vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(bytes[8], 0x5a, "{name}: the child's store is seen, it is the same memory");
+        grant(Access::Read);
+        assert_touch(&format!("{name}, read again"), base, End::Well, FAULT);
+        grant(Access::None);
+        assert_touch(&format!("{name}, none"), base, FAULT, FAULT);
+        assert!(machine.vmm.read(base, &mut bytes).is_err());
+        grant(Access::ReadWrite);
+        machine.vmm.revoke(base, granule, &[cpu]).unwrap();
+        assert_touch(&format!("{name}, revoked"), base, FAULT, FAULT);
+        grant(Access::ReadWrite);
+        machine.vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(bytes[8], 0x5a, "{name}: the contents stay");
+        machine.vmm.unmap(base, granule).unwrap();
+        assert_touch(&format!("{name}, unmapped"), base, FAULT, FAULT);
+        assert_touch(&format!("{name}, beside"), at(base, granule), FAULT, FAULT);
+    }
+}
+
+#[test]
+fn this_process_may_do_what_any_cpu_may() {
+    for (name, config) in both_ways() {
+        let (machine, base, granule) = mapped(with_two_cpus(config));
+        let [first, second] = [machine.cpu(0), machine.cpu(1)];
+        let grant = |agent, access| machine.grant(base, granule, agent, access);
+        let may = |step: &str, load: bool, store: bool| {
+            let end = |may| if may { End::Well } else { FAULT };
+            assert_touch(&format!("{name}: {step}"), base, end(load), end(store));
+            assert_eq!(machine.vmm.read(base, &mut [0; 4]).is_ok(), load, "{name}: {step}");
+            assert_eq!(machine.vmm.write(base, &[0; 4]).is_ok(), store, "{name}: {step}");
+        };
+        grant(second, Access::Read);
+        may("the second may read", true, false);
+        grant(first, Access::ReadWrite);
+        may("the first may write", true, true);
+        assert_eq!(machine.vmm.get_access(second, base).unwrap(), Access::Read, "{name}");
+        grant(second, Access::None);
+        may("the second may nothing", true, true);
+        grant(second, Access::Read);
+        grant(first, Access::None);
+        may("the first may nothing, the second read", true, false);
+        machine.vmm.revoke(base, granule, &[first]).unwrap();
+        may("revoked from the first", true, false);
+        let both = [access(first, Access::ReadWrite), access(second, Access::None)];
+        machine.vmm.set_access(base, granule, &both).unwrap();
+        may("the first instead of the second", true, true);
+        machine.vmm.revoke(base, granule, &[first, second]).unwrap();
+        may("revoked from both", false, false);
+        machine.vmm.unmap(base, granule).unwrap();
+        process::assert_untouchable(base.get(), 2 * granule, &name);
+        assert_eq!(machine.vmm.quarantine(), [], "{name}");
+    }
+}
+
+#[test]
+fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
+    for (name, config) in both_ways() {
+        let (machine, base, granule) = mapped(config);
+        let [gpu, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
+        let all = [gpu, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, granule, &all).unwrap();
+        machine.vmm.write(base, b"kept").unwrap();
+        for forbidden in [Access::Read, Access::None] {
+            machine.grant(base, granule, gpu, forbidden);
+            assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), forbidden, "{name}");
+            let page = machine.simulation.page(0, base.get());
+            assert!(page.is_some_and(|page| page.writable), "{name}: it is only remembered");
+            // The library itself keeps to it.
+            let copied = machine.vmm.copy(gpu, at(base, 64), base, 4);
+            assert!(copied.is_err(), "{name}");
+        }
+        machine.vmm.revoke(base, granule, &[gpu]).unwrap();
+        assert_eq!(machine.simulation.page(0, base.get()), None, "{name}: really taken away");
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{name}: the peer keeps it");
+        let mut bytes = [0; 4];
+        machine.vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept", "{name}: and so does the CPU");
+        assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{name}");
+        machine.vmm.copy(peer, at(base, 64), base, 4).unwrap();
+        // Once more is no error; and it can be given again.
+        machine.vmm.revoke(base, granule, &[gpu]).unwrap();
+        machine.grant(base, granule, gpu, Access::ReadWrite);
+        machine.vmm.copy(gpu, at(base, 128), base, 4).unwrap();
+        machine.vmm.unmap(base, granule).unwrap();
+        assert_eq!(machine.simulation.page(0, base.get()), None, "{name}");
+        assert_eq!(machine.simulation.page(1, base.get()), None, "{name}");
+    }
+}
+
+#[test]
+fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
+    for (name, config) in both_ways() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let base = machine.reserve(4 * granule);
+        for number in 0..4 {
+            let handle = machine.create(number % 2, granule);
+            machine.map(at(base, number * granule), granule, handle);
+        }
+        let all: Vec<AccessDescriptor> =
+            machine.gpus().into_iter().map(|gpu| access(gpu, Access::ReadWrite)).collect();
+        machine.vmm.set_access(base, 4 * granule, &all).unwrap();
+        machine.vmm.revoke(at(base, granule), 2 * granule, &[machine.gpu(1)]).unwrap();
+        for number in 0..4 {
+            let address = at(base, number * granule).get();
+            let revoked = number == 1 || number == 2;
+            assert!(machine.simulation.page(0, address).is_some(), "{name}: {number}");
+            assert_eq!(machine.simulation.page(1, address).is_none(), revoked, "{name}: {number}");
+        }
+    }
+}
+
+#[test]
+fn gpus_that_obey_get_what_was_asked_for() {
+    for (name, config) in machine::eras() {
+        let (machine, base, granule) =
+            mapped(config.with_gpu_permissions(GpuPermissions::Enforced));
+        let gpu = machine.gpu(0);
+        for wanted in [Access::Read, Access::ReadWrite, Access::None] {
+            machine.grant(base, granule, gpu, wanted);
+            let page = machine.simulation.page(0, base.get()).unwrap();
+            assert_eq!(page.readable, wanted >= Access::Read, "{name}");
+            assert_eq!(page.writable, wanted == Access::ReadWrite, "{name}");
+        }
+    }
+}
+
+#[test]
+fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
+    for (name, config) in machine::eras() {
+        let (machine, base, granule) = mapped(config);
+        machine.grant(base, granule, machine.gpu(1), Access::None);
+        assert_eq!(machine.simulation.page(1, base.get()), None, "{name}");
+        assert_eq!(machine.simulation.calls("hsa_amd_vmem_set_access"), 0, "{name}");
+    }
+}
+
+#[test]
+fn the_cpu_is_refused_memory_that_it_cannot_reach() {
+    for (era, of_era) in machine::eras() {
+        let mut config = Config::consumer().with_era(of_era.era);
+        config.gpus.truncate(1);
+        let (machine, base, granule) = mapped(config);
+        assert!(!machine.runtime.gpus().next().unwrap().large_bar());
+        let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
+        let refused = |answer: Result<(), VmmError>| {
+            let feature = Feature::CpuAccess;
+            let as_it_should = matches!(
+                answer,
+                Err(VmmError::NotSupported { feature: found, .. }) if found == feature
+            );
+            assert!(as_it_should, "{era}: {answer:?}");
+        };
+        refused(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
+        // The GPU first, and nothing of it takes effect.
+        let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+        refused(machine.vmm.set_access(base, granule, &both));
+        assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{era}");
+        assert_eq!(machine.simulation.page(0, base.get()), None, "{era}");
+        machine.grant(base, granule, cpu, Access::None);
+        machine.grant(base, granule, gpu, Access::ReadWrite);
+        // Nor does it get there by way of an import, whose owner the runtime may not tell.
+        let file = HandleType::PosixFileDescriptor;
+        let handle = machine.vmm.retain_allocation_handle(base).unwrap();
+        let shared = machine.vmm.export_to_shareable_handle(handle, file, 0).unwrap();
+        let imported = machine.vmm.import_from_shareable_handle(&shared, file).unwrap();
+        machine.map(at(base, granule), granule, imported);
+        let there = at(base, granule);
+        refused(machine.vmm.set_access(there, granule, &[access(cpu, Access::Read)]));
+        machine.grant(there, granule, gpu, Access::ReadWrite);
+    }
+}

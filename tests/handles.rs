@@ -1,0 +1,213 @@
+//! Handles and agents that are stale, another's or invented are told apart from good ones,
+//! however often a slot has been used, and however many there are.
+
+mod machine;
+
+use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Vmm, VmmError};
+use machine::{KIB, Machine, access, at};
+use std::collections::HashSet;
+
+/// What every call that takes a handle says to it.
+fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), VmmError>; 5] {
+    [
+        vmm.map(at, 4 * KIB, 0, handle, 0),
+        vmm.allocation_properties(handle).map(drop),
+        vmm.allocation_size(handle).map(drop),
+        vmm.export_to_shareable_handle(handle, HandleType::PosixFileDescriptor, 0).map(drop),
+        vmm.release(handle),
+    ]
+}
+
+#[track_caller]
+fn assert_refused(vmm: &Vmm, handle: Handle, at: Address, problem: Problem) {
+    for answer in answers(vmm, handle, at) {
+        assert_eq!(answer.unwrap_err().problem(), Some(problem), "{handle}");
+    }
+}
+
+#[test]
+fn a_released_handle_is_refused_however_often_its_slot_was_used_since() {
+    let machine = Machine::new(Config::mi300x(1));
+    let base = machine.reserve(4 * KIB);
+    let first = machine.create(0, 4 * KIB);
+    machine.vmm.release(first).unwrap();
+    let mut seen = HashSet::from([first]);
+    let mut old = vec![first];
+    for round in 0..5000 {
+        let handle = machine.create(0, 4 * KIB);
+        assert!(seen.insert(handle), "{handle} was given out before");
+        assert_refused(&machine.vmm, first, base, Problem::Released);
+        if round % 500 == 0 {
+            old.push(handle);
+            for &stale in &old[..old.len() - 1] {
+                assert_refused(&machine.vmm, stale, base, Problem::Released);
+            }
+        }
+        assert_eq!(machine.vmm.allocation_size(handle).unwrap(), 4 * KIB);
+        machine.vmm.release(handle).unwrap();
+    }
+    machine.vmm.address_free(base, 4 * KIB).unwrap();
+    machine.assert_empty();
+}
+
+#[test]
+fn a_handle_is_never_the_runtimes_own_value() {
+    for (era, config) in machine::eras() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let base = machine.reserve(granule);
+        let handle = machine.create(0, granule);
+        machine.map(base, granule, handle);
+        machine.grant(base, granule, machine.gpu(0), Access::Read);
+        let native = machine.simulation.page(0, base.get()).unwrap().handle;
+        assert_ne!(native, handle.to_bits(), "{era}");
+        let calls = machine.simulation.all_calls();
+        for bits in [native, 0, 1, u64::MAX, base.get() as u64] {
+            for answer in answers(&machine.vmm, Handle::from_bits(bits), base) {
+                assert!(answer.is_err(), "{era}: {bits:#x}");
+            }
+        }
+        assert_eq!(machine.simulation.all_calls(), calls, "{era}");
+    }
+}
+
+#[test]
+fn invented_handles_are_refused_bit_by_bit() {
+    let machine = Machine::new(Config::mi300x(1));
+    let base = machine.reserve(4 * KIB);
+    let kept = machine.create(0, 4 * KIB);
+    for bit in 0..64 {
+        let invented = Handle::from_bits(kept.to_bits() ^ 1 << bit);
+        for answer in answers(&machine.vmm, invented, base) {
+            let problem = answer.unwrap_err().problem().unwrap();
+            let refusals = [Problem::ForeignHandle, Problem::UnknownHandle, Problem::Released];
+            assert!(refusals.contains(&problem), "bit {bit}: {problem}");
+        }
+    }
+    machine.vmm.release(kept).unwrap();
+}
+
+#[test]
+fn a_handle_belongs_to_one_vmm_also_on_the_same_runtime() {
+    let machine = Machine::new(Config::mi300x(1));
+    let other = Vmm::open(&machine.runtime).unwrap();
+    let base = machine.reserve(4 * KIB);
+    let [mine, theirs] =
+        [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0), 0).unwrap()];
+    assert_ne!(mine, theirs);
+    assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
+    assert_refused(&other, mine, base, Problem::ForeignHandle);
+    other.release(theirs).unwrap();
+    // Its slot is the same, and it is gone.
+    assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
+    // Addresses are not shared either.
+    machine.map(base, 4 * KIB, mine);
+    assert!(other.unmap(base, 4 * KIB).is_err());
+    assert!(other.address_free(base, 4 * KIB).is_err());
+    assert!(other.retain_allocation_handle(base).is_err());
+}
+
+#[test]
+fn a_handle_lives_as_long_as_its_references_and_mappings() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let base = machine.reserve(2 * granule);
+        let handle = machine.create(0, granule);
+        machine.map(base, granule, handle);
+        for _ in 0..100 {
+            assert_eq!(machine.vmm.retain_allocation_handle(at(base, granule - 1)), Ok(handle));
+        }
+        for _ in 0..101 {
+            machine.vmm.release(handle).unwrap();
+        }
+        let spare = at(base, granule);
+        assert_refused(&machine.vmm, handle, spare, Problem::Released);
+        assert_eq!(machine.vmm.usage().handles, 1, "{release}: its mapping keeps it");
+        // From the mapping it can be had again, under the same name.
+        assert_eq!(machine.vmm.retain_allocation_handle(base), Ok(handle), "{release}");
+        machine.map(spare, granule, handle);
+        machine.vmm.release(handle).unwrap();
+        machine.vmm.unmap(base, 2 * granule).unwrap();
+        assert_eq!(machine.vmm.usage().handles, 0, "{release}");
+        assert_refused(&machine.vmm, handle, spare, Problem::Released);
+        machine.vmm.address_free(base, 2 * granule).unwrap();
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn an_agent_belongs_to_one_runtime() {
+    let [one, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2))];
+    let base = one.reserve(4 * KIB);
+    let handle = one.create(0, 4 * KIB);
+    one.map(base, 4 * KIB, handle);
+    let past = AgentId::from_bits(one.gpu(1).to_bits() + 1);
+    let far = AgentId::from_bits(one.gpu(1).to_bits() | 0xffff_ffff);
+    let cases = [
+        (other.gpu(0), Problem::ForeignAgent),
+        (other.cpu(0), Problem::ForeignAgent),
+        (AgentId::from_bits(0), Problem::ForeignAgent),
+        (AgentId::from_bits(u64::MAX), Problem::ForeignAgent),
+        (past, Problem::UnknownAgent),
+        (far, Problem::UnknownAgent),
+    ];
+    for (agent, problem) in cases {
+        assert!(one.runtime.agent(agent).is_none());
+        let vmm = &one.vmm;
+        let answers = [
+            vmm.set_access(base, 4 * KIB, &[access(agent, Access::Read)]),
+            vmm.set_access(base, 4 * KIB, &[access(agent, Access::None)]),
+            vmm.get_access(agent, base).map(drop),
+            vmm.revoke(base, 4 * KIB, &[agent]),
+            vmm.copy(agent, base, base, 4),
+            vmm.create(4 * KIB, &hsa_vmm::AllocationProperties::on(agent), 0).map(drop),
+        ];
+        for answer in answers {
+            assert_eq!(answer.unwrap_err().problem(), Some(problem), "{agent:?}");
+        }
+    }
+    assert_eq!(one.runtime.agent(one.gpu(1)).unwrap().id(), one.gpu(1));
+}
+
+#[test]
+fn a_hundred_thousand_handles_are_no_burden() {
+    for era in [Era::B, Era::D] {
+        let machine = Machine::new(Config::mi300x(1).with_era(era));
+        let count = 100_000;
+        let handles: Vec<Handle> = (0..count).map(|_| machine.create(0, 4 * KIB)).collect();
+        assert_eq!(machine.vmm.usage().handles, count);
+        assert_eq!(handles.iter().collect::<HashSet<_>>().len(), count);
+        machine.vmm.check().unwrap();
+        for handle in handles {
+            machine.vmm.release(handle).unwrap();
+        }
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_million_mappings_are_no_burden() {
+    let machine = Machine::new(Config::mi300x(1).with_era(Era::D));
+    let count = if cfg!(debug_assertions) { 300_000 } else { 1_000_000 };
+    let base = machine.reserve(count * 4 * KIB);
+    let handle = machine.create(0, 4 * KIB);
+    for number in 0..count {
+        machine.map(at(base, number * 4 * KIB), 4 * KIB, handle);
+    }
+    assert_eq!(machine.vmm.usage().mappings, count);
+    assert_eq!(machine.simulation.usage().mappings, count);
+    machine.vmm.release(handle).unwrap();
+    let middle = at(base, count / 2 * 4 * KIB);
+    assert_eq!(machine.vmm.get_access(machine.gpu(0), middle), Ok(Access::None));
+    let kept = machine.vmm.retain_allocation_handle(middle).unwrap();
+    machine.vmm.release(kept).unwrap();
+    machine.vmm.check().unwrap();
+    // One first, the rest at once.
+    machine.vmm.unmap(base, 4 * KIB).unwrap();
+    machine.vmm.unmap(at(base, 4 * KIB), (count - 1) * 4 * KIB).unwrap();
+    machine.vmm.address_free(base, count * 4 * KIB).unwrap();
+    machine.assert_empty();
+}

@@ -1,0 +1,97 @@
+//! A loaded runtime of a test's own, made with the C compiler: it waits, lets strangers in and
+//! fails when it is told to.
+
+#![allow(dead_code, reason = "every test binary uses another part")]
+
+use core::ffi::{CStr, c_int};
+use hsa_vmm::{Address, AgentId, Runtime, Vmm};
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Compiles C into a library of its own, with HSA's types at hand.
+pub fn library(name: &str, source: &Path) -> PathBuf {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("{name}-{}-{number}.so", std::process::id()));
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/hsa/sys/include");
+    let output = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-pthread", "-I", headers, "-o"])
+        .args([file.as_os_str(), source.as_os_str()])
+        .output()
+        .expect("a C compiler, $CC or cc");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} does not compile:\n{messages}");
+    file
+}
+
+/// A library with these lines of C in it.
+pub fn library_of(name: &str, lines: &str) -> PathBuf {
+    let file = format!("{name}-{}.c", std::process::id());
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    std::fs::write(&source, lines).expect("the folder is writable");
+    let made = library(name, &source);
+    std::fs::remove_file(source).expect("it was just written");
+    made
+}
+
+/// The runtime of `runtime.c`.
+pub struct Hostile {
+    pub path: PathBuf,
+    library: *mut core::ffi::c_void,
+}
+
+impl Hostile {
+    pub fn new() -> Self {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/runtime.c");
+        let path = library("hostile", Path::new(source));
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a library of our own, which does nothing when it is loaded.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null());
+        Self { path, library }
+    }
+
+    fn variable(&self, name: &CStr) -> *mut c_int {
+        // SAFETY: the library stays loaded, and every name that is passed is one of its ints.
+        let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };
+        assert!(!found.is_null(), "{name:?}");
+        found.cast()
+    }
+
+    /// Tells it to do something.
+    pub fn set(&self, name: &CStr, value: c_int) {
+        // SAFETY: an int of the library's, which reads it when it is called.
+        unsafe { self.variable(name).write_volatile(value) };
+    }
+
+    /// What it tells.
+    pub fn get(&self, name: &CStr) -> c_int {
+        // SAFETY: as above.
+        unsafe { self.variable(name).read_volatile() }
+    }
+
+    pub fn open(&self) -> (Runtime, Vmm, AgentId) {
+        let runtime = Runtime::load_from(&self.path).expect("it starts");
+        let vmm = Vmm::open(&runtime).expect("it has virtual memory");
+        let gpu = runtime.gpus().next().expect("it has a GPU").id();
+        (runtime, vmm, gpu)
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a stranger's page is where it was put.
+pub fn stranger_lives_at(address: Address) -> bool {
+    let page: *const u8 = address.as_ptr().cast_const().cast();
+    // SAFETY: the caller has found in the quarantine that somebody's page is there; should it be
+    // gone the test ends by SIGSEGV, which is a failure too.
+    unsafe { page.read_volatile() == 0x77 && page.add(4095).read_volatile() == 0x77 }
+}

@@ -1,0 +1,232 @@
+/* A runtime that does what a test tells it to: one CPU, one GPU, ROCm 6.4's habits.
+ * Handles are memory files; their exports can only be read, so that the CPU gets its access from
+ * here. A GPU's access is only written down. */
+#define _GNU_SOURCE
+#include "hsa_abi.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SUCCESS 0
+#define ERROR 0x1000
+#define INVALID_ARGUMENT 0x1001
+#define CPU 1
+#define GPU 2
+#define POOL 3
+
+/* What a test sets and reads. */
+int hostile_meet;             /* how many calls of map wait for each other */
+int hostile_met;              /* how many have met */
+int hostile_strangers;        /* how many of the next unmaps let a stranger in */
+int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
+int hostile_init;             /* what hsa_init answers */
+int hostile_started;          /* how often it was started and not stopped */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int waiting, unmaps;
+static struct { void *start; size_t size; int file; int cpu; } mappings[64];
+
+hsa_status_t hsa_status_string(hsa_status_t status, const char **text) {
+  (void)status;
+  *text = "a status";
+  return SUCCESS;
+}
+
+hsa_status_t hsa_init(void) {
+  if (hostile_init) return hostile_init;
+  hostile_started++;
+  return SUCCESS;
+}
+
+hsa_status_t hsa_shut_down(void) {
+  hostile_started--;
+  return SUCCESS;
+}
+
+hsa_status_t hsa_system_get_info(hsa_system_info_t attribute, void *value) {
+  switch ((int)attribute) {
+  case HSA_SYSTEM_INFO_VERSION_MAJOR:
+  case HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR: *(uint16_t *)value = 1; return SUCCESS;
+  case HSA_SYSTEM_INFO_VERSION_MINOR: *(uint16_t *)value = 1; return SUCCESS;
+  case HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR: *(uint16_t *)value = 7; return SUCCESS;
+  case HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED:
+  case HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED: *(bool *)value = true; return SUCCESS;
+  default: return INVALID_ARGUMENT;
+  }
+}
+
+hsa_status_t hsa_iterate_agents(hsa_status_t (*callback)(hsa_agent_t, void *), void *data) {
+  hsa_status_t status = callback((hsa_agent_t){CPU}, data);
+  return status ? status : callback((hsa_agent_t){GPU}, data);
+}
+
+hsa_status_t hsa_agent_get_info(hsa_agent_t agent, hsa_agent_info_t attribute, void *value) {
+  switch ((int)attribute) {
+  case HSA_AGENT_INFO_DEVICE: *(uint32_t *)value = agent.handle == GPU; return SUCCESS;
+  case HSA_AGENT_INFO_NAME: strcpy(value, agent.handle == GPU ? "gfx000" : "a CPU"); return SUCCESS;
+  default: return INVALID_ARGUMENT;
+  }
+}
+
+hsa_status_t hsa_amd_agent_iterate_memory_pools(
+    hsa_agent_t agent, hsa_status_t (*callback)(hsa_amd_memory_pool_t, void *), void *data) {
+  return agent.handle == GPU ? callback((hsa_amd_memory_pool_t){POOL}, data) : SUCCESS;
+}
+
+hsa_status_t hsa_amd_memory_pool_get_info(
+    hsa_amd_memory_pool_t pool, hsa_amd_memory_pool_info_t attribute, void *value) {
+  (void)pool;
+  switch ((int)attribute) {
+  case HSA_AMD_MEMORY_POOL_INFO_SEGMENT: *(uint32_t *)value = HSA_AMD_SEGMENT_GLOBAL; return SUCCESS;
+  case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = 4; return SUCCESS;
+  case HSA_AMD_MEMORY_POOL_INFO_LOCATION: *(uint32_t *)value = 1; return SUCCESS;
+  case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED: *(bool *)value = true; return SUCCESS;
+  case HSA_AMD_MEMORY_POOL_INFO_SIZE: *(size_t *)value = 1 << 30; return SUCCESS;
+  case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE: *(size_t *)value = 4096; return SUCCESS;
+  default: return INVALID_ARGUMENT;
+  }
+}
+
+hsa_status_t hsa_amd_agent_memory_pool_get_info(
+    hsa_agent_t agent, hsa_amd_memory_pool_t pool, hsa_amd_agent_memory_pool_info_t attribute,
+    void *value) {
+  (void)agent, (void)pool;
+  if (attribute == HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS) *(uint32_t *)value = 2;
+  else if (attribute == HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS) *(uint32_t *)value = 0;
+  return SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_address_reserve_align(
+    void **address, size_t size, uint64_t hint, uint64_t alignment, uint64_t flags) {
+  (void)alignment, (void)flags;
+  *address = mmap((void *)hint, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return *address == MAP_FAILED ? ERROR : SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_address_reserve(
+    void **address, size_t size, uint64_t hint, uint64_t flags) {
+  return hsa_amd_vmem_address_reserve_align(address, size, hint, 0, flags);
+}
+
+hsa_status_t hsa_amd_vmem_address_free(void *address, size_t size) {
+  return munmap(address, size) ? ERROR : SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_handle_create(
+    hsa_amd_memory_pool_t pool, size_t size, hsa_amd_memory_type_t type, uint64_t flags,
+    hsa_amd_vmem_alloc_handle_t *handle) {
+  (void)pool, (void)type, (void)flags;
+  int file = memfd_create("hostile", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, size)) return ERROR;
+  handle->handle = file;
+  return SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_handle_release(hsa_amd_vmem_alloc_handle_t handle) {
+  return close(handle.handle) ? ERROR : SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_map(
+    void *address, size_t size, size_t offset, hsa_amd_vmem_alloc_handle_t handle, uint64_t flags) {
+  (void)offset, (void)flags;
+  hsa_status_t status = ERROR;
+  pthread_mutex_lock(&lock);
+  if (hostile_meet) {
+    /* A runtime that is slow; it ends when all are in it at the same time. */
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 10;
+    waiting++;
+    pthread_cond_broadcast(&changed);
+    while (waiting < hostile_meet && !pthread_cond_timedwait(&changed, &lock, &end)) {}
+    hostile_met += waiting >= hostile_meet;
+  }
+  for (int i = 0; i < 64; i++) {
+    if (mappings[i].start) continue;
+    mappings[i].start = address, mappings[i].size = size;
+    mappings[i].file = handle.handle, mappings[i].cpu = 0;
+    status = SUCCESS;
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
+  hsa_status_t status = ERROR;
+  pthread_mutex_lock(&lock);
+  if (++unmaps == hostile_unmap_fails_at) {
+    pthread_mutex_unlock(&lock);
+    return ERROR;
+  }
+  for (int i = 0; i < 64; i++) {
+    if (mappings[i].start != address || mappings[i].size != size) continue;
+    if (mappings[i].cpu) {
+      munmap(address, size);
+      if (hostile_strangers > 0) {
+        hostile_strangers--;
+        mmap(address, 4096, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        memset(address, 0x77, 4096);
+      }
+    }
+    mappings[i].start = 0;
+    status = SUCCESS;
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+hsa_status_t hsa_amd_vmem_set_access(
+    void *address, size_t size, const hsa_amd_memory_access_desc_t *access, size_t count) {
+  hsa_status_t status = ERROR;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < 64; i++) {
+    if (mappings[i].start != address || mappings[i].size != size) continue;
+    status = SUCCESS;
+    for (size_t j = 0; j < count; j++) {
+      if (access[j].agent_handle.handle != CPU) continue;
+      mappings[i].cpu = 1;
+      mmap(address, size, (int)access[j].permissions, MAP_SHARED | MAP_FIXED, mappings[i].file, 0);
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+hsa_status_t hsa_amd_vmem_get_access(
+    void *address, hsa_access_permission_t *permissions, hsa_agent_t agent) {
+  (void)address, (void)permissions, (void)agent;
+  return ERROR;
+}
+
+hsa_status_t hsa_amd_vmem_export_shareable_handle(
+    int *descriptor, hsa_amd_vmem_alloc_handle_t handle, uint64_t flags) {
+  (void)flags;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", (int)handle.handle);
+  *descriptor = open(path, O_RDONLY);
+  return *descriptor < 0 ? ERROR : SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_import_shareable_handle(
+    int descriptor, hsa_amd_vmem_alloc_handle_t *handle) {
+  handle->handle = dup(descriptor);
+  return SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_retain_alloc_handle(hsa_amd_vmem_alloc_handle_t *handle, void *address) {
+  (void)handle, (void)address;
+  return ERROR;
+}
+
+hsa_status_t hsa_amd_vmem_get_alloc_properties_from_handle(
+    hsa_amd_vmem_alloc_handle_t handle, hsa_amd_memory_pool_t *pool, hsa_amd_memory_type_t *type) {
+  (void)handle;
+  pool->handle = POOL, *type = 0;
+  return SUCCESS;
+}

@@ -1,0 +1,393 @@
+//! Opening a runtime: what it tells about itself, and what is said when there is none.
+
+mod hostile;
+mod machine;
+mod process;
+
+use hostile::{Hostile, library_of};
+use hsa_vmm::agent::LinkKind;
+use hsa_vmm::runtime::RuntimeError;
+use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
+use hsa_vmm::vmm::Feature;
+use hsa_vmm::{AgentKind, AllocationProperties, Granularity, PoolFlags, Runtime, Vmm, VmmError};
+use machine::{KIB, MIB, Machine, with_two_cpus};
+use std::process::Command;
+use std::sync::Arc;
+
+const GIB: usize = 1 << 30;
+
+fn simulated(config: Config) -> Runtime {
+    Runtime::simulated(config).expect("it starts")
+}
+
+#[test]
+fn an_mi300x_is_described() {
+    let runtime = simulated(Config::mi300x(8));
+    assert_eq!(runtime.agents().len(), 9);
+    assert_eq!(runtime.gpus().count(), 8);
+    assert_eq!(runtime.host().kind(), AgentKind::Cpu);
+    assert_eq!(runtime.host().id().index(), 0);
+    let gpu = runtime.gpus().next().unwrap();
+    assert_eq!(gpu.kind(), AgentKind::Gpu);
+    assert_eq!(gpu.name(), "gfx942");
+    assert_eq!(gpu.product(), "AMD Instinct MI300X");
+    assert_eq!(gpu.isas(), ["amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-"]);
+    assert_eq!(gpu.uuid(), "GPU-4f3a91c85e20b700");
+    assert_eq!(gpu.chip(), 0x74a1);
+    assert_eq!(gpu.compute_units(), 304);
+    assert_eq!(gpu.pci().unwrap().to_string(), "0000:05:00.0");
+    assert_eq!(gpu.nearest_cpu(), Some(runtime.host().id()));
+    assert_eq!((gpu.node(), gpu.numa_node()), (1, Some(0)));
+    assert!(gpu.large_bar() && !gpu.integrated());
+    let pool = gpu.handle_pool().unwrap();
+    assert_eq!(pool.size(), 192 * GIB);
+    assert_eq!((pool.granule(), pool.recommended_granule()), (4 * KIB, 2 * MIB));
+    assert!(pool.allocatable() && pool.flags().contains(PoolFlags::COARSE_GRAINED));
+    assert_eq!(runtime.host().handle_pool().map(|pool| pool.size()), None);
+    let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci()).collect();
+    assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));
+    let second = runtime.gpus().nth(1).unwrap();
+    assert!(gpu.reaches(second.id()) && second.reaches(gpu.id()) && gpu.reaches(gpu.id()));
+    let peer = gpu.peers().iter().find(|peer| peer.agent == second.id()).unwrap();
+    assert!(peer.links.iter().any(|link| link.kind == LinkKind::Xgmi), "{peer:?}");
+}
+
+#[test]
+fn a_radeon_is_described() {
+    let runtime = simulated(Config::consumer());
+    let gpu = runtime.gpus().next().unwrap();
+    assert_eq!((gpu.name(), gpu.product()), ("gfx1100", "AMD Radeon RX 7800 XT"));
+    assert_eq!(gpu.handle_pool().unwrap().size(), 16 * GIB);
+    assert!(!gpu.large_bar() && !gpu.integrated());
+    assert!(!runtime.host().reaches(gpu.id()));
+}
+
+#[test]
+fn an_mi300a_is_described() {
+    for (release, of_release) in machine::releases() {
+        let minor = of_release.extension_minor;
+        let runtime = simulated(Config::apu().with_era(of_release.era).with_extension(minor));
+        let gpu = runtime.gpus().next().unwrap();
+        assert_eq!(gpu.product(), "AMD Instinct MI300A");
+        // The question came with extension 1.5.
+        assert_eq!(gpu.integrated(), minor >= 5, "{release}");
+        assert!(gpu.large_bar(), "{release}");
+    }
+}
+
+#[test]
+fn numa_nodes_are_described() {
+    let mut config = with_two_cpus(Config::mi300x(2));
+    config.gpus[1].nearest_cpu = 1;
+    let runtime = simulated(config);
+    let kinds: Vec<_> = runtime.agents().iter().map(|agent| agent.kind()).collect();
+    use AgentKind::{Cpu, Gpu};
+    assert_eq!(kinds, [Cpu, Cpu, Gpu, Gpu]);
+    let nodes: Vec<_> = runtime.agents().iter().map(|agent| agent.numa_node()).collect();
+    assert_eq!(nodes, [Some(0), Some(1), Some(0), Some(1)]);
+}
+
+#[test]
+fn every_release_tells_its_version() {
+    for (release, config) in machine::releases() {
+        let (minor, reported) = (config.extension_minor as u16, config.extension_reported);
+        let runtime = simulated(config);
+        let info = runtime.info();
+        assert_eq!(info.extension, (1, minor), "{release}");
+        assert!(reported || minor == 4);
+        assert_eq!((info.name.as_str(), info.path.as_ref()), ("simulation", None));
+        assert!(info.virtual_memory && info.without_virtual_memory.is_none(), "{release}");
+        let has = |name: &str| {
+            let found = info.optional_functions.iter().find(|(function, _)| *function == name);
+            found.unwrap_or_else(|| panic!("{name} is listed")).1
+        };
+        assert_eq!(has("hsa_amd_vmem_address_reserve_align"), minor >= 6, "{release}");
+        assert_eq!(has("hsa_amd_vmem_export_fabric_handle"), minor >= 16, "{release}");
+        assert_eq!(has("hsa_amd_portable_export_dmabuf_v2"), minor >= 9, "{release}");
+    }
+}
+
+#[test]
+fn granularities_are_those_of_the_pool() {
+    for granule in [4 * KIB, 2 * MIB] {
+        let machine = Machine::new(Config::mi300x(1).with_granule(granule as u64));
+        let properties = AllocationProperties::on(machine.gpu(0));
+        let ask = |which| machine.vmm.allocation_granularity(&properties, which);
+        assert_eq!(ask(Granularity::Minimum), Ok(granule));
+        assert_eq!(ask(Granularity::Recommended), Ok(2 * MIB));
+    }
+}
+
+#[test]
+fn without_virtual_memory_it_cannot_be_opened_and_says_why() {
+    let mut config = Config::mi300x(1);
+    config.vmem = false;
+    let runtime = simulated(config);
+    assert!(!runtime.info().virtual_memory);
+    let why = runtime.info().without_virtual_memory.clone().unwrap();
+    assert!(why.contains("kernel") && why.contains("libdrm_amdgpu"), "{why}");
+    let refused = Vmm::open(&runtime).unwrap_err();
+    let feature = Feature::VirtualMemory;
+    assert!(matches!(refused, VmmError::NotSupported { feature: f, .. } if f == feature));
+
+    // A release before virtual memory: its functions are not there.
+    let runtime = simulated(Config::mi300x(1).with_extension(3));
+    let why = runtime.info().without_virtual_memory.clone().unwrap();
+    assert!(why.contains("hsa_amd_vmem_address_reserve") && why.contains("ROCm 6.0"), "{why}");
+    assert!(matches!(Vmm::open(&runtime), Err(VmmError::NotSupported { .. })));
+}
+
+#[test]
+fn without_a_gpu_there_is_no_virtual_memory() {
+    let runtime = simulated("gpus=0".parse().unwrap());
+    assert_eq!(runtime.agents().len(), 1);
+    assert!(matches!(Vmm::open(&runtime), Err(VmmError::NotSupported { .. })));
+}
+
+#[test]
+fn the_most_agents_there_can_be_are_no_problem() {
+    let machine = Machine::new("gpus=64,cpus=64".parse().unwrap());
+    assert_eq!(machine.runtime.agents().len(), 128);
+    let base = machine.reserve(4 * KIB);
+    let handle = machine.create(63, 4 * KIB);
+    machine.map(base, 4 * KIB, handle);
+    for agent in machine.runtime.agents() {
+        machine.grant(base, 4 * KIB, agent.id(), hsa_vmm::Access::ReadWrite);
+    }
+    let everybody = machine.vmm.mappings()[0].access.len();
+    assert_eq!(everybody, 128);
+    let all: Vec<_> = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
+    machine.vmm.revoke(base, 4 * KIB, &all).unwrap();
+    assert!(machine.vmm.mappings()[0].access.is_empty());
+}
+
+#[test]
+fn a_missing_library_is_named() {
+    let path = "/nowhere/libhsa-runtime64.so.1";
+    let error = Runtime::load_from(path).unwrap_err();
+    assert!(matches!(error, RuntimeError::Load(_)), "{error:?}");
+    let text = error.to_string();
+    for word in [path, "No such file", "install ROCm", "HSA_VMM_RUNTIME", "sim"] {
+        assert!(text.contains(word), "`{word}` is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_library_is_named() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let text = Runtime::load_from(path).unwrap_err().to_string();
+    assert!(text.contains(path) && text.contains("ELF"), "{text}");
+    let folder = env!("CARGO_MANIFEST_DIR");
+    assert!(Runtime::load_from(folder).unwrap_err().to_string().contains(folder));
+    assert!(Runtime::load_from("").is_err());
+}
+
+#[test]
+fn a_library_that_lacks_a_function_is_told_by_it() {
+    let path = library_of("lacking", "int hsa_init(void) { return 0; }\n");
+    let text = Runtime::load_from(&path).unwrap_err().to_string();
+    let named = text.contains("`hsa_status_string`") || text.contains("`hsa_shut_down`");
+    assert!(named && text.contains(path.to_str().unwrap()), "{text}");
+    std::fs::remove_file(path).unwrap();
+    // A library that has nothing to do with HSA at all.
+    let path = library_of("unrelated", "int answer(void) { return 42; }\n");
+    let text = Runtime::load_from(&path).unwrap_err().to_string();
+    assert!(text.contains("does not export `hsa_"), "{text}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_runtime_that_does_not_start_says_what_to_look_at() {
+    let hostile = Hostile::new();
+    hostile.set(c"hostile_init", 0x1008);
+    let error = Runtime::load_from(&hostile.path).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, RuntimeError::Start { .. }), "{error:?}");
+    for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
+        assert!(text.contains(word), "`{word}` is missing in:\n{text}");
+    }
+    assert_eq!(hostile.get(c"hostile_started"), 0);
+    // It is not spoilt by that.
+    hostile.set(c"hostile_init", 0);
+    let (runtime, vmm, _) = hostile.open();
+    assert_eq!(hostile.get(c"hostile_started"), 1);
+    let info = runtime.info();
+    assert_eq!(info.extension, (1, 7));
+    assert_eq!(info.path.as_deref(), Some(hostile.path.canonicalize().unwrap().as_path()));
+    drop(runtime);
+    assert_eq!(hostile.get(c"hostile_started"), 1, "the Vmm still needs it");
+    drop(vmm);
+    assert_eq!(hostile.get(c"hostile_started"), 0);
+}
+
+#[test]
+fn a_runtime_without_optional_functions_does_without() {
+    let hostile = Hostile::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let absent = ["hsa_amd_memory_fill", "hsa_amd_memory_async_copy", "hsa_agent_iterate_isas"];
+    for name in absent {
+        let listed = runtime.info().optional_functions.iter().find(|(f, _)| *f == name).unwrap();
+        assert!(!listed.1, "{name}");
+    }
+    assert_eq!(runtime.gpus().next().unwrap().isas(), [""; 0]);
+    let base = vmm.address_reserve(8192, 0, None, 0).unwrap();
+    let handle = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
+    vmm.map(base, 4096, 0, handle, 0).unwrap();
+    let grant = [machine::access(gpu, hsa_vmm::Access::ReadWrite)];
+    vmm.set_access(base, 4096, &grant).unwrap();
+    for answer in [vmm.fill(base, 0, 4), vmm.copy(gpu, machine::at(base, 64), base, 4)] {
+        let refused =
+            matches!(answer, Err(VmmError::NotSupported { feature: Feature::Function, .. }));
+        assert!(refused, "{answer:?}");
+    }
+    vmm.unmap(base, 4096).unwrap();
+    vmm.release(handle).unwrap();
+    vmm.address_free(base, 8192).unwrap();
+}
+
+#[test]
+fn every_failure_while_opening_is_an_error_and_leaves_the_runtime_stopped() {
+    let count = {
+        let simulation = Arc::new(Simulation::start(Config::mi300x(2)).unwrap());
+        drop(Runtime::simulated_by(simulation.clone()).unwrap());
+        simulation.all_calls()
+    };
+    let mut errors = 0;
+    for (function, calls) in count {
+        if function == "hsa_shut_down" {
+            continue;
+        }
+        for number in 1..=calls {
+            for status in [0x1000, 0x1008, 0x100b] {
+                let faults = FaultPlan::none().fail(function, number, status);
+                let config = Config::mi300x(2).with_faults(faults);
+                let simulation = Arc::new(Simulation::start(config).unwrap());
+                let opened = Runtime::simulated_by(simulation.clone());
+                let started = simulation.calls("hsa_init") - u64::from(function == "hsa_init");
+                match opened {
+                    Ok(runtime) => drop(runtime),
+                    Err(error) => {
+                        errors += 1;
+                        let text = error.to_string();
+                        assert!(text.contains(function), "{function} #{number}: {text}");
+                    }
+                }
+                let stopped = simulation.calls("hsa_shut_down");
+                assert_eq!(stopped, started, "{function} #{number} is {status:#x}");
+            }
+        }
+    }
+    assert!(errors > 10, "{errors}");
+}
+
+#[test]
+fn several_runtimes_live_side_by_side() {
+    let machines: Vec<Machine> =
+        machine::releases().into_iter().map(|(_, config)| Machine::new(config)).collect();
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
+    for machine in &machines {
+        let base = machine.reserve(4 * KIB);
+        let handle = machine.create(0, 4 * KIB);
+        machine.map(base, 4 * KIB, handle);
+        assert!(vmm.release(handle).is_err() && vmm.unmap(base, 4 * KIB).is_err());
+    }
+    for (number, machine) in machines.iter().enumerate() {
+        assert_eq!(machine.simulation.usage().mappings, 1, "{number}");
+    }
+    for machine in machines {
+        machine.close();
+    }
+}
+
+#[test]
+fn a_simulation_that_makes_no_sense_is_refused() {
+    let mut config = Config::mi300x(1);
+    config.cpus.clear();
+    let error = Runtime::simulated(config).unwrap_err();
+    assert!(matches!(error, RuntimeError::Simulation(_)), "{error:?}");
+    assert!(error.to_string().contains("no CPU"), "{error}");
+}
+
+/// Runs one of the tests below in a process of its own, where variables may be set.
+fn with_variables(test: &str, variables: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env_remove("HSA_VMM_RUNTIME")
+        .env_remove("HSA_SIM")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
+}
+
+#[test]
+fn the_variable_asks_for_the_simulation() {
+    let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "consumer,era=d")];
+    with_variables("child_loads_the_simulation", &variables);
+}
+
+#[test]
+#[ignore = "run by another test, with variables"]
+fn child_loads_the_simulation() {
+    let runtime = Runtime::load().unwrap();
+    assert_eq!(runtime.info().extension, (1, 22));
+    assert_eq!(runtime.gpus().next().unwrap().name(), "gfx1100");
+}
+
+#[test]
+fn the_variable_names_a_library() {
+    let hostile = Hostile::new();
+    let variables = [("HSA_VMM_RUNTIME", hostile.path.to_str().unwrap())];
+    with_variables("child_loads_a_library", &variables);
+}
+
+#[test]
+#[ignore = "run by another test, with variables"]
+fn child_loads_a_library() {
+    assert_eq!(Runtime::load().unwrap().gpus().next().unwrap().name(), "gfx000");
+}
+
+#[test]
+fn the_simulation_never_stands_in_for_a_missing_library() {
+    let variables = [("HSA_VMM_RUNTIME", "/nowhere/lib.so"), ("HSA_SIM", "mi300x")];
+    with_variables("child_finds_no_library", &variables);
+}
+
+#[test]
+#[ignore = "run by another test, with variables"]
+fn child_finds_no_library() {
+    let text = Runtime::load().unwrap_err().to_string();
+    assert!(text.contains("/nowhere/lib.so"), "{text}");
+}
+
+#[test]
+fn a_simulation_that_is_not_understood_is_refused() {
+    let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "era=z")];
+    with_variables("child_does_not_understand", &variables);
+}
+
+#[test]
+#[ignore = "run by another test, with variables"]
+fn child_does_not_understand() {
+    let text = Runtime::load().unwrap_err().to_string();
+    assert!(text.contains("HSA_SIM") && text.contains("era"), "{text}");
+}
+
+#[test]
+fn a_runtime_lives_as_long_as_its_last_clone() {
+    let simulation = Arc::new(Simulation::start(Config::mi300x(1)).unwrap());
+    let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
+    let second = Runtime::simulated_by(simulation.clone()).unwrap();
+    assert_ne!(runtime.host().id(), second.host().id(), "each open is a runtime of its own");
+    let clone = runtime.clone();
+    drop(runtime);
+    assert_eq!(simulation.calls("hsa_shut_down"), 0);
+    drop(clone);
+    assert_eq!(simulation.calls("hsa_shut_down"), 1);
+    drop(second);
+    assert_eq!(simulation.calls("hsa_shut_down"), 2);
+}

@@ -1,0 +1,448 @@
+//! Memory as file descriptors: within a process, to another one, and when there are none left.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::{HandleTypes, Location, Problem};
+use hsa_vmm::{
+    Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation, VmmError,
+};
+use machine::{KIB, Machine, access, at, without_cpu_mapping};
+use process::End;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+fn export(machine: &Machine, handle: Handle) -> OwnedFd {
+    machine.vmm.export_to_shareable_handle(handle, FILE, 0).expect("an export")
+}
+
+/// Maps a handle somewhere for the CPU to use.
+fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
+    let base = machine.reserve(size);
+    machine.map(base, size, handle);
+    machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
+    base
+}
+
+fn unview(machine: &Machine, base: Address, size: usize) {
+    machine.vmm.unmap(base, size).unwrap();
+    machine.vmm.address_free(base, size).unwrap();
+}
+
+fn text_at(machine: &Machine, address: Address) -> [u8; 4] {
+    let mut text = [0; 4];
+    machine.vmm.read(address, &mut text).unwrap();
+    text
+}
+
+fn is_closed_on_exec(descriptor: &OwnedFd) -> bool {
+    // SAFETY: asks an open descriptor for its flags.
+    let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFD) };
+    assert!(flags >= 0);
+    flags & libc::FD_CLOEXEC != 0
+}
+
+#[test]
+fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let original = machine.create(0, 2 * granule);
+        let here = view(&machine, original, 2 * granule);
+        machine.vmm.write(here, b"here").unwrap();
+        let shared = export(&machine, original);
+        let imports =
+            [(); 2].map(|()| machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap());
+        assert_ne!(imports[0], imports[1], "{release}");
+        assert_ne!(imports[0], original, "{release}");
+        for imported in imports {
+            assert_eq!(machine.vmm.allocation_size(imported).unwrap(), 2 * granule, "{release}");
+            let properties = machine.vmm.allocation_properties(imported).unwrap();
+            assert_eq!(properties.handle_types, HandleTypes::POSIX_FILE_DESCRIPTOR);
+            let owner = Location::Agent(machine.gpu(0));
+            assert!([owner, Location::Unknown].contains(&properties.location), "{release}");
+            let there = view(&machine, imported, 2 * granule);
+            assert_eq!(&text_at(&machine, there), b"here", "{release}");
+            machine.vmm.write(at(there, granule), b"back").unwrap();
+            assert_eq!(&text_at(&machine, at(here, granule)), b"back", "{release}");
+            // GPUs reach it as well.
+            machine.grant(there, 2 * granule, machine.gpu(0), Access::ReadWrite);
+            machine.vmm.copy(machine.gpu(0), at(there, 8), there, 4).unwrap();
+            assert_eq!(&text_at(&machine, at(here, 8)), b"here", "{release}");
+            unview(&machine, there, 2 * granule);
+            machine.vmm.release(imported).unwrap();
+        }
+        assert_eq!(&text_at(&machine, here), b"here", "{release}");
+        unview(&machine, here, 2 * granule);
+        machine.vmm.release(original).unwrap();
+        drop(shared);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        for config in [config.clone(), without_cpu_mapping(config)] {
+            let machine = Machine::new(config);
+            let granule = machine.granule();
+            let original = machine.create(1, granule);
+            let shared = export(&machine, original);
+            let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+            drop(shared);
+            // The number is another file's by now.
+            let decoy = File::open("/dev/null").unwrap();
+            let there = machine.reserve(granule);
+            machine.map(there, granule, imported);
+            let gpu = [access(machine.gpu(1), Access::ReadWrite)];
+            let granted = machine.vmm.set_access(there, granule, &gpu);
+            granted.unwrap_or_else(|error| panic!("{release}: {error}"));
+            machine.grant(there, granule, machine.cpu(0), Access::ReadWrite);
+            machine.vmm.write(there, b"text").unwrap();
+            machine.vmm.release(original).unwrap();
+            assert_eq!(&text_at(&machine, there), b"text", "{release}: it outlives the original");
+            drop(decoy);
+            unview(&machine, there, granule);
+            machine.vmm.release(imported).unwrap();
+            machine.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn every_export_is_a_descriptor_of_its_own() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let handle = machine.create(0, granule);
+        let here = view(&machine, handle, granule);
+        machine.vmm.write(here, b"text").unwrap();
+        let first = export(&machine, handle);
+        let second = export(&machine, handle);
+        assert_ne!(first.as_raw_fd(), second.as_raw_fd(), "{release}");
+        assert!(is_closed_on_exec(&first) && is_closed_on_exec(&second), "{release}");
+        drop(first);
+        let third = export(&machine, handle);
+        for shared in [second, third] {
+            let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
+            let imported = imported.unwrap_or_else(|error| panic!("{release}: {error}"));
+            let there = view(&machine, imported, granule);
+            assert_eq!(&text_at(&machine, there), b"text", "{release}");
+            unview(&machine, there, granule);
+            machine.vmm.release(imported).unwrap();
+        }
+        unview(&machine, here, granule);
+        machine.vmm.release(handle).unwrap();
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn an_export_keeps_the_memory_when_the_handle_is_gone() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let handle = machine.create(0, granule);
+        let here = view(&machine, handle, granule);
+        machine.vmm.write(here, b"text").unwrap();
+        let shared = export(&machine, handle);
+        unview(&machine, here, granule);
+        machine.vmm.release(handle).unwrap();
+        let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        let there = view(&machine, imported, granule);
+        assert_eq!(&text_at(&machine, there), b"text", "{release}");
+    }
+}
+
+#[test]
+fn an_import_can_be_exported_again() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
+        let again = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
+        assert!(is_closed_on_exec(&again), "{release}");
+        let second = Allocation::import(&machine.vmm, again).unwrap();
+        let reservation = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
+        let views =
+            [reservation.map(0, &original).unwrap(), reservation.map(granule, &second).unwrap()];
+        for view in &views {
+            view.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        }
+        views[0].write(0, b"text").unwrap();
+        let mut text = [0; 4];
+        views[1].read(0, &mut text).unwrap();
+        assert_eq!(&text, b"text", "{release}");
+        drop((views, original, first, second, reservation));
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn descriptors_do_not_leak() {
+    let _alone = process::alone();
+    for (era, config) in machine::eras() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let base = machine.reserve(2 * granule);
+        let before = process::descriptors();
+        for _ in 0..1000 {
+            let original = machine.create(0, granule);
+            let shared = [(); 3].map(|()| export(&machine, original));
+            let imported = machine.vmm.import_from_shareable_handle(&shared[0], FILE).unwrap();
+            drop(shared);
+            for (offset, handle) in [(0, original), (granule, imported)] {
+                machine.map(at(base, offset), granule, handle);
+            }
+            let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, 2 * granule, &both).unwrap();
+            machine.vmm.unmap(base, 2 * granule).unwrap();
+            machine.vmm.release(original).unwrap();
+            machine.vmm.release(imported).unwrap();
+        }
+        // Era B goes on claiming what was mapped at addresses until they are freed.
+        machine.vmm.address_free(base, 2 * granule).unwrap();
+        assert_eq!(process::descriptors(), before, "{era}");
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn failed_imports_and_exports_leave_no_descriptor() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let early = config.extension_minor < 16;
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let private =
+            machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)), 0).unwrap();
+        let path = std::env::temp_dir().join(format!("hsa-vmm-share-{}", std::process::id()));
+        let mut pages = File::options();
+        let plain = pages.read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        plain.set_len(granule as u64).unwrap();
+        let before = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
+        for _ in 0..10 {
+            let refused = machine.vmm.export_to_shareable_handle(private, FILE, 0).unwrap_err();
+            assert_eq!(refused.problem(), Some(Problem::NotRequested(FILE)), "{release}");
+            let nothing = File::open("/dev/null").unwrap();
+            let refused = machine.vmm.import_from_shareable_handle(nothing, FILE).unwrap_err();
+            assert_eq!(refused.problem(), Some(Problem::NotImportable), "{release}");
+            let imported = machine.vmm.import_from_shareable_handle(&plain, FILE);
+            if early {
+                let refused = imported.unwrap_err();
+                assert_eq!(refused.problem(), Some(Problem::NotImportable), "{release}");
+                continue;
+            }
+            // Later runtimes look at it when access is granted.
+            let imported = imported.unwrap();
+            let base = machine.reserve(granule);
+            machine.map(base, granule, imported);
+            let gpu = [access(machine.gpu(0), Access::ReadWrite)];
+            machine.vmm.set_access(base, granule, &gpu).expect_err(release);
+            assert_eq!(machine.vmm.get_access(machine.gpu(0), base).unwrap(), Access::None);
+            unview(&machine, base, granule);
+            machine.vmm.release(imported).unwrap();
+        }
+        let after = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
+        assert_eq!(before, after, "{release}");
+    }
+}
+
+#[test]
+fn the_position_of_the_callers_descriptor_stays() {
+    let _alone = process::alone();
+    let machine = Machine::new(Config::mi300x(1));
+    let handle = machine.create(0, 4 * KIB);
+    let mut shared = File::from(export(&machine, handle));
+    std::io::Seek::seek(&mut shared, std::io::SeekFrom::Start(123)).unwrap();
+    machine.vmm.import_from_shareable_handle(shared.as_fd(), FILE).unwrap();
+    assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
+}
+
+/// Sends a descriptor through a socket.
+fn send(socket: &UnixStream, descriptor: &OwnedFd) {
+    let mut byte = [1u8];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut control = [0u64; 4];
+    // SAFETY: all zeroes are a valid msghdr; what it points at outlives the call, and the control
+    // buffer has room for one header and one descriptor, with their alignment.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor.as_raw_fd());
+        assert_eq!(libc::sendmsg(socket.as_raw_fd(), &message, 0), 1);
+    }
+}
+
+/// Takes a descriptor from a socket.
+fn receive(socket: &UnixStream) -> OwnedFd {
+    let mut byte = [0u8];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut control = [0u64; 4];
+    // SAFETY: as above; the descriptor that arrives is new and nobody else's.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = std::mem::size_of_val(&control);
+        assert_eq!(libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC), 1);
+        let header = libc::CMSG_FIRSTHDR(&message);
+        assert!(!header.is_null(), "a descriptor came along");
+        OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
+    }
+}
+
+#[test]
+fn another_process_uses_the_same_memory() {
+    let _alone = process::alone();
+    for (era, config) in machine::eras() {
+        let machine = Machine::new(config.clone());
+        let granule = machine.granule();
+        let original = machine.create(0, granule);
+        let here = view(&machine, original, granule);
+        machine.vmm.write(here, b"ping").unwrap();
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        send(&ours, &export(&machine, original));
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let imported = machine.vmm.import_from_shareable_handle(receive(&theirs), FILE);
+            let imported = imported.unwrap();
+            let there = view(&machine, imported, granule);
+            assert_eq!(&text_at(&machine, there), b"ping");
+            machine.vmm.write(there, b"pong").unwrap();
+            unview(&machine, there, granule);
+            machine.vmm.release(imported).unwrap();
+            machine.assert_empty();
+            theirs.write_all(b"!").unwrap();
+        });
+        assert_eq!(end, End::Well, "{era}");
+        ours.read_exact(&mut [0]).unwrap();
+        assert_eq!(&text_at(&machine, here), b"pong", "{era}");
+    }
+}
+
+/// Lets this process open so many more descriptors.
+fn allow_more(descriptors: u64) {
+    let highest = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    // Every number below must be taken, for the limit is a number.
+    let mut fill = Vec::new();
+    loop {
+        let file = File::open("/dev/null").unwrap();
+        let high = file.as_raw_fd() as u64 > highest + 64;
+        fill.push(file);
+        if high {
+            break;
+        }
+    }
+    let last = fill.last().unwrap().as_raw_fd() as u64;
+    limit(last + 1 + descriptors);
+    std::mem::forget(fill);
+}
+
+fn limit(descriptors: u64) {
+    let limit = libc::rlimit { rlim_cur: descriptors, rlim_max: 20_000 };
+    // SAFETY: a valid limit of this child's.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let vmm = &machine.vmm;
+            let granule = machine.granule();
+            let handle = machine.create(0, granule);
+            let untouched = machine.create(0, granule);
+            let base = machine.reserve(2 * granule);
+            machine.map(base, granule, handle);
+            machine.map(at(base, granule), granule, untouched);
+            machine.grant(base, granule, machine.gpu(0), Access::Read);
+            let shared = export(&machine, handle);
+            allow_more(0);
+            let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
+            let before = state();
+            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+            let answers = [
+                ("export", vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
+                ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
+                ("set_access", vmm.set_access(base, granule, &cpu)),
+                ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
+            ];
+            for (name, answer) in answers {
+                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+                assert!(out, "{name}: {answer:?}");
+            }
+            if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
+                let answer = vmm.create(granule, &machine.on(0), 0);
+                assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+            }
+            assert_eq!(state(), before);
+            limit(20_000);
+            machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
+            drop(export(&machine, handle));
+            vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        });
+        assert_eq!(end, End::Well, "{release}");
+    }
+}
+
+#[test]
+fn running_out_of_descriptors_half_way_changes_nothing() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let vmm = &machine.vmm;
+            let granule = machine.granule();
+            let base = machine.reserve(4 * granule);
+            for number in 0..4 {
+                let handle = machine.create(0, granule);
+                machine.map(at(base, number * granule), granule, handle);
+            }
+            let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            for more in 1..4 {
+                allow_more(more);
+                let before = (vmm.usage(), vmm.mappings());
+                let answer = vmm.set_access(base, 4 * granule, &both);
+                if answer.is_ok() {
+                    break;
+                }
+                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+                assert!(out, "{more}: {answer:?}");
+                assert_eq!((vmm.usage(), vmm.mappings()), before);
+                limit(20_000);
+                for number in 0..4 {
+                    let page = machine.simulation.page(0, at(base, number * granule).get());
+                    assert_eq!(page, None, "{more}");
+                }
+                process::assert_untouchable(base.get(), 4 * granule, "half-way");
+            }
+            limit(20_000);
+            vmm.set_access(base, 4 * granule, &both).unwrap();
+        });
+        assert_eq!(end, End::Well, "{release}");
+    }
+}
