@@ -49,6 +49,7 @@
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
 pub mod agent;
+mod discovery;
 pub mod hip;
 // The only module of the library that calls foreign functions and touches mapped memory.
 #[allow(unsafe_code)]

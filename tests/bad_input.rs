@@ -346,7 +346,7 @@ fn create_refuses_bad_input() {
                 s.machine.vmm.create(s.granule, &nowhere, 0).map(drop)
             },
             A::Location,
-            |_| P::UnknownAgent,
+            |_| P::NoLocation,
         ),
         (
             "the granularity of an invented GPU",

@@ -97,8 +97,8 @@ impl Scene {
     }
 }
 
-/// An entry of a page table: whether it can be read and written, and its offset.
-type Entry = (bool, bool, u64);
+/// A GPU's page-table entry: readable, writable, offset in the handle.
+type Entry = Option<(bool, bool, u64)>;
 
 /// What must not change.
 #[derive(Debug, PartialEq)]
@@ -107,8 +107,8 @@ struct State {
     mappings: Vec<MappingInfo>,
     usage: Usage,
     access: Vec<(Address, AgentId, Access)>,
-    /// Of each mapping and GPU.
-    pages: Vec<(Address, usize, Option<Entry>)>,
+    /// Of each mapping and GPU: whether it can read and write.
+    pages: Vec<(Address, usize, Entry)>,
     /// What this process may do where.
     process: Vec<(usize, usize, String)>,
     runtime: (usize, usize, usize, Vec<u64>),

@@ -139,7 +139,7 @@ macro_rules! ensure {
 macro_rules! ensure_eq {
     ($left:expr, $right:expr, $($text:tt)+) => {
         match (&$left, &$right) {
-            (left, right) => ensure!(
+            (left, right) => $crate::case::ensure!(
                 left == right,
                 "{}: {left:?} instead of {right:?}",
                 format_args!($($text)+)

@@ -56,6 +56,11 @@ impl Context {
         &self.vmm
     }
 
+    /// Whether this process is ours alone, so that open file descriptors may be counted.
+    pub fn counts_descriptors(&self) -> bool {
+        self.count_descriptors
+    }
+
     /// Whose answers are expected.
     pub fn profile(&self) -> HipProfile {
         self.vmm.profile()

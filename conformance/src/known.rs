@@ -32,11 +32,11 @@ pub const KNOWN: &[Known] = &[
     },
     Known {
         runtime: "*",
-        first: (1, 21),
-        last: (1, u16::MAX),
-        case: "share.export.of_an_import",
-        reason: "since ROCm 10 memory that was imported cannot be exported again",
-        source: "ROCR-Runtime: VMemoryHandleExport answers INCOMPATIBLE_ARGUMENTS",
+        first: (1, 16),
+        last: (1, 20),
+        case: "share.import.peer_after_the_owner",
+        reason: "ROCm 7.14 grants nobody after the owner, and does not tell whose an import is",
+        source: "rocm-systems#9908",
     },
 ];
 
@@ -51,4 +51,40 @@ pub(crate) fn known<'a>(
             && matches(entry.runtime, &runtime.name)
             && (entry.first..=entry.last).contains(&runtime.extension)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hsa_vmm::Runtime;
+    use hsa_vmm::simulation::Config;
+
+    #[test]
+    fn known_is_told_by_runtime_version_and_case() {
+        let entry = Known {
+            runtime: "simul",
+            first: (1, 7),
+            last: (1, 15),
+            case: "map.a.b",
+            reason: "",
+            source: "",
+        };
+        let is_known = |entry: Known, minor, case| {
+            let config = Config::mi300x(1).with_extension(minor);
+            let runtime = Runtime::simulated(config).unwrap();
+            known(&[entry], runtime.info(), case).is_some()
+        };
+        assert!(is_known(entry, 7, "map.a.b") && is_known(entry, 15, "map.a.b"));
+        assert!(!is_known(entry, 16, "map.a.b") && !is_known(entry, 6, "map.a.b"));
+        assert!(!is_known(entry, 7, "map.a.c"));
+        assert!(!is_known(Known { runtime: "libhsa*", ..entry }, 7, "map.a.b"));
+    }
+
+    #[test]
+    fn what_is_known_is_a_case() {
+        for entry in KNOWN {
+            assert!(crate::cases().iter().any(|case| case.name == entry.case), "{}", entry.case);
+            assert!(entry.first <= entry.last && !entry.reason.is_empty());
+        }
+    }
 }

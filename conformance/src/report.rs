@@ -45,14 +45,10 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// `N passed, N failed, N skipped`, and the known ones if there are any.
+    /// `N passed, N failed, N skipped`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { passed, failed, skipped, known } = self;
-        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")?;
-        if *known > 0 {
-            write!(f, ", {known} known")?;
-        }
-        Ok(())
+        let Self { passed, failed, skipped, .. } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 

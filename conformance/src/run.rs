@@ -108,3 +108,37 @@ fn said(panic: &(dyn Any + Send)) -> &str {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a word")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hsa_vmm::simulation::Config;
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+        let options = Options { count_descriptors: false, ..Options::default() };
+        let case = Case::new("map.test.panics", "", "", |_| panic!("went {}", "wrong"));
+        let report = run_case(&runtime, &options, &case);
+        assert_eq!(report.status, Status::Fail);
+        assert_eq!(report.detail, "panicked: went wrong");
+    }
+
+    #[test]
+    fn what_a_case_has_changed_by_a_refusal_is_a_failure() {
+        let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+        let options = Options { count_descriptors: false, ..Options::default() };
+        let case = Case::new("map.test.changes", "", "", |context| {
+            context
+                .refuses(hsa_vmm::HipError::InvalidValue, || {
+                    let size = context.granule();
+                    let _ = context.vmm().address_reserve(size, 0, None, 0);
+                    context.vmm().unmap(hsa_vmm::Address::NULL, size)
+                })
+                .map(|_| ())
+        });
+        let report = run_case(&runtime, &options, &case);
+        assert_eq!(report.status, Status::Fail);
+        assert!(report.detail.contains("changed something"), "{}", report.detail);
+    }
+}

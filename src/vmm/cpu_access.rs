@@ -9,10 +9,9 @@
 //! on a GPU. If the first mapping is refused, the runtime's own way is taken from then on.
 
 use super::access::AccessSet;
-use super::error::Operation;
-use super::ledger::HandleRecord;
+use super::error::{Argument, Operation, Problem, Refusal};
 use super::mapping::Piece;
-use super::{Access, Physical, Shared, VmmError, system_failure};
+use super::{Access, Shared, VmmError, system_failure};
 use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Protection, close, map_shared, protect};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -120,7 +119,7 @@ impl Shared {
         protection: Protection,
     ) -> Result<bool, VmmError> {
         let (start, size) = (piece.start, piece.record.size);
-        let descriptor = self.export(operation, piece.record.slot, piece.native)?;
+        let descriptor = self.export(operation, piece.record.slot)?;
         // One that can only be read would do for reading, but could never be made writable.
         let mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
@@ -146,21 +145,22 @@ impl Shared {
     }
 
     /// Exports physical memory as a descriptor of our own.
-    pub(super) fn export(
-        &self,
-        operation: Operation,
-        slot: u32,
-        handle: crate::native::NativeHandle,
-    ) -> Result<OwnedFd, VmmError> {
-        // An import's own descriptor needs no runtime, which may refuse.
-        let own = |record: &HandleRecord<Physical>| {
-            Some(fcntl_dupfd_cloexec(record.payload.descriptor.as_ref()?, 0))
+    ///
+    /// The caller sees to it that the handle in the slot stays alive.
+    pub(super) fn export(&self, operation: Operation, slot: u32) -> Result<OwnedFd, VmmError> {
+        let native = {
+            let ledger = self.ledger();
+            let physical = ledger.handle_in(slot).map(|record| &record.payload);
+            if let Some(descriptor) = physical.and_then(|physical| physical.descriptor.as_ref()) {
+                return fcntl_dupfd_cloexec(descriptor, 0)
+                    .map_err(|errno| system_failure(operation, "fcntl", errno));
+            }
+            physical.map(|physical| physical.native)
         };
-        if let Some(copy) = self.ledger().handle_in(slot).and_then(own) {
-            return copy.map_err(|errno| system_failure(operation, "fcntl", errno));
-        }
+        let gone = Refusal::new(Argument::Handle, Problem::Released);
+        let native = native.ok_or_else(|| gone.during(operation))?;
         let kept = self.quirks.export_keeps_descriptor;
-        self.call_alone(|native| native.export(handle, kept)).map_err(|failure| match failure {
+        self.call_alone(|runtime| runtime.export(native, kept)).map_err(|failure| match failure {
             ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
             ExportFailure::Descriptor(errno) => system_failure(operation, "fcntl", errno),
         })

@@ -200,6 +200,9 @@ pub enum Problem {
     /// An agent that does not exist.
     #[error("names no agent of this runtime; use the identifiers of agents()")]
     UnknownAgent,
+    /// No location where one is needed.
+    #[error("is not known; memory is made on an agent (AllocationProperties::on)")]
+    NoLocation,
     /// An agent that is no GPU where one is needed.
     #[error("is no GPU; physical memory is made on GPUs")]
     NotAGpu,
@@ -260,9 +263,6 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("more than 128 agents")]
     ManyAgents,
-    /// Work of the owning GPU on memory whose owner the runtime does not tell (imports).
-    #[error("filling memory whose owner is not known")]
-    UnknownOwner,
     /// A function that this runtime does not export.
     #[error("the runtime's function for it")]
     Function,

@@ -90,9 +90,8 @@ struct Physical {
     native: NativeHandle,
     /// The index of the agent whose memory it is, where known.
     owner: Option<usize>,
-    /// Imported memory's own, kept open for runtimes that use it later
-    /// ([`Quirks::import_keeps_descriptor`]) or do not export it
-    /// ([`Quirks::imports_cannot_be_exported`]).
+    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
+    /// memory again.
     descriptor: Option<OwnedFd>,
 }
 

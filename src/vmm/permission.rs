@@ -207,7 +207,7 @@ impl Shared {
     /// the runtime cannot do that.
     fn comes_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
         let granted = |index| piece.record.granted.contains(index);
-        self.quirks.owner_must_be_granted_last
+        self.quirks.peer_after_owner_fails
             && piece.owner.is_some_and(granted)
             && gpus.iter().any(|&(index, access)| access != Access::None && !granted(index))
     }

@@ -5,7 +5,7 @@ use super::{
     Address, AllocationProperties, Argument, Feature, Granularity, Handle, Operation, Physical,
     Problem, Refusal, Shared, Vmm, VmmError, no_flags,
 };
-use crate::agent::{Agent, AgentKind};
+use crate::agent::AgentKind;
 use crate::hip::HipProfile;
 use crate::native::Status;
 use crate::pool::Pool;
@@ -168,7 +168,7 @@ impl Shared {
     ) -> Result<(usize, &Pool), VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         let Location::Agent(id) = properties.location else {
-            return Err(refused(Refusal::new(Argument::Location, Problem::UnknownAgent)));
+            return Err(refused(Refusal::new(Argument::Location, Problem::NoLocation)));
         };
         let (index, agent) = self.agent(id, Argument::Location).map_err(refused)?;
         match (agent.handle_pool(), agent.kind()) {
@@ -220,13 +220,5 @@ impl Shared {
                 size,
             }
         })
-    }
-
-    /// The agent that a pool of the runtime belongs to.
-    pub(super) fn owner_of(&self, pool: crate::native::NativePool) -> Option<(usize, &Agent)> {
-        let agents = self.runtime.agents().iter().enumerate();
-        agents
-            .into_iter()
-            .find(|(_, agent)| agent.pools().iter().any(|candidate| candidate.native == pool))
     }
 }

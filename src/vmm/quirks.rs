@@ -24,16 +24,13 @@ pub struct Quirks {
     /// An exported descriptor goes on belonging to the runtime, and a second export returns the
     /// same one (ROCm 7.14, rocm-systems#10604; fixed by #7786): a copy is handed out.
     pub export_keeps_descriptor: bool,
-    /// An imported descriptor is used later, under the number that it had (ROCm 7.14; fixed by
-    /// rocm-systems#8440): our copy stays open as long as the handle lives.
-    pub import_keeps_descriptor: bool,
-    /// Imported memory cannot be exported again (ROCm 10 answers
-    /// `HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS`), nor can the CPU then be given its view of it:
-    /// our copy of the descriptor stays open and is what is handed out.
-    pub imports_cannot_be_exported: bool,
-    /// A GPU that is granted access after the memory's owner gets none or corrupts the owner's
-    /// (ROCm 7.14, rocm-systems#9908): the mapping is made anew, with the owner last.
-    pub owner_must_be_granted_last: bool,
+    /// An import is not looked at before access is granted (since ROCm 7.14): a descriptor that is
+    /// no memory is refused only then, and the owner is not known.
+    pub import_is_lazy: bool,
+    /// Imported memory needs the descriptor as long as it lives: ROCm 7.14 uses it later under the
+    /// number that it had (rocm-systems#8440), and from 10.0 on the runtime exports no import.
+    /// Our copy stays open, and is what is exported and shown to the CPU.
+    pub import_needs_descriptor: bool,
 }
 
 impl Quirks {
@@ -49,9 +46,8 @@ impl Quirks {
             unmap_keeps_memory: !below(12),
             peer_after_owner_fails: rework,
             export_keeps_descriptor: rework,
-            import_keeps_descriptor: rework,
-            imports_cannot_be_exported: !below(21),
-            owner_must_be_granted_last: rework,
+            import_is_lazy: !below(16),
+            import_needs_descriptor: !below(16),
         }
     }
 }
@@ -69,9 +65,9 @@ mod tests {
         let rocm_7_2 = Quirks::of_extension((1, 15));
         assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..Quirks::default() });
         let rocm_7_14 = Quirks::of_extension((1, 20));
-        assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_keeps_descriptor);
+        assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_needs_descriptor);
         assert!(rocm_7_14.peer_after_owner_fails);
-        let rocm_10 = Quirks { imports_cannot_be_exported: true, ..rocm_7_2 };
+        let rocm_10 = Quirks { import_is_lazy: true, import_needs_descriptor: true, ..rocm_7_2 };
         assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
     }

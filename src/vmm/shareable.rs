@@ -3,9 +3,10 @@
 use super::properties::{AllocationKind, Location};
 use super::{
     AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
-    Quirks, Refusal, Vmm, VmmError, no_flags, system_failure,
+    Refusal, Shared, Vmm, VmmError, no_flags, system_failure,
 };
-use crate::native::Status;
+use crate::agent::{Agent, AgentKind};
+use crate::native::{NativeHandle, Status};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +33,7 @@ impl Vmm {
         let refused = |refusal: Refusal| refusal.during(operation);
         shared.alive(operation)?;
         no_flags(flags).map_err(refused)?;
-        let (slot, native) = {
+        let slot = {
             let mut ledger = shared.ledger_mut();
             let record = ledger.handle(handle).map_err(refused)?;
             if !record.properties.handle_types.contains(handle_type.bit()) {
@@ -42,10 +43,9 @@ impl Vmm {
             if handle_type != HandleType::PosixFileDescriptor {
                 return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
             }
-            let native = record.payload.native;
-            (ledger.begin_use(handle).map_err(refused)?, native)
+            ledger.begin_use(handle).map_err(refused)?
         };
-        let exported = shared.export(operation, slot, native);
+        let exported = shared.export(operation, slot);
         shared.end_use(operation, slot);
         exported
     }
@@ -90,8 +90,7 @@ impl Vmm {
                     _ => shared.failure(operation, failure, size),
                 },
             )?;
-        let pool = shared.call_alone(|runtime| runtime.pool_of(native)).ok();
-        let owner = pool.and_then(|pool| shared.owner_of(pool));
+        let owner = shared.owner_of_import(native);
         let granule = owner
             .and_then(|(_, agent)| agent.handle_pool())
             .map_or(shared.granule, |pool| pool.granule());
@@ -100,14 +99,32 @@ impl Vmm {
             kind: AllocationKind::Pinned,
             handle_types: handle_type.bit(),
         };
-        let Quirks { import_keeps_descriptor, imports_cannot_be_exported, .. } = shared.quirks;
-        let keep = import_keeps_descriptor || imports_cannot_be_exported;
+        let keep = shared.quirks.import_needs_descriptor;
         let physical = Physical {
             native,
             owner: owner.map(|(index, _)| index),
             descriptor: keep.then_some(own),
         };
         shared.enter_handle(operation, size, granule, properties, physical)
+    }
+}
+
+impl Shared {
+    /// The agent whose memory was imported, with its index, where that can be known.
+    fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
+        let pool = self.call_alone(|runtime| runtime.pool_of(native)).ok();
+        let agents = || self.runtime.agents().iter().enumerate();
+        let of_pool = pool.and_then(|pool| {
+            agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))
+        });
+        // The runtime may name a pool that it lists nowhere. It has found the owner all the same,
+        // and if there is one GPU it is that.
+        let mut gpus = agents().filter(|(_, agent)| agent.kind() == AgentKind::Gpu);
+        let only = match (gpus.next(), gpus.next()) {
+            (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
+            _ => None,
+        };
+        of_pool.or(only)
     }
 }
 

@@ -4,10 +4,8 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::Range;
-use super::{
-    Access, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock,
-};
-use crate::agent::AgentId;
+use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock};
+use crate::agent::{AgentId, AgentKind};
 use crate::native::{read_memory, write_memory};
 use std::sync::Arc;
 
@@ -91,17 +89,21 @@ impl Vmm {
         shared.at_gate(operation, range, || {
             let mut parts = Vec::new();
             for piece in shared.covering(operation, range)? {
-                let agents = shared.runtime.agents();
-                let owner = piece.owner.and_then(|owner| Some((owner, agents.get(owner)?.id())));
-                // The runtime would choose an agent, and it might be one that may not.
-                let feature = Feature::UnknownOwner;
-                let owner = owner.ok_or(VmmError::NotSupported { operation, feature })?;
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
-                shared
-                    .check_granted(Argument::Address, part, owner, Access::ReadWrite)
-                    .map_err(refused)?;
+                // Of imported memory the owner may be unknown; then it could be any GPU.
+                let agents = shared.runtime.agents().iter().enumerate();
+                let owners = agents.filter(|&(index, agent)| match piece.owner {
+                    Some(owner) => index == owner,
+                    None => agent.kind() == AgentKind::Gpu,
+                });
+                for (index, agent) in owners {
+                    let owner = (index, agent.id());
+                    shared
+                        .check_granted(Argument::Address, part, owner, Access::ReadWrite)
+                        .map_err(refused)?;
+                }
                 parts.push(part);
             }
             for part in parts {

@@ -30,6 +30,10 @@ pub fn run(common: &Common, verb: &Replay) -> anyhow::Result<Ending> {
             }
             counts.add_row(vec!["divergent".to_owned(), report.divergent.to_string()]);
             counts.add_row(vec!["all".to_owned(), report.operations.to_string()]);
+            if report.not_compared > 0 {
+                let count = report.not_compared.to_string();
+                counts.add_row(vec!["not compared: after a divergence".to_owned(), count]);
+            }
             writeln!(out, "{counts}")?;
             if let Some(first) = &report.first {
                 writeln!(out, "\nfirst divergence: {first}")?;

@@ -1,11 +1,51 @@
 //! The cases, a file an area.
 
+mod access;
+mod access_refused;
+mod access_use;
+mod create;
+mod export;
+mod granularity;
+mod hip;
+mod import;
+mod map;
+mod map_refused;
+mod pool;
+mod properties;
+mod release;
+mod reserve;
+mod retain;
+mod revoke;
 mod runtime;
+mod sharing;
+mod unmap;
 
 use crate::Case;
 
 /// All cases, in the order of the areas.
 #[must_use]
 pub fn cases() -> Vec<&'static Case> {
-    [runtime::CASES].into_iter().flatten().collect()
+    [
+        runtime::CASES,
+        pool::CASES,
+        granularity::CASES,
+        reserve::CASES,
+        create::CASES,
+        map::CASES,
+        map_refused::CASES,
+        access::CASES,
+        access_use::CASES,
+        access_refused::CASES,
+        revoke::CASES,
+        unmap::CASES,
+        release::CASES,
+        retain::CASES,
+        properties::CASES,
+        export::CASES,
+        import::CASES,
+        hip::CASES,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

@@ -1,9 +1,9 @@
 //! Putting recorded traces to a runtime, and counting where its verdicts are the same.
 //!
-//! Every operation of every trace is counted once: as agreed, as excused by one of the declared
-//! [rules](Rule), or as divergent. After a divergence the state is no longer the recorded one, so
-//! the rest of that trace is not performed and counted as divergent too;
-//! [`ReplayReport::differing`] says how many operations really differed.
+//! Every operation that is performed or excused is counted once: as agreed, as excused by one of
+//! the declared [rules](Rule), or as divergent. After a divergence the state is no longer the
+//! recorded one, so that nothing can be said of the rest of that trace: it is not performed, and
+//! counted only in [`ReplayReport::not_compared`].
 
 mod report;
 mod rule;
@@ -57,15 +57,14 @@ fn replay_one(
     report: &mut ReplayReport,
 ) -> Result<(), ReplayError> {
     let mut state = State::open(runtime, trace)?;
-    let total = trace.ops.len();
-    report.operations += total as u64;
     for (at, operation) in trace.ops.iter().enumerate() {
+        report.operations += 1;
         match state.put(operation) {
             Outcome::Agreed => report.agreed += 1,
             Outcome::Excused(rule) => *report.excused.entry(rule).or_default() += 1,
             Outcome::Divergent { got, why } => {
-                report.divergent += (total - at) as u64;
-                report.differing += 1;
+                report.divergent += 1;
+                report.not_compared += (trace.ops.len() - at - 1) as u64;
                 report.first.get_or_insert_with(|| Divergence {
                     trace: index,
                     seed: trace.seed,

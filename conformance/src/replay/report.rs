@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 /// What came of a replay. `operations` = `agreed` + all of `excused` + `divergent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayReport {
-    /// All operations of all traces.
+    /// The operations that were compared.
     pub operations: u64,
     /// Those with the recorded verdict.
     pub agreed: u64,
     /// Those whose difference is declared, by rule.
     pub excused: BTreeMap<Rule, u64>,
-    /// Those that differed, and what follows them in their trace.
-    pub divergent: u64,
     /// Those that differed.
-    pub differing: u64,
+    pub divergent: u64,
+    /// What follows a divergent operation in its trace, and was not compared.
+    pub not_compared: u64,
     /// The first that differed.
     pub first: Option<Divergence>,
 }

@@ -49,7 +49,8 @@ fn a_c_program_goes_through_the_whole_cycle() {
     exports(folder);
 
     let Some(headers) = headers() else {
-        let required = std::env::var("HSA_VMM_REQUIRE").is_ok_and(|value| value == "1");
+        let required = std::env::var("HSA_VMM_REQUIRE")
+            .is_ok_and(|what| what == "1" || what.split_whitespace().any(|word| word == "headers"));
         assert!(!required, "AMD's headers (with virtual memory) are required and not there");
         eprintln!("not tested: AMD's headers are not there (HSA_VMM_AMD_INCLUDE names them)");
         return;

@@ -121,7 +121,7 @@ typedef enum {
   HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES = 0xA114
 } hsa_amd_agent_info_t;
 
-/* A bit of the eight bytes that HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES answers. */
+/* The number of a bit in the eight bytes that HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES answers. */
 typedef enum { HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU = 1 } hsa_amd_agent_memory_properties_t;
 
 HSA_FUNCTION(hsa_status_t, hsa_iterate_agents,

@@ -18,7 +18,6 @@ mod handles;
 mod mappings;
 mod reservations;
 
-pub(crate) use handles::HandleRecord;
 pub(crate) use mappings::MappingRecord;
 pub(crate) use reservations::ReservationRecord;
 

@@ -1,0 +1,199 @@
+//! `hipMemSetAccess` and `hipMemGetAccess`: what succeeds.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure_eq};
+use crate::context::offset;
+use hsa_vmm::vmm::Argument;
+use hsa_vmm::{Access, AccessDescriptor};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "access.set.is_what_get_answers",
+        "hip-tests: hipMemSetAccess_SetGet",
+        "the access that was set is answered; agents that were not named have none",
+        set_get,
+    ),
+    Case::new(
+        "access.set.changes",
+        "hip-tests: hipMemSetAccess_ChangeAccessProp",
+        "access goes from each value to each other",
+        changes,
+    ),
+    Case::new(
+        "access.set.twice_is_once",
+        "reference 6.1: invariant 11",
+        "setting the same access again changes nothing",
+        idempotent,
+    ),
+    Case::new(
+        "access.set.last_of_an_agent_wins",
+        "recorded: cuda_h200_edges setaccess_same_device_twice",
+        "of an agent that is named twice the last counts",
+        last_wins,
+    ),
+    Case::new(
+        "access.set.others_keep_theirs",
+        "reference 6.2 #47",
+        "agents that are not named keep what they have",
+        others_keep,
+    ),
+    Case::new(
+        "access.set.over_several_mappings",
+        "hip-tests: hipMemSetAccess_GrowVMM",
+        "one call sets the access of a run of mappings",
+        several_mappings,
+    ),
+    Case::new(
+        "access.set.on_one_of_several",
+        "hip-tests: hipMemSetAccess_SegmentsAccess",
+        "setting the access of one mapping leaves its neighbours alone",
+        one_of_several,
+    ),
+    Case::new(
+        "access.set.of_one_alias",
+        "HIP: hipMemSetAccess",
+        "two mappings of one handle have access of their own",
+        alias,
+    ),
+    Case::new(
+        "access.get.anywhere_inside",
+        "hip-tests: hipMemSetAccess_EntireVMMRangeSetGet",
+        "the answer is the same for every address of a mapping",
+        anywhere,
+    ),
+    Case::new(
+        "access.get.never_set",
+        "recorded: cuda_h200_edges getaccess_before_set",
+        "without any grant the answer is none",
+        never_set,
+    ),
+];
+
+const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
+
+fn set_get(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(2, 0x3131_3131)?;
+    let gpu = context.gpu();
+    for access in ALL {
+        context.grant(at, 2, &[gpu], access)?;
+        ensure_eq!(context.vmm().get_access(gpu, at)?, access, "access of the GPU");
+        for agent in context.runtime().agents() {
+            if !context.users().contains(&agent.id()) {
+                let found = context.vmm().get_access(agent.id(), at)?;
+                ensure_eq!(found, Access::None, "access of {}", agent.id());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn changes(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x3232_3232)?;
+    for from in ALL {
+        for to in ALL {
+            for access in [from, to, Access::ReadWrite] {
+                context.grant(at, 1, &context.users(), access)?;
+                for agent in context.users() {
+                    let found = context.vmm().get_access(agent, at)?;
+                    ensure_eq!(found, access, "access of {agent}");
+                }
+            }
+            context.holds(at, 1, 0x3232_3232)?;
+        }
+    }
+    Ok(())
+}
+
+fn idempotent(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x3333_3333)?;
+    let before = context.vmm().mappings();
+    for _ in 0..4 {
+        context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+        ensure_eq!(context.vmm().mappings(), before, "mappings");
+    }
+    context.holds(at, 1, 0x3333_3333)
+}
+
+fn last_wins(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x3434_3434)?;
+    let agent = context.gpu();
+    let list = [Access::None, Access::Read, Access::ReadWrite, Access::Read]
+        .map(|access| AccessDescriptor { agent, access });
+    context.vmm().set_access(at, context.granule(), &list)?;
+    ensure_eq!(context.vmm().get_access(agent, at)?, Access::Read, "access");
+    Ok(())
+}
+
+fn others_keep(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, _) = context.mapped(1, 0x3535_3535)?;
+    context.grant(at, 1, &[context.host()], Access::Read)?;
+    let gpu = context.vmm().get_access(context.gpu(), at)?;
+    ensure_eq!(gpu, Access::ReadWrite, "access of the GPU");
+    context.grant(at, 1, &[context.gpu()], Access::Read)?;
+    let host = context.vmm().get_access(context.host(), at)?;
+    ensure_eq!(host, Access::Read, "access of the CPU");
+    context.holds(at, 1, 0x3535_3535)
+}
+
+fn several_mappings(context: &Context) -> Verdict {
+    let at = context.reserve(6)?;
+    for (start, granules) in [(0, 2), (2, 1), (3, 3)] {
+        let handle = context.create(granules)?;
+        context.map(context.on(at, start), granules, handle)?;
+    }
+    context.grant(at, 6, &context.users(), Access::ReadWrite)?;
+    for index in 0..6 {
+        let access = context.vmm().get_access(context.gpu(), context.on(at, index))?;
+        ensure_eq!(access, Access::ReadWrite, "access in granule {index}");
+    }
+    context.fill(at, 6, 0x3636_3636)?;
+    context.holds(at, 6, 0x3636_3636)
+}
+
+fn one_of_several(context: &Context) -> Verdict {
+    let at = context.reserve(3)?;
+    for index in 0..3 {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    context.grant(context.on(at, 1), 1, &context.users(), Access::ReadWrite)?;
+    for (index, expected) in [Access::None, Access::ReadWrite, Access::None].iter().enumerate() {
+        let found = context.vmm().get_access(context.gpu(), context.on(at, index))?;
+        ensure_eq!(found, *expected, "access of mapping {index}");
+    }
+    context.fill(context.on(at, 1), 1, 0x3737_3737)?;
+    context.holds(context.on(at, 1), 1, 0x3737_3737)
+}
+
+fn alias(context: &Context) -> Verdict {
+    let (at, handle) = context.mapped(1, 0x3838_3838)?;
+    let alias = context.reserve(1)?;
+    context.map(alias, 1, handle)?;
+    let access = context.vmm().get_access(context.gpu(), alias)?;
+    ensure_eq!(access, Access::None, "access of the alias");
+    context.grant(alias, 1, &context.users(), Access::Read)?;
+    context.holds(alias, 1, 0x3838_3838)?;
+    let access = context.vmm().get_access(context.gpu(), at)?;
+    ensure_eq!(access, Access::ReadWrite, "access of the first");
+    context.refuses_argument(Argument::Address, || context.vmm().write(alias, &[1]))
+}
+
+fn anywhere(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(2, 0x3939_3939)?;
+    let size = 2 * context.granule();
+    for bytes in [0, 1, context.granule() - 1, context.granule(), size - 1] {
+        let access = context.vmm().get_access(context.gpu(), offset(at, bytes))?;
+        ensure_eq!(access, Access::ReadWrite, "access {bytes:#x} bytes on");
+    }
+    Ok(())
+}
+
+fn never_set(context: &Context) -> Verdict {
+    let at = context.reserve(1)?;
+    let handle = context.create(1)?;
+    context.map(at, 1, handle)?;
+    ensure_eq!(context.vmm().get_access(context.gpu(), at)?, Access::None, "access");
+    ensure_eq!(context.vmm().get_access(context.host(), at)?, Access::None, "access of the CPU");
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! `hipMemSetAccess` and `hipMemGetAccess`: what is refused.
+
+use crate::case::{Case, Verdict, ensure_eq};
+use crate::context::offset;
+use crate::{Context, NotPassed};
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HipError};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "access.set.null",
+        "recorded: cuda_h200_edges setaccess_null",
+        "null is refused",
+        |c| refused_at(c, Address::NULL, c.granule(), Argument::Address),
+    ),
+    Case::new(
+        "access.set.size_zero",
+        "recorded: cuda_h200_edges setaccess_size_zero",
+        "a size of 0 is refused",
+        |c| within(c, 0, 0, Some(Argument::Size)),
+    ),
+    Case::new(
+        "access.set.list_empty",
+        "hip-tests: hipMemSetAccess_negative",
+        "an empty list is refused",
+        list_empty,
+    ),
+    Case::new(
+        "access.set.agent_invented",
+        "recorded: cuda_h200_edges setaccess_bad_device",
+        "an agent that does not exist is refused",
+        |c| bad_agent(c, c.invented_agent()),
+    ),
+    Case::new(
+        "access.set.agent_of_another_runtime",
+        "HIP: hipMemSetAccess",
+        "an agent of another runtime is refused",
+        |c| bad_agent(c, AgentId::from_bits(c.gpu().to_bits() ^ 1 << 62)),
+    ),
+    Case::new(
+        "access.set.good_then_bad",
+        "recorded: cuda_h200_edges setaccess_good_then_bad; reference 6.2 #41",
+        "one bad agent in the list, and none of it takes effect",
+        good_then_bad,
+    ),
+    Case::new(
+        "access.set.agent_out_of_reach",
+        "reference 6.2 #45",
+        "a GPU that cannot reach the memory is refused",
+        out_of_reach,
+    ),
+    Case::new(
+        "access.set.cpu_without_large_bar",
+        "HIP: hipDeviceAttributeIsLargeBar",
+        "the CPU is refused where it does not reach the memory",
+        no_large_bar,
+    ),
+    Case::new(
+        "access.set.size_shorter",
+        "recorded: cuda_h200_edges setaccess_half_mapping; reference 6.2 #38",
+        "half a mapping is refused",
+        |c| within(c, 0, c.granule(), None),
+    ),
+    Case::new(
+        "access.set.size_minus_one",
+        "hip-tests: hipMemSetAccess_negative",
+        "a size short of one byte is refused",
+        |c| within(c, 0, 2 * c.granule() - 1, None),
+    ),
+    Case::new(
+        "access.set.size_longer",
+        "hip-tests: hipMemSetAccess_negative",
+        "more than the mapping is refused",
+        |c| within(c, 0, 3 * c.granule(), None),
+    ),
+    Case::new(
+        "access.set.size_beyond_the_reservation",
+        "recorded: cuda_h200_edges setaccess_beyond_reservation",
+        "more than the reservation is refused",
+        |c| within(c, 0, 5 * c.granule(), None),
+    ),
+    Case::new(
+        "access.set.start_inside",
+        "recorded: cuda_h200_edges setaccess_second_half_only; reference 6.2 #39",
+        "a range that begins inside a mapping is refused",
+        |c| within(c, c.granule(), c.granule(), None),
+    ),
+    Case::new(
+        "access.set.unmapped",
+        "recorded: cuda_h200_edges setaccess_unmapped",
+        "a range with nothing behind it is refused",
+        |c| within(c, 2 * c.granule(), c.granule(), None),
+    ),
+    Case::new(
+        "access.set.over_a_hole",
+        "recorded: cuda_h200_edges setaccess_partly_unmapped",
+        "a range with a hole is refused, and none of it takes effect",
+        hole,
+    ),
+    Case::new(
+        "access.set.not_reserved",
+        "hip-tests: hipMemSetAccess_negative",
+        "addresses that are not reserved are refused",
+        not_reserved,
+    ),
+    Case::new(
+        "access.set.after_unmap",
+        "HIP: hipMemSetAccess",
+        "what was unmapped is refused",
+        after_unmap,
+    ),
+    Case::new("access.get.null", "hip-tests: hipMemGetAccess_NegTst", "null is refused", |c| {
+        refused_get(c, Address::NULL)
+    }),
+    Case::new(
+        "access.get.unmapped",
+        "recorded: cuda_h200_edges getaccess_unmapped",
+        "addresses with nothing behind them are refused",
+        |c| refused_get(c, c.reserve(1)?),
+    ),
+    Case::new(
+        "access.get.not_reserved",
+        "recorded: cuda_h200_edges getaccess_not_reserved",
+        "addresses that are not reserved are refused",
+        get_not_reserved,
+    ),
+    Case::new(
+        "access.get.end",
+        "hip-tests: hipMemGetAccess_NegTst; reference 6.2 #50: ROCR answers",
+        "the address behind a mapping is refused",
+        get_end,
+    ),
+    Case::new(
+        "access.get.agent_invented",
+        "HIP: hipMemGetAccess",
+        "an agent that does not exist is refused",
+        get_invented,
+    ),
+];
+
+/// Checks that access to a range is refused for the first GPU.
+fn refused_at(context: &Context, at: Address, size: usize, argument: Argument) -> Verdict {
+    let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
+    context.refuses_argument(argument, || context.vmm().set_access(at, size, &list))
+}
+
+/// A mapping of two granules in a reservation of four; a range inside is refused.
+fn within(context: &Context, start: usize, size: usize, argument: Option<Argument>) -> Verdict {
+    let at = context.reserve(4)?;
+    let handle = context.create(2)?;
+    context.map(at, 2, handle)?;
+    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.fill(at, 2, 0x6b6b_6b6b)?;
+    let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
+    let set = || context.vmm().set_access(offset(at, start), size, &list);
+    let error = context.refuses(HipError::InvalidValue, set)?;
+    if argument.is_some() {
+        ensure_eq!(error.argument(), argument, "{error}");
+    }
+    context.holds(at, 2, 0x6b6b_6b6b)
+}
+
+fn list_empty(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x6c6c_6c6c)?;
+    let set = || context.vmm().set_access(at, context.granule(), &[]);
+    context.refuses_argument(Argument::Descriptors, set)
+}
+
+fn bad_agent(context: &Context, agent: AgentId) -> Verdict {
+    let (at, _) = context.mapped(1, 0x6d6d_6d6d)?;
+    let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
+    let set = || context.vmm().set_access(at, context.granule(), &list);
+    context.refuses_argument(Argument::Agent, set)
+}
+
+fn good_then_bad(context: &Context) -> Verdict {
+    let at = context.reserve(1)?;
+    let handle = context.create(1)?;
+    context.map(at, 1, handle)?;
+    let list = [context.gpu(), context.invented_agent()]
+        .map(|agent| AccessDescriptor { agent, access: Access::ReadWrite });
+    let set = || context.vmm().set_access(at, context.granule(), &list);
+    context.refuses_argument(Argument::Agent, set)?;
+    let access = context.vmm().get_access(context.gpu(), at)?;
+    ensure_eq!(access, Access::None, "access of the good one");
+    Ok(())
+}
+
+fn out_of_reach(context: &Context) -> Verdict {
+    let runtime = context.runtime();
+    let pairs = context.gpus().iter().flat_map(|&a| context.gpus().iter().map(move |&b| (a, b)));
+    let apart = |&(from, owner): &(AgentId, AgentId)| {
+        runtime.agent(from).is_some_and(|agent| !agent.reaches(owner))
+    };
+    let Some((agent, owner)) = pairs.into_iter().find(apart) else {
+        let why = "every GPU reaches every other's memory".to_owned();
+        return Err(NotPassed::Skipped(why));
+    };
+    let at = context.reserve(1)?;
+    let handle = context.create_on(owner, 1)?;
+    context.map(at, 1, handle)?;
+    let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
+    let set = || context.vmm().set_access(at, context.granule(), &list);
+    let error = context.refuses(HipError::InvalidValue, set)?;
+    ensure_eq!(error.problem(), Some(Problem::Unreachable { agent, owner }), "{error}");
+    Ok(())
+}
+
+fn no_large_bar(context: &Context) -> Verdict {
+    if context.cpu_sees(context.gpu()) {
+        return Err(NotPassed::Skipped("the CPU reaches all memory of this GPU".to_owned()));
+    }
+    let (at, _) = context.mapped(1, 0x6e6e_6e6e)?;
+    let list = [AccessDescriptor { agent: context.host(), access: Access::Read }];
+    let set = || context.vmm().set_access(at, context.granule(), &list);
+    context.refuses(HipError::NotSupported, set).map(|_| ())
+}
+
+fn hole(context: &Context) -> Verdict {
+    let at = context.reserve(3)?;
+    for index in [0, 2] {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    refused_at(context, at, 3 * context.granule(), Argument::Address)?;
+    for index in [0, 2] {
+        let access = context.vmm().get_access(context.gpu(), context.on(at, index))?;
+        ensure_eq!(access, Access::None, "access in granule {index}");
+    }
+    Ok(())
+}
+
+fn not_reserved(context: &Context) -> Verdict {
+    let local = 0u64;
+    let here = Address::from(&raw const local);
+    refused_at(context, here, context.granule(), Argument::Address)
+}
+
+fn after_unmap(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x6f6f_6f6f)?;
+    context.vmm().unmap(at, context.granule())?;
+    refused_at(context, at, context.granule(), Argument::Address)
+}
+
+fn refused_get(context: &Context, at: Address) -> Verdict {
+    context.refuses_argument(Argument::Address, || context.vmm().get_access(context.gpu(), at))
+}
+
+fn get_not_reserved(context: &Context) -> Verdict {
+    let local = 0u64;
+    refused_get(context, Address::from(&raw const local))
+}
+
+fn get_end(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let handle = context.create(1)?;
+    context.map(at, 1, handle)?;
+    context.grant(at, 1, &[context.gpu()], Access::ReadWrite)?;
+    refused_get(context, context.on(at, 1))
+}
+
+fn get_invented(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x7070_7070)?;
+    let agent = context.invented_agent();
+    context.refuses_argument(Argument::Agent, || context.vmm().get_access(agent, at))
+}

@@ -1,0 +1,319 @@
+//! What CPU and GPUs may do with memory, by what they were granted.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::context::offset;
+use hsa_vmm::Access;
+use hsa_vmm::vmm::Argument;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "access.cpu.read_and_write",
+        "hip-tests: hipMemSetAccess_AccessDirectlyFromHost",
+        "the CPU loads and stores what it was granted",
+        cpu_writes,
+    ),
+    Case::new(
+        "access.cpu.read_only",
+        "recorded: cuda_h200_edges setaccess_read_only",
+        "with read access the CPU may read and not write",
+        cpu_reads,
+    ),
+    Case::new(
+        "access.cpu.none",
+        "recorded: cuda_h200_edges setaccess_none",
+        "what was taken from the CPU it may neither read nor write; the contents stay",
+        cpu_none,
+    ),
+    Case::new(
+        "access.cpu.comes_and_goes",
+        "reference 6.2 #63: ROCR leaves a hole",
+        "access of the CPU can be taken and given many times",
+        cpu_comes_and_goes,
+    ),
+    Case::new(
+        "access.cpu.beyond_the_mapping",
+        "HIP: hipMemcpyDtoH",
+        "loads and stores that reach out of what is mapped are refused, and none of it is done",
+        cpu_beyond,
+    ),
+    Case::new(
+        "access.cpu.across_mappings",
+        "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
+        "loads and stores go across mappings side by side, as far as all of them are granted",
+        cpu_across,
+    ),
+    Case::new(
+        "access.gpu.copies",
+        "hip-tests: hipMemSetAccess_Vmm2VMMMemCpy",
+        "a GPU copies between mappings it was granted",
+        gpu_copies,
+    ),
+    Case::new(
+        "access.gpu.needs_both_sides",
+        "HIP: hipMemSetAccess",
+        "a copy by a GPU that lacks access to either side is refused",
+        gpu_needs_both,
+    ),
+    Case::new(
+        "access.gpu.read_only",
+        "reference 6.2 #43",
+        "with read access a GPU copies from memory and not to it",
+        gpu_reads,
+    ),
+    Case::new(
+        "access.gpu.beyond_the_mapping",
+        "HIP: hipMemcpyDtoD",
+        "copies and fills that reach out of what is mapped are refused, and none of it is done",
+        gpu_beyond,
+    ),
+    Case::new(
+        "access.gpu.agent_invented",
+        "HIP: hipMemcpyDtoD",
+        "a copy by an agent that does not exist is refused",
+        gpu_invented,
+    ),
+    Case::new(
+        "access.gpu.fill_off_the_words",
+        "HSA: hsa_amd_memory_fill",
+        "filling what is no multiple of four bytes is refused",
+        gpu_off_words,
+    ),
+    Case::new(
+        "access.gpus.both_see_the_same",
+        "hip-tests: hipMemSetAccess_MultDevSetGet",
+        "two GPUs that are granted in one call see the same memory",
+        |c| two_gpus(c, false),
+    ),
+    Case::new(
+        "access.gpus.peer_after_the_owner",
+        "reference 6.2 #47, #48",
+        "a peer that is granted after the owner sees the memory too",
+        |c| two_gpus(c, true),
+    ),
+    Case::new(
+        "access.gpus.peer_before_the_owner",
+        "reference 6.2 #48; rocm-systems#9908",
+        "the owner can be granted after a peer",
+        peer_first,
+    ),
+    Case::new(
+        "access.gpus.over_memory_of_several",
+        "reference 6.2 #40",
+        "one call sets the access to memory of different GPUs side by side",
+        over_several_gpus,
+    ),
+];
+
+fn cpu_writes(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, handle) = context.mapped(2, 0)?;
+    let pattern: Vec<u8> = (0..2 * context.granule()).map(|i| (i % 251) as u8).collect();
+    context.vmm().write(at, &pattern)?;
+    let mut found = vec![0; pattern.len()];
+    context.vmm().read(at, &mut found)?;
+    ensure!(found == pattern, "the CPU does not read what it wrote");
+    // A GPU sees it, too.
+    let copy = context.reserve(2)?;
+    let other = context.create(2)?;
+    context.map(copy, 2, other)?;
+    context.grant(copy, 2, &context.users(), Access::ReadWrite)?;
+    context.vmm().copy(context.gpu(), copy, at, pattern.len())?;
+    found.fill(0);
+    context.vmm().read(copy, &mut found)?;
+    ensure!(found == pattern, "the GPU does not copy what the CPU wrote");
+    ensure_eq!(context.vmm().retain_allocation_handle(at)?, handle, "handle");
+    Ok(())
+}
+
+fn cpu_reads(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, _) = context.mapped(1, 0x4141_4141)?;
+    context.grant(at, 1, &[context.host()], Access::Read)?;
+    context.holds(at, 1, 0x4141_4141)?;
+    context.refuses_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
+    context.fill(at, 1, 0x4242_4242)?;
+    context.holds(at, 1, 0x4242_4242)
+}
+
+fn cpu_none(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, _) = context.mapped(1, 0x4343_4343)?;
+    context.grant(at, 1, &[context.host()], Access::None)?;
+    context.refuses_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
+    context.refuses_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
+    context.grant(at, 1, &[context.host()], Access::ReadWrite)?;
+    context.holds(at, 1, 0x4343_4343)
+}
+
+fn cpu_comes_and_goes(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, _) = context.mapped(2, 0x4444_4444)?;
+    for round in 0..16 {
+        context.grant(at, 2, &[context.host()], Access::None)?;
+        // Addresses that were given up would be found here.
+        let other = context.reserve(1)?;
+        ensure!(
+            other < at || other >= context.on(at, 2),
+            "{other} was reserved inside {at} in round {round}"
+        );
+        context.grant(at, 2, &[context.host()], Access::ReadWrite)?;
+        context.holds(at, 2, 0x4444_4444)?;
+    }
+    Ok(())
+}
+
+fn cpu_beyond(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let at = context.reserve(3)?;
+    let handle = context.create(1)?;
+    let there = context.on(at, 1);
+    context.map(there, 1, handle)?;
+    context.grant(there, 1, &context.users(), Access::ReadWrite)?;
+    context.fill(there, 1, 0x4e4e_4e4e)?;
+    let last = offset(there, context.granule() - 4);
+    for start in [last, offset(there, usize::MAX - 3)] {
+        context.refuses_argument(Argument::Address, || context.vmm().read(start, &mut [0; 8]))?;
+        context.refuses_argument(Argument::Address, || context.vmm().write(start, &[0; 8]))?;
+    }
+    context.holds(there, 1, 0x4e4e_4e4e)
+}
+
+fn cpu_across(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let at = context.reserve(2)?;
+    for index in 0..2 {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    let middle = offset(at, context.granule() - 8);
+    let (text, mut found) = (*b"across an edge..", [0; 16]);
+    context.vmm().write(middle, &text)?;
+    context.vmm().read(middle, &mut found)?;
+    ensure_eq!(found, text, "what was written across");
+    context.grant(context.on(at, 1), 1, &[context.host()], Access::Read)?;
+    context.refuses_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
+    context.vmm().read(middle, &mut found)?;
+    ensure_eq!(found, text, "what was not overwritten");
+    Ok(())
+}
+
+fn gpu_copies(context: &Context) -> Verdict {
+    let (from, _) = context.mapped(2, 0x4545_4545)?;
+    let (to, _) = context.mapped(2, 0x4646_4646)?;
+    context.vmm().copy(context.gpu(), to, from, context.granule())?;
+    context.holds(to, 1, 0x4545_4545)?;
+    context.holds(context.on(to, 1), 1, 0x4646_4646)?;
+    context.holds(from, 2, 0x4545_4545)
+}
+
+fn gpu_needs_both(context: &Context) -> Verdict {
+    let (from, _) = context.mapped(1, 0x4747_4747)?;
+    let to = context.reserve(1)?;
+    let handle = context.create(1)?;
+    context.map(to, 1, handle)?;
+    let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
+    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, to, from, size))?;
+    context.refuses_argument(Argument::Source, || vmm.copy(gpu, from, to, size))?;
+    context.holds(from, 1, 0x4747_4747)
+}
+
+fn gpu_reads(context: &Context) -> Verdict {
+    let (from, _) = context.mapped(1, 0x4848_4848)?;
+    let (to, _) = context.mapped(1, 0x4949_4949)?;
+    let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
+    context.grant(from, 1, &[gpu], Access::Read)?;
+    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, from, to, size))?;
+    context.refuses_argument(Argument::Address, || vmm.fill(from, 1, size))?;
+    vmm.copy(gpu, to, from, size)?;
+    context.holds(to, 1, 0x4848_4848)
+}
+
+fn gpu_beyond(context: &Context) -> Verdict {
+    let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
+    let (from, _) = context.mapped(2, 0x4f4f_4f4f)?;
+    let to = context.reserve(2)?;
+    let handle = context.create(1)?;
+    context.map(to, 1, handle)?;
+    context.grant(to, 1, &context.users(), Access::ReadWrite)?;
+    context.fill(to, 1, 0x5050_5050)?;
+    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, to, from, 2 * size))?;
+    context.refuses_argument(Argument::Source, || vmm.copy(gpu, from, to, 2 * size))?;
+    context.refuses_argument(Argument::Address, || vmm.fill(to, 1, 2 * size))?;
+    context.holds(from, 2, 0x4f4f_4f4f)?;
+    context.holds(to, 1, 0x5050_5050)
+}
+
+fn gpu_invented(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(2, 0x5151_5151)?;
+    let agent = context.invented_agent();
+    let copy = || context.vmm().copy(agent, context.on(at, 1), at, context.granule());
+    context.refuses_argument(Argument::Agent, copy)
+}
+
+fn gpu_off_words(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x5252_5252)?;
+    context.refuses_argument(Argument::Size, || context.vmm().fill(at, 0, 6))?;
+    context.refuses_argument(Argument::Address, || context.vmm().fill(offset(at, 2), 0, 8))?;
+    context.holds(at, 1, 0x5252_5252)
+}
+
+fn two_gpus(context: &Context, one_by_one: bool) -> Verdict {
+    let other = context.other_gpu()?;
+    let owner = context.gpu();
+    let at = context.reserve(2)?;
+    for index in 0..2 {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    if one_by_one {
+        context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+        context.fill(at, 2, 0x4a4a_4a4a)?;
+        context.grant(at, 2, &[other], Access::ReadWrite)?;
+        context.holds(at, 2, 0x4a4a_4a4a)?;
+    } else {
+        let mut everyone = context.users();
+        everyone.push(other);
+        context.grant(at, 2, &everyone, Access::ReadWrite)?;
+    }
+    context.fill(at, 1, 0x4b4b_4b4b)?;
+    context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
+    context.holds(at, 2, 0x4b4b_4b4b)?;
+    for gpu in [owner, other] {
+        let access = context.vmm().get_access(gpu, at)?;
+        ensure_eq!(access, Access::ReadWrite, "access of {gpu}");
+    }
+    Ok(())
+}
+
+fn peer_first(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let at = context.reserve(2)?;
+    let handle = context.create(2)?;
+    context.map(at, 2, handle)?;
+    context.grant(at, 2, &[other], Access::ReadWrite)?;
+    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.fill(at, 1, 0x4c4c_4c4c)?;
+    context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
+    context.holds(at, 2, 0x4c4c_4c4c)
+}
+
+fn over_several_gpus(context: &Context) -> Verdict {
+    let (owner, other) = (context.gpu(), context.other_gpu()?);
+    let at = context.reserve(2)?;
+    for (index, gpu) in [owner, other].into_iter().enumerate() {
+        let handle = context.create_on(gpu, 1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    context.grant(at, 2, &[owner, other], Access::ReadWrite)?;
+    context.fill(at, 1, 0x4d4d_4d4d)?;
+    for gpu in [owner, other] {
+        context.vmm().copy(gpu, context.on(at, 1), at, context.granule())?;
+    }
+    if context.cpu_sees(owner) && context.cpu_sees(other) {
+        context.grant(at, 2, &[context.host()], Access::Read)?;
+        context.holds(at, 2, 0x4d4d_4d4d)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! `hipMemCreate`.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::vmm::{AllocationKind, Argument, HandleTypes, Location};
+use hsa_vmm::{AgentId, AllocationProperties, HandleType, HipError, HipProfile};
+use std::collections::HashSet;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "create.size.multiples_of_the_granule",
+        "hip-tests: hipMemCreate_BasicAllocateDeAlloc_MultGranularity",
+        "memory of 1 to 16 granules is made and released",
+        multiples,
+    ),
+    Case::new(
+        "create.handles.are_distinct",
+        "HIP: hipMemCreate",
+        "live handles are different, and none is 0",
+        distinct,
+    ),
+    Case::new(
+        "create.memory.is_its_own",
+        "reference 6.1: invariant 15",
+        "what is written to one handle's memory does not show in another's",
+        own_memory,
+    ),
+    Case::new(
+        "create.gpus.all",
+        "HIP: hipMemCreate",
+        "every GPU makes memory, and it is that GPU's",
+        all_gpus,
+    ),
+    Case::new(
+        "create.size.zero",
+        "hip-tests: hipMemCreate_Negative",
+        "a size of 0 is refused",
+        |c| refused_size(c, 0),
+    ),
+    Case::new(
+        "create.size.off_the_granule",
+        "hip-tests: hipMemCreate_Negative",
+        "a size that is no multiple of the granule is refused",
+        |c| refused_size(c, c.granule() + c.granule() / 2),
+    ),
+    Case::new(
+        "create.size.too_large",
+        "recorded: cuda_h200_edges create_too_big",
+        "more memory than the GPU has is out of memory",
+        too_large,
+    ),
+    Case::new(
+        "create.flags.refused",
+        "recorded: cuda_h200_edges create_flags_nonzero",
+        "flags are refused",
+        flags,
+    ),
+    Case::new(
+        "create.agent.invented",
+        "recorded: cuda_h200_edges create_bad_device",
+        "an agent that does not exist is an invalid device, in HIP 6 an invalid value",
+        invented,
+    ),
+    Case::new(
+        "create.agent.of_another_runtime",
+        "recorded: cuda_h200_edges create_negative_device",
+        "an agent of another runtime is an invalid device, in HIP 6 an invalid value",
+        foreign,
+    ),
+    Case::new(
+        "create.agent.cpu",
+        "HIP: hipMemCreate; ROCR 6.4.3 observed",
+        "memory of a CPU is not supported",
+        cpu,
+    ),
+    Case::new(
+        "create.location.unknown",
+        "recorded: cuda_h200_edges create_location_type_invalid",
+        "memory that is nowhere is an invalid value",
+        nowhere,
+    ),
+    Case::new(
+        "create.handle_type.windows",
+        "HIP: hipMemCreate",
+        "memory that can be shared with Windows is not supported",
+        |c| unsupported_type(c, HandleTypes::WIN32 | HandleTypes::WIN32_KMT),
+    ),
+    Case::new(
+        "create.handle_type.unknown",
+        "HIP: hipMemCreate",
+        "memory that can be shared in an unknown way is not supported",
+        |c| unsupported_type(c, HandleTypes::from_bits_retain(1 << 20)),
+    ),
+    Case::new(
+        "create.handle_type.descriptor",
+        "HIP: hipMemCreate",
+        "memory that can be shared as a file descriptor is made",
+        |c| c.create_shareable(1).map(|_| ()),
+    ),
+    Case::new(
+        "create.kind.uncached",
+        "HIP: hipMemAllocationTypeUncached",
+        "uncached memory is made since extension 1.18, and not supported before",
+        uncached,
+    ),
+];
+
+fn multiples(context: &Context) -> Verdict {
+    for granules in 1..=16 {
+        let handle = context.create(granules)?;
+        let size = context.vmm().allocation_size(handle)?;
+        ensure_eq!(size, granules * context.granule(), "size");
+        context.vmm().release(handle)?;
+        ensure_eq!(context.vmm().usage().handles, 0, "handles after the release");
+    }
+    Ok(())
+}
+
+fn distinct(context: &Context) -> Verdict {
+    let mut known = HashSet::from([0]);
+    for _ in 0..16 {
+        let handle = context.create(1)?;
+        ensure!(known.insert(handle.to_bits()), "{handle} was given out twice");
+    }
+    Ok(())
+}
+
+fn own_memory(context: &Context) -> Verdict {
+    let (one, _) = context.mapped(2, 0x1111_1111)?;
+    let (other, _) = context.mapped(2, 0x2222_2222)?;
+    context.holds(one, 2, 0x1111_1111)?;
+    context.holds(other, 2, 0x2222_2222)
+}
+
+fn all_gpus(context: &Context) -> Verdict {
+    for &gpu in context.gpus() {
+        let handle = context.create_on(gpu, 1)?;
+        let properties = context.vmm().allocation_properties(handle)?;
+        ensure_eq!(properties.location, Location::Agent(gpu), "location");
+    }
+    Ok(())
+}
+
+fn refused_size(context: &Context, size: usize) -> Verdict {
+    let properties = AllocationProperties::on(context.gpu());
+    context.refuses_argument(Argument::Size, || context.vmm().create(size, &properties, 0))
+}
+
+fn too_large(context: &Context) -> Verdict {
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let size = pool.map_or(1 << 50, |pool| pool.size());
+    let beyond = (2 * size).next_multiple_of(context.granule());
+    let properties = AllocationProperties::on(context.gpu());
+    let create = || context.vmm().create(beyond, &properties, 0);
+    context.refuses(HipError::OutOfMemory, create).map(|_| ())
+}
+
+fn flags(context: &Context) -> Verdict {
+    let properties = AllocationProperties::on(context.gpu());
+    for flags in [1, 1 << 63] {
+        let create = || context.vmm().create(context.granule(), &properties, flags);
+        context.refuses_argument(Argument::Flags, create)?;
+    }
+    Ok(())
+}
+
+fn bad_agent(context: &Context, agent: AgentId) -> Verdict {
+    let expected = match context.profile() {
+        HipProfile::Hip6 => HipError::InvalidValue,
+        _ => HipError::InvalidDevice,
+    };
+    let properties = AllocationProperties::on(agent);
+    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let error = context.refuses(expected, create)?;
+    ensure_eq!(error.argument(), Some(Argument::Location), "{error}");
+    Ok(())
+}
+
+fn invented(context: &Context) -> Verdict {
+    bad_agent(context, context.invented_agent())
+}
+
+fn foreign(context: &Context) -> Verdict {
+    bad_agent(context, AgentId::from_bits(context.gpu().to_bits() ^ 1 << 63))
+}
+
+fn cpu(context: &Context) -> Verdict {
+    let properties = AllocationProperties::on(context.host());
+    let create = || context.vmm().create(context.granule(), &properties, 0);
+    context.refuses(HipError::NotSupported, create).map(|_| ())
+}
+
+fn nowhere(context: &Context) -> Verdict {
+    let mut properties = AllocationProperties::on(context.gpu());
+    properties.location = Location::Unknown;
+    let create = || context.vmm().create(context.granule(), &properties, 0);
+    context.refuses_argument(Argument::Location, create)
+}
+
+fn unsupported_type(context: &Context, types: HandleTypes) -> Verdict {
+    let mut properties = AllocationProperties::on(context.gpu());
+    properties.handle_types = types;
+    let create = || context.vmm().create(context.granule(), &properties, 0);
+    context.refuses(HipError::NotSupported, create)?;
+    properties.handle_types |= HandleType::PosixFileDescriptor.bit();
+    let create = || context.vmm().create(context.granule(), &properties, 0);
+    context.refuses(HipError::NotSupported, create).map(|_| ())
+}
+
+fn uncached(context: &Context) -> Verdict {
+    let mut properties = AllocationProperties::on(context.gpu());
+    properties.kind = AllocationKind::Uncached;
+    let create = || context.vmm().create(context.granule(), &properties, 0);
+    if context.runtime().info().extension < (1, 18) {
+        return context.refuses(HipError::NotSupported, create).map(|_| ());
+    }
+    let handle = context.keep(create()?);
+    ensure_eq!(context.vmm().allocation_properties(handle)?.kind, properties.kind, "kind");
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! `hipMemExportToShareableHandle`.
+
+use super::sharing::{KIND, export, import, shared, show};
+use crate::case::{Case, Verdict, ensure};
+use crate::{Context, NotPassed};
+use hsa_vmm::vmm::Argument;
+use hsa_vmm::{Handle, HandleType, HipError, VmmError};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "share.export.gives_a_descriptor",
+        "hip-tests: hipMemExportToShareableHandle_Positive_Basic",
+        "an export is an open file descriptor that is closed on exec",
+        gives_descriptor,
+    ),
+    Case::new(
+        "share.export.twice",
+        "recorded: cuda_h200_edges export_distinct_fds; reference 6.2 #55",
+        "every export is a descriptor of its own",
+        export_twice,
+    ),
+    Case::new(
+        "share.export.leaves_the_memory_alone",
+        "reference 6.1: invariant 16",
+        "closing the descriptor changes nothing",
+        closing,
+    ),
+    Case::new(
+        "share.export.not_requested",
+        "recorded: cuda_h200_edges export_not_requested; reference 6.2 #54",
+        "memory that was not made shareable is refused",
+        not_requested,
+    ),
+    Case::new(
+        "share.export.wrong_type",
+        "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
+        "another type than was requested is refused",
+        wrong_type,
+    ),
+    Case::new(
+        "share.export.flags",
+        "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
+        "flags are refused",
+        export_flags,
+    ),
+    Case::new(
+        "share.export.handle_zero",
+        "HIP: hipMemExportToShareableHandle",
+        "handle 0 is refused",
+        |c| refused_export(c, Handle::from_bits(0)),
+    ),
+    Case::new(
+        "share.export.handle_released",
+        "recorded: cuda_h200_edges risky_5 (CUDA crashes)",
+        "a released handle is refused",
+        export_released,
+    ),
+    Case::new(
+        "share.export.no_descriptor_left",
+        "reference 6.2 #62: ROCR calls it out of resources",
+        "running out of descriptors is an error of the operating system, and not of memory",
+        no_descriptor,
+    ),
+    Case::new(
+        "share.export.of_an_import",
+        "reference 6.2 #56",
+        "imported memory can be exported again",
+        export_of_import,
+    ),
+];
+
+fn gives_descriptor(context: &Context) -> Verdict {
+    let handle = context.create_shareable(1)?;
+    let descriptor = export(context, handle)?;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    // O_CLOEXEC
+    let closes = flags.is_some_and(|flags| flags & 0o2_000_000 != 0);
+    ensure!(closes, "the descriptor stays open on exec: {info:?}");
+    Ok(())
+}
+
+fn export_twice(context: &Context) -> Verdict {
+    let handle = context.create_shareable(1)?;
+    let descriptors = [export(context, handle)?, export(context, handle)?];
+    let [one, other] = descriptors.each_ref().map(AsRawFd::as_raw_fd);
+    ensure!(one != other, "both exports are descriptor {one}");
+    let [one, other] = descriptors;
+    drop(one);
+    import(context, &other).map(|_| ())
+}
+
+fn closing(context: &Context) -> Verdict {
+    let (at, handle) = shared(context, 1, 0xa1a1_a1a1)?;
+    for _ in 0..4 {
+        drop(export(context, handle)?);
+    }
+    context.holds(at, 1, 0xa1a1_a1a1)?;
+    import(context, &export(context, handle)?).map(|_| ())
+}
+
+fn not_requested(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    let export = || context.vmm().export_to_shareable_handle(handle, KIND, 0);
+    context.refuses_argument(Argument::HandleType, export)
+}
+
+fn wrong_type(context: &Context) -> Verdict {
+    let handle = context.create_shareable(1)?;
+    for kind in [HandleType::Win32, HandleType::Win32Kmt, HandleType::Fabric] {
+        let export = || context.vmm().export_to_shareable_handle(handle, kind, 0);
+        context.refuses_argument(Argument::HandleType, export)?;
+    }
+    Ok(())
+}
+
+fn export_flags(context: &Context) -> Verdict {
+    let handle = context.create_shareable(1)?;
+    let export = || context.vmm().export_to_shareable_handle(handle, KIND, 1);
+    context.refuses_argument(Argument::Flags, export)
+}
+
+fn refused_export(context: &Context, handle: Handle) -> Verdict {
+    let export = || context.vmm().export_to_shareable_handle(handle, KIND, 0);
+    context.refuses_argument(Argument::Handle, export)
+}
+
+fn export_released(context: &Context) -> Verdict {
+    let handle = context.create_shareable(1)?;
+    context.vmm().release(handle)?;
+    refused_export(context, handle)?;
+    let (_, mapped) = shared(context, 1, 0xa2a2_a2a2)?;
+    context.vmm().release(mapped)?;
+    refused_export(context, mapped)
+}
+
+/// The most descriptors that are opened to have none left.
+const MOST: usize = 1 << 16;
+
+fn no_descriptor(context: &Context) -> Verdict {
+    if !context.counts_descriptors() {
+        let why = "other threads of this process may need descriptors meanwhile";
+        return Err(NotPassed::Skipped(why.to_owned()));
+    }
+    let (at, handle) = shared(context, 1, 0xb0b0_b0b0)?;
+    let mut files = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        files.push(file);
+        if files.len() == MOST {
+            let why = format!("more than {MOST} descriptors may be open (`ulimit -n`)");
+            return Err(NotPassed::Skipped(why));
+        }
+    }
+    let refused = context.refuses(HipError::OperatingSystem, || {
+        context.vmm().export_to_shareable_handle(handle, KIND, 0)
+    });
+    drop(files);
+    let error = refused?;
+    ensure!(matches!(error, VmmError::OutOfDescriptors { .. }), "{error}");
+    context.holds(at, 1, 0xb0b0_b0b0)?;
+    export(context, handle).map(|_| ())
+}
+
+fn export_of_import(context: &Context) -> Verdict {
+    let (at, handle) = shared(context, 1, 0xa3a3_a3a3)?;
+    let first = import(context, &export(context, handle)?)?;
+    let second = import(context, &export(context, first)?)?;
+    let again = show(context, second, 1)?;
+    context.holds(again, 1, 0xa3a3_a3a3)?;
+    context.fill(at, 1, 0xa4a4_a4a4)?;
+    context.holds(again, 1, 0xa4a4_a4a4)
+}

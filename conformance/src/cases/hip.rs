@@ -1,0 +1,277 @@
+//! HIP as a whole: its codes, its releases, and ways of use that its tests have.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::vmm::Argument;
+use hsa_vmm::{
+    Access, AccessDescriptor, AgentId, AllocationProperties, Granularity, HipError, HipProfile,
+    Runtime, Vmm,
+};
+
+pub(super) const CASES: &[Case] = &[
+    Case::of_runtime(
+        "hip.errors.have_hips_numbers",
+        "HIP: hipError_t",
+        "errors have the numbers and names of HIP",
+        numbers,
+    ),
+    Case::new(
+        "hip.map_array.not_supported",
+        "HIP: hipMemMapArrayAsync",
+        "mapping sparse arrays is not supported",
+        |c| c.refuses(HipError::NotSupported, || c.vmm().map_array_async(1)).map(|_| ()),
+    ),
+    Case::new(
+        "hip.map_array.list_empty",
+        "HIP: hipMemMapArrayAsync",
+        "an empty list is refused",
+        |c| c.refuses_argument(Argument::List, || c.vmm().map_array_async(0)),
+    ),
+    Case::new(
+        "hip.profile.bad_reservation",
+        "hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
+        "HIP 6 calls a bad reservation out of memory, HIP 7 an invalid value",
+        bad_reservation,
+    ),
+    Case::new(
+        "hip.profile.bad_device",
+        "hip-tests: hipMemCreate_Negative (6.x and develop)",
+        "HIP 6 calls a bad device an invalid value, HIP 7 an invalid device",
+        bad_device,
+    ),
+    Case::new(
+        "hip.profile.free_while_mapped",
+        "HIP: hipMemAddressFree; reference 6.2 #10",
+        "HIP 6 does not know why it cannot free, HIP 7 calls it an invalid value",
+        free_while_mapped,
+    ),
+    Case::new(
+        "hip.profile.granularity",
+        "HIP: hipMemGetAllocationGranularity",
+        "HIP 6 recommends the minimum",
+        granularity,
+    ),
+    Case::new(
+        "hip.use.grows_in_place",
+        "hip-tests: hipMemSetAccess_GrowVMM",
+        "a range grows chunk by chunk, keeps its contents, and is unmapped in one call",
+        grows,
+    ),
+    Case::new(
+        "hip.use.shrinks_from_the_end",
+        "HIP: hipMemUnmap",
+        "a range gives up its last chunks and keeps the others",
+        shrinks,
+    ),
+    Case::new(
+        "hip.use.memory_moves",
+        "HIP: hipMemMap",
+        "memory moves from one range to another without being copied",
+        moves,
+    ),
+    Case::new(
+        "hip.use.chunks_granted_to_their_own_gpu",
+        "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
+        "a range is tiled by memory of all GPUs, each granted to its own; the CPU uses it all",
+        tiled,
+    ),
+    Case::new(
+        "hip.use.copy_between_gpus",
+        "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
+        "memory of one GPU is copied to another's",
+        copy_between,
+    ),
+    Case::new(
+        "hip.use.many_threads",
+        "hip-tests: hipMemSetAccess_Multithreaded",
+        "five threads have memory of their own, all at once",
+        many_threads,
+    ),
+];
+
+fn numbers(_: &Runtime) -> Verdict {
+    for (error, code, name) in [
+        (HipError::InvalidValue, 1, "hipErrorInvalidValue"),
+        (HipError::OutOfMemory, 2, "hipErrorOutOfMemory"),
+        (HipError::NotInitialized, 3, "hipErrorNotInitialized"),
+        (HipError::InvalidDevice, 101, "hipErrorInvalidDevice"),
+        (HipError::OperatingSystem, 304, "hipErrorOperatingSystem"),
+        (HipError::NotSupported, 801, "hipErrorNotSupported"),
+        (HipError::Unknown, 999, "hipErrorUnknown"),
+    ] {
+        ensure_eq!((error.code(), error.name()), (code, name), "code and name");
+    }
+    Ok(())
+}
+
+/// Checks what each profile answers to the same mistake.
+fn both(
+    context: &Context,
+    mistake: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::VmmError>>,
+    expected: [HipError; 2],
+) -> Verdict {
+    for (profile, expected) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().zip(expected) {
+        let vmm = context.another(profile)?;
+        let error = mistake(&vmm)?;
+        let found = error.map(|error| error.hip(profile));
+        ensure_eq!(found, Some(expected), "in {profile}");
+    }
+    Ok(())
+}
+
+fn bad_reservation(context: &Context) -> Verdict {
+    let mistake = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None, 0).err());
+    both(context, mistake, [HipError::OutOfMemory, HipError::InvalidValue])
+}
+
+fn bad_device(context: &Context) -> Verdict {
+    let properties = AllocationProperties::on(context.invented_agent());
+    let mistake = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties, 0).err());
+    both(context, mistake, [HipError::InvalidValue, HipError::InvalidDevice])
+}
+
+fn free_while_mapped(context: &Context) -> Verdict {
+    let size = context.granule();
+    let mistake = |vmm: &Vmm| {
+        let at = vmm.address_reserve(size, 0, None, 0)?;
+        let handle = vmm.create(size, &AllocationProperties::on(context.gpu()), 0)?;
+        vmm.map(at, size, 0, handle, 0)?;
+        Ok(vmm.address_free(at, size).err())
+    };
+    both(context, mistake, [HipError::Unknown, HipError::InvalidValue])
+}
+
+fn granularity(context: &Context) -> Verdict {
+    let properties = AllocationProperties::on(context.gpu());
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let Some(pool) = pool else { return Ok(()) };
+    for (profile, expected) in
+        [(HipProfile::Hip6, pool.granule()), (HipProfile::Hip7, pool.recommended_granule())]
+    {
+        let vmm = context.another(profile)?;
+        let found = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
+        ensure_eq!(found, expected, "recommended granularity in {profile}");
+    }
+    Ok(())
+}
+
+fn grows(context: &Context) -> Verdict {
+    let at = context.reserve(8)?;
+    for size in 1..=8 {
+        let handle = context.create(1)?;
+        let end = context.on(at, size - 1);
+        context.map(end, 1, handle)?;
+        context.vmm().release(handle)?;
+        context.grant(at, size, &context.users(), Access::ReadWrite)?;
+        context.fill(end, 1, 0xb1b1_b100 + size as u32)?;
+        for chunk in 1..=size {
+            context.holds(context.on(at, chunk - 1), 1, 0xb1b1_b100 + chunk as u32)?;
+        }
+    }
+    context.vmm().unmap(at, 8 * context.granule())?;
+    ensure_eq!(context.vmm().usage().handles, 0, "handles at the end");
+    Ok(())
+}
+
+fn shrinks(context: &Context) -> Verdict {
+    let at = context.reserve(4)?;
+    for index in 0..4 {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+        context.vmm().release(handle)?;
+    }
+    context.grant(at, 4, &context.users(), Access::ReadWrite)?;
+    context.fill(at, 4, 0xb2b2_b2b2)?;
+    for left in (1..4).rev() {
+        context.vmm().unmap(context.on(at, left), context.granule())?;
+        ensure_eq!(context.vmm().usage().handles, left, "handles");
+        context.holds(at, left, 0xb2b2_b2b2)?;
+    }
+    Ok(())
+}
+
+fn moves(context: &Context) -> Verdict {
+    let (from, handle) = context.mapped(2, 0xb3b3_b3b3)?;
+    let to = context.reserve(2)?;
+    context.vmm().unmap(from, 2 * context.granule())?;
+    context.map(to, 2, handle)?;
+    context.grant(to, 2, &context.users(), Access::ReadWrite)?;
+    context.holds(to, 2, 0xb3b3_b3b3)?;
+    Ok(context.vmm().address_free(from, 2 * context.granule())?)
+}
+
+fn tiled(context: &Context) -> Verdict {
+    context.other_gpu()?;
+    let gpus = context.gpus();
+    let at = context.reserve(gpus.len())?;
+    for (index, &gpu) in gpus.iter().enumerate() {
+        let handle = context.create_on(gpu, 1)?;
+        let here = context.on(at, index);
+        context.map(here, 1, handle)?;
+        context.grant(here, 1, &[gpu], Access::ReadWrite)?;
+        context.fill(here, 1, 0xb4b4_b4b4)?;
+    }
+    if !gpus.iter().all(|&gpu| context.cpu_sees(gpu)) {
+        return Ok(());
+    }
+    context.grant(at, gpus.len(), &[context.host()], Access::ReadWrite)?;
+    context.holds(at, gpus.len(), 0xb4b4_b4b4)?;
+    let all = vec![0x5b; gpus.len() * context.granule()];
+    context.vmm().write(at, &all)?;
+    context.holds(at, gpus.len(), 0x5b5b_5b5b)
+}
+
+fn copy_between(context: &Context) -> Verdict {
+    let (one, other) = (context.gpu(), context.other_gpu()?);
+    let size = context.granule();
+    let (from, _) = context.mapped(1, 0xb5b5_b5b5)?;
+    let to = context.reserve(1)?;
+    let handle = context.create_on(other, 1)?;
+    context.map(to, 1, handle)?;
+    let everyone = |owner: AgentId| [context.users_of(owner), vec![one, other]].concat();
+    context.grant(from, 1, &everyone(one), Access::ReadWrite)?;
+    context.grant(to, 1, &everyone(other), Access::ReadWrite)?;
+    context.vmm().copy(one, to, from, size)?;
+    if context.cpu_sees(other) {
+        context.holds(to, 1, 0xb5b5_b5b5)?;
+    }
+    context.fill(to, 1, 0xb6b6_b6b6)?;
+    context.vmm().copy(other, from, to, size)?;
+    context.holds(from, 1, 0xb6b6_b6b6)
+}
+
+fn many_threads(context: &Context) -> Verdict {
+    let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
+    let users = context.users();
+    let sees = context.cpu_sees(gpu);
+    let life = |thread: u8| -> Verdict {
+        for round in 0..8 {
+            let at = vmm.address_reserve(size, 0, None, 0)?;
+            let handle = vmm.create(size, &AllocationProperties::on(gpu), 0)?;
+            vmm.map(at, size, 0, handle, 0)?;
+            let list: Vec<_> = users
+                .iter()
+                .map(|&agent| AccessDescriptor { agent, access: Access::ReadWrite })
+                .collect();
+            vmm.set_access(at, size, &list)?;
+            let value = thread * 16 + round;
+            vmm.fill(at, u32::from_le_bytes([value; 4]), size)?;
+            if sees {
+                let mut found = vec![0; size];
+                vmm.read(at, &mut found)?;
+                ensure!(found.iter().all(|&byte| byte == value), "thread {thread} reads another's");
+            }
+            vmm.unmap(at, size)?;
+            vmm.release(handle)?;
+            vmm.address_free(at, size)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..5).map(|thread| scope.spawn(move || life(thread))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            let panicked = || crate::NotPassed::Failed("a thread panicked".to_owned());
+            thread.join().unwrap_or_else(|_| Err(panicked()))
+        })
+    })
+}

@@ -1,0 +1,315 @@
+//! `hipMemImportFromShareableHandle`.
+
+use super::sharing::{KIND, export, import, shared, show};
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{Context, NotPassed};
+use hsa_vmm::vmm::{Argument, Location};
+use hsa_vmm::{Access, HandleType, HipError};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "share.import.same_memory",
+        "hip-tests: hipMemImportFromShareableHandle_Positive_Basic",
+        "an import in the same process is another handle and the same memory",
+        same_memory,
+    ),
+    Case::new(
+        "share.import.twice",
+        "recorded: cuda_h200_edges import_twice_same_handle; reference 6.2 #58",
+        "importing a descriptor twice gives two handles of the same memory",
+        import_twice,
+    ),
+    Case::new(
+        "share.import.descriptor_closed_at_once",
+        "reference 6.2 #59",
+        "the descriptor may be closed right after the import",
+        closed_at_once,
+    ),
+    Case::new(
+        "share.import.descriptor_stays_ours",
+        "reference 6.1: invariant 17",
+        "the import does not consume the descriptor",
+        not_consumed,
+    ),
+    Case::new(
+        "share.import.outlives_its_exporter",
+        "reference 6.1: invariant 16",
+        "the memory stays when the exporting handle is released",
+        outlives,
+    ),
+    Case::new(
+        "share.import.size_of_the_whole",
+        "HIP: hipMemImportFromShareableHandle",
+        "all of the memory can be mapped, more cannot",
+        size_of_whole,
+    ),
+    Case::new(
+        "share.import.by_another_vmm",
+        "hip-tests: hipMemImportFromShareableHandle",
+        "another Vmm sees the same memory",
+        another_vmm,
+    ),
+    Case::new(
+        "share.import.filled_by_its_owner",
+        "HSA: hsa_amd_memory_fill; reference 6.2 #61",
+        "an import is filled by its owner; where that is not known, every GPU must be granted",
+        filled,
+    ),
+    Case::new(
+        "share.import.peer",
+        "hip-tests: hipMemSetAccessImportedHandle",
+        "an import can be granted to a GPU that it does not belong to",
+        peer,
+    ),
+    Case::new(
+        "share.import.peer_after_the_owner",
+        "reference 6.2 #48; rocm-systems#9908",
+        "an import can be granted to a peer after its owner",
+        peer_after_owner,
+    ),
+    Case::new(
+        "share.import.not_memory",
+        "recorded: cuda_h200_edges import_not_a_memory_fd; reference 6.2 #57",
+        "a file that is no memory of a GPU is refused",
+        not_memory,
+    ),
+    Case::new(
+        "share.import.not_memory_never_granted",
+        "reference 6.2 #57: ROCR 7.14 looks at it in set_access",
+        "a file that is no memory of a GPU can at least not be granted, and nothing is left",
+        not_memory_granted,
+    ),
+    Case::new(
+        "share.import.no_file",
+        "recorded: cuda_h200_edges import_bad_fd",
+        "a device, a pipe and a folder are refused",
+        no_file,
+    ),
+    Case::new(
+        "share.import.wrong_type",
+        "recorded: cuda_h200_edges import_wrong_type",
+        "other types than a descriptor are not supported",
+        import_wrong_type,
+    ),
+    Case::new(
+        "share.again_and_again.leaves_nothing",
+        "reference 6.1: invariant 13",
+        "exporting, importing and mapping many times leaves nothing behind",
+        many_times,
+    ),
+];
+
+fn same_memory(context: &Context) -> Verdict {
+    let (at, handle) = shared(context, 2, 0xa5a5_a5a5)?;
+    let imported = import(context, &export(context, handle)?)?;
+    ensure!(imported != handle, "the import is the same handle");
+    let there = show(context, imported, 2)?;
+    context.holds(there, 2, 0xa5a5_a5a5)?;
+    context.vmm().copy(context.gpu(), context.on(there, 1), at, context.granule())?;
+    context.fill(at, 2, 0xa6a6_a6a6)?;
+    context.holds(there, 2, 0xa6a6_a6a6)
+}
+
+fn import_twice(context: &Context) -> Verdict {
+    let (_, handle) = shared(context, 1, 0xa7a7_a7a7)?;
+    let descriptor = export(context, handle)?;
+    let (one, other) = (import(context, &descriptor)?, import(context, &descriptor)?);
+    ensure!(one != other, "both imports are {one}");
+    let there = show(context, one, 1)?;
+    context.vmm().unmap(there, context.granule())?;
+    context.vmm().release(one)?;
+    let there = show(context, other, 1)?;
+    context.holds(there, 1, 0xa7a7_a7a7)
+}
+
+fn closed_at_once(context: &Context) -> Verdict {
+    let (_, handle) = shared(context, 1, 0xa8a8_a8a8)?;
+    let descriptor = export(context, handle)?;
+    let imported = import(context, &descriptor)?;
+    drop(descriptor);
+    // The number is used again at once, for something that is no memory.
+    let _other = File::open("/dev/null")?;
+    let there = show(context, imported, 1)?;
+    context.holds(there, 1, 0xa8a8_a8a8)
+}
+
+fn not_consumed(context: &Context) -> Verdict {
+    let (_, handle) = shared(context, 1, 0xa9a9_a9a9)?;
+    let descriptor = export(context, handle)?;
+    let first = import(context, &descriptor)?;
+    let at = show(context, first, 1)?;
+    context.vmm().unmap(at, context.granule())?;
+    context.vmm().release(first)?;
+    let open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+    ensure!(open, "the descriptor was closed");
+    let again = import(context, &descriptor)?;
+    let there = show(context, again, 1)?;
+    context.holds(there, 1, 0xa9a9_a9a9)
+}
+
+fn outlives(context: &Context) -> Verdict {
+    let (at, handle) = shared(context, 1, 0xaaaa_aaaa)?;
+    let descriptor = export(context, handle)?;
+    let imported = import(context, &descriptor)?;
+    let there = show(context, imported, 1)?;
+    drop(descriptor);
+    context.vmm().unmap(at, context.granule())?;
+    context.vmm().release(handle)?;
+    context.holds(there, 1, 0xaaaa_aaaa)?;
+    let (other, _) = context.mapped(1, 0xabab_abab)?;
+    context.vmm().copy(context.gpu(), there, other, context.granule())?;
+    context.holds(there, 1, 0xabab_abab)
+}
+
+fn size_of_whole(context: &Context) -> Verdict {
+    let handle = context.create_shareable(3)?;
+    let imported = import(context, &export(context, handle)?)?;
+    let size = context.vmm().allocation_size(imported)?;
+    ensure_eq!(size, 3 * context.granule(), "size of the import");
+    let at = context.reserve(4)?;
+    let map = || context.vmm().map(at, 4 * context.granule(), 0, imported, 0);
+    context.refuses_argument(Argument::Size, map)?;
+    context.map(at, 3, imported)
+}
+
+fn another_vmm(context: &Context) -> Verdict {
+    let (_, handle) = shared(context, 1, 0xacac_acac)?;
+    let descriptor = export(context, handle)?;
+    let size = context.granule();
+    let other = context.another(context.profile())?;
+    let imported = other.import_from_shareable_handle(&descriptor, KIND)?;
+    let there = other.address_reserve(size, 0, None, 0)?;
+    other.map(there, size, 0, imported, 0)?;
+    let list: Vec<_> = context
+        .users()
+        .into_iter()
+        .map(|agent| hsa_vmm::AccessDescriptor { agent, access: Access::ReadWrite })
+        .collect();
+    other.set_access(there, size, &list)?;
+    if context.cpu_sees(context.gpu()) {
+        let mut found = [0; 4];
+        other.read(there, &mut found)?;
+        ensure_eq!(found, [0xac; 4], "what the other reads");
+    }
+    other.unmap(there, size)?;
+    other.release(imported)?;
+    other.address_free(there, size)?;
+    ensure!(other.quarantine().is_empty(), "in quarantine: {:?}", other.quarantine());
+    Ok(())
+}
+
+fn filled(context: &Context) -> Verdict {
+    let (at, handle) = shared(context, 1, 0xafaf_afaf)?;
+    let imported = import(context, &export(context, handle)?)?;
+    let there = show(context, imported, 1)?;
+    let fill = || context.vmm().fill(there, 0xa0a0_a0a0, context.granule());
+    let location = context.vmm().allocation_properties(imported)?.location;
+    let (gpus, runtime) = (context.gpus(), context.runtime());
+    if location == Location::Unknown && gpus.len() > 1 {
+        context.refuses_argument(Argument::Address, fill)?;
+        let reach =
+            |one| runtime.agent(one).is_some_and(|agent| gpus.iter().all(|&g| agent.reaches(g)));
+        if !gpus.iter().all(|&gpu| reach(gpu)) {
+            return context.holds(at, 1, 0xafaf_afaf);
+        }
+        // The one that may be the owner last: rocm-systems#9908.
+        context.vmm().unmap(there, context.granule())?;
+        context.map(there, 1, imported)?;
+        let last_first: Vec<_> = gpus.iter().rev().copied().collect();
+        context.grant(there, 1, &last_first, Access::ReadWrite)?;
+    }
+    fill()?;
+    context.holds(at, 1, 0xa0a0_a0a0)
+}
+
+fn peer(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let (_, handle) = shared(context, 2, 0xadad_adad)?;
+    let imported = import(context, &export(context, handle)?)?;
+    let there = context.reserve(2)?;
+    context.map(there, 2, imported)?;
+    let mut users = context.users();
+    users.insert(0, other);
+    context.grant(there, 2, &users, Access::ReadWrite)?;
+    context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
+    context.holds(there, 2, 0xadad_adad)
+}
+
+fn peer_after_owner(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let (_, handle) = shared(context, 2, 0xb7b7_b7b7)?;
+    let imported = import(context, &export(context, handle)?)?;
+    let there = show(context, imported, 2)?;
+    context.grant(there, 2, &[other], Access::ReadWrite)?;
+    context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
+    context.holds(there, 2, 0xb7b7_b7b7)
+}
+
+/// A file of a granule's size that has no name any more.
+fn file(context: &Context) -> Verdict<OwnedFd> {
+    let name = format!("hsa-vmm-conformance-{}-{:p}", std::process::id(), &raw const *context);
+    let path = std::env::temp_dir().join(name);
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    file.set_len(context.granule() as u64)?;
+    Ok(file.into())
+}
+
+fn not_memory(context: &Context) -> Verdict {
+    let file = file(context)?;
+    let import = || context.vmm().import_from_shareable_handle(&file, KIND);
+    context.refuses_argument(Argument::Descriptor, import)
+}
+
+fn not_memory_granted(context: &Context) -> Verdict {
+    let file = file(context)?;
+    let Ok(handle) = context.vmm().import_from_shareable_handle(&file, KIND) else {
+        return Ok(());
+    };
+    context.keep(handle);
+    let at = context.reserve(1)?;
+    context.map(at, 1, handle)?;
+    let list = [hsa_vmm::AccessDescriptor { agent: context.gpu(), access: Access::ReadWrite }];
+    let grant = || context.vmm().set_access(at, context.granule(), &list);
+    context.refuses(HipError::InvalidValue, grant).map(|_| ())
+}
+
+fn no_file(context: &Context) -> Verdict {
+    let (reader, _writer) = std::io::pipe()?;
+    let descriptors: [OwnedFd; 3] =
+        [File::open("/dev/null")?.into(), reader.into(), File::open("/")?.into()];
+    for descriptor in &descriptors {
+        let import = || context.vmm().import_from_shareable_handle(descriptor, KIND);
+        context.refuses_argument(Argument::Descriptor, import)?;
+    }
+    Ok(())
+}
+
+fn import_wrong_type(context: &Context) -> Verdict {
+    let handle = context.create_shareable(1)?;
+    let descriptor = export(context, handle)?;
+    for kind in [HandleType::Win32, HandleType::Win32Kmt, HandleType::Fabric] {
+        let import = || context.vmm().import_from_shareable_handle(&descriptor, kind);
+        context.refuses(HipError::NotSupported, import)?;
+    }
+    Ok(())
+}
+
+fn many_times(context: &Context) -> Verdict {
+    let (_, handle) = shared(context, 1, 0xaeae_aeae)?;
+    let there = context.reserve(1)?;
+    for _ in 0..32 {
+        let imported = import(context, &export(context, handle)?)?;
+        context.map(there, 1, imported)?;
+        context.grant(there, 1, &context.users(), Access::ReadWrite)?;
+        context.holds(there, 1, 0xaeae_aeae)?;
+        context.vmm().unmap(there, context.granule())?;
+        context.vmm().release(imported)?;
+        if context.vmm().usage().handles != 1 {
+            return Err(NotPassed::Failed(format!("left: {:?}", context.vmm().usage())));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! `hipMemMap`: what succeeds.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure_eq};
+use hsa_vmm::Access;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "map.memory.whole_handle",
+        "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap",
+        "mapped memory keeps what CPU and GPU write to it",
+        whole,
+    ),
+    Case::new(
+        "map.memory.no_access_at_first",
+        "reference 6.1: invariant 9",
+        "right after mapping nobody has access",
+        no_access,
+    ),
+    Case::new(
+        "map.memory.part_of_a_handle",
+        "hip-tests: hipMemMap_MapPartialPhysicalMem",
+        "a size smaller than the handle's maps its beginning",
+        part,
+    ),
+    Case::new(
+        "map.memory.part_of_the_reservation",
+        "hip-tests: hipMemMap_MapPartialVMMMem",
+        "the rest of the reservation stays empty",
+        part_of_reservation,
+    ),
+    Case::new(
+        "map.handle.at_two_places",
+        "recorded: cuda_h200_edges map_same_handle_elsewhere",
+        "one handle at two places of one reservation is the same memory",
+        |c| aliases(c, 2, true),
+    ),
+    Case::new(
+        "map.handle.at_three_reservations",
+        "hip-tests: hipMemMap_PhysicalMemory_Map2MultVMMs",
+        "one handle in three reservations is the same memory",
+        |c| aliases(c, 3, false),
+    ),
+    Case::new(
+        "map.handle.one_place_after_another",
+        "hip-tests: hipMemMap_PhysicalMemoryReuse_SingleGPU",
+        "one handle through three reservations one after another keeps its contents",
+        one_after_another,
+    ),
+    Case::new(
+        "map.chunks.in_any_order",
+        "hip-tests: hipMemCreate_MapNonContiguousChunks",
+        "handles mapped side by side in odd order are one range",
+        any_order,
+    ),
+    Case::new(
+        "map.chunks.of_different_sizes",
+        "HIP: hipMemMap",
+        "handles of different sizes fill a reservation without a gap",
+        different_sizes,
+    ),
+    Case::new(
+        "map.again.same_handle",
+        "hip-tests: hipMemMap_SameMemoryReuse",
+        "mapping and unmapping the same memory twenty times keeps its contents",
+        same_again,
+    ),
+    Case::new(
+        "map.again.other_handles",
+        "hip-tests: hipMemMap_VMMMemoryReuse_SingleGPU",
+        "one place shows the memory of each handle that is mapped there in turn",
+        other_handles,
+    ),
+    Case::new(
+        "map.gpus.all_in_one_reservation",
+        "hip-tests: hipMemMap_VMMMemoryReuse_MultiGPU",
+        "memory of several GPUs can be mapped side by side",
+        several_gpus,
+    ),
+    Case::new(
+        "map.gpus.each_uses_memory_of_one",
+        "hip-tests: hipMemMap_PhysicalMemoryReuse_MultiDev",
+        "memory of one GPU can be granted to another alone",
+        peer_only,
+    ),
+];
+
+fn whole(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(4, 0x1122_3344)?;
+    context.holds(at, 4, 0x1122_3344)?;
+    if context.cpu_sees(context.gpu()) {
+        let text = b"written by the CPU across a granule's end";
+        let middle = context.on(at, 1).get() - 16;
+        context.vmm().write(hsa_vmm::Address::new(middle), text)?;
+        let mut found = vec![0; text.len()];
+        context.vmm().read(hsa_vmm::Address::new(middle), &mut found)?;
+        ensure_eq!(found, text, "what the CPU wrote");
+    }
+    context.fill(at, 4, 0x5566_7788)?;
+    context.holds(at, 4, 0x5566_7788)
+}
+
+fn no_access(context: &Context) -> Verdict {
+    let at = context.reserve(1)?;
+    let handle = context.create(1)?;
+    context.map(at, 1, handle)?;
+    for agent in context.runtime().agents() {
+        let access = context.vmm().get_access(agent.id(), at)?;
+        ensure_eq!(access, Access::None, "access of {}", agent.id());
+    }
+    let argument = hsa_vmm::vmm::Argument::Address;
+    context.refuses_argument(argument, || context.vmm().read(at, &mut [0; 4]))?;
+    context.refuses_argument(argument, || context.vmm().fill(at, 1, 64))
+}
+
+fn part(context: &Context) -> Verdict {
+    let (all, handle) = context.mapped(4, 0x0a0a_0a0a)?;
+    let half = context.reserve(2)?;
+    context.map(half, 2, handle)?;
+    context.grant(half, 2, &context.users(), Access::ReadWrite)?;
+    context.holds(half, 2, 0x0a0a_0a0a)?;
+    context.fill(half, 2, 0x0b0b_0b0b)?;
+    context.holds(all, 2, 0x0b0b_0b0b)?;
+    context.holds(context.on(all, 2), 2, 0x0a0a_0a0a)
+}
+
+fn part_of_reservation(context: &Context) -> Verdict {
+    let at = context.reserve(4)?;
+    let handle = context.create(2)?;
+    let middle = context.on(at, 1);
+    context.map(middle, 2, handle)?;
+    context.grant(middle, 2, &context.users(), Access::ReadWrite)?;
+    context.fill(middle, 2, 0x0c0c_0c0c)?;
+    context.holds(middle, 2, 0x0c0c_0c0c)?;
+    let argument = hsa_vmm::vmm::Argument::Address;
+    for empty in [at, context.on(at, 3)] {
+        context.refuses_argument(argument, || context.vmm().get_access(context.gpu(), empty))?;
+    }
+    Ok(())
+}
+
+fn aliases(context: &Context, places: usize, together: bool) -> Verdict {
+    let handle = context.create(1)?;
+    let whole = if together { Some(context.reserve(places)?) } else { None };
+    let mut at = Vec::new();
+    for place in 0..places {
+        let here = match whole {
+            Some(base) => context.on(base, place),
+            None => context.reserve(1)?,
+        };
+        context.map(here, 1, handle)?;
+        context.grant(here, 1, &context.users(), Access::ReadWrite)?;
+        at.push(here);
+    }
+    for (index, &writer) in at.iter().enumerate() {
+        let value = 0x0d0d_0d00 + index as u32;
+        context.fill(writer, 1, value)?;
+        for &reader in &at {
+            context.holds(reader, 1, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn one_after_another(context: &Context) -> Verdict {
+    let handle = context.create(2)?;
+    for round in 0..3u32 {
+        let at = context.reserve(2)?;
+        context.map(at, 2, handle)?;
+        context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+        if round > 0 {
+            context.holds(at, 2, 0x0e0e_0e00 + round - 1)?;
+        }
+        context.fill(at, 2, 0x0e0e_0e00 + round)?;
+        context.vmm().unmap(at, 2 * context.granule())?;
+    }
+    Ok(())
+}
+
+fn any_order(context: &Context) -> Verdict {
+    let at = context.reserve(5)?;
+    for index in [3, 0, 4, 1, 2] {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    context.grant(at, 5, &context.users(), Access::ReadWrite)?;
+    for index in 0..5 {
+        context.fill(context.on(at, index), 1, 0x0f0f_0f00 + index as u32)?;
+    }
+    for index in 0..5 {
+        context.holds(context.on(at, index), 1, 0x0f0f_0f00 + index as u32)?;
+    }
+    context.fill(at, 5, 0x1010_1010)?;
+    context.holds(at, 5, 0x1010_1010)
+}
+
+fn different_sizes(context: &Context) -> Verdict {
+    let at = context.reserve(6)?;
+    for (offset, size) in [(0, 1), (1, 3), (4, 2)] {
+        let handle = context.create(size)?;
+        context.map(context.on(at, offset), size, handle)?;
+        context.grant(context.on(at, offset), size, &context.users(), Access::ReadWrite)?;
+    }
+    context.fill(at, 6, 0x1212_1212)?;
+    context.holds(at, 6, 0x1212_1212)?;
+    ensure_eq!(context.vmm().usage().mappings, 3, "mappings");
+    Ok(())
+}
+
+fn same_again(context: &Context) -> Verdict {
+    let (at, handle) = context.mapped(1, 0x1313_1313)?;
+    for _ in 0..20 {
+        context.vmm().unmap(at, context.granule())?;
+        context.map(at, 1, handle)?;
+        let access = context.vmm().get_access(context.gpu(), at)?;
+        ensure_eq!(access, Access::None, "access after mapping again");
+        context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+        context.holds(at, 1, 0x1313_1313)?;
+    }
+    Ok(())
+}
+
+fn other_handles(context: &Context) -> Verdict {
+    let at = context.reserve(1)?;
+    let handles = [context.create(1)?, context.create(1)?, context.create(1)?];
+    for round in 0..2 {
+        for (index, &handle) in handles.iter().enumerate() {
+            context.map(at, 1, handle)?;
+            context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+            let value = 0x1414_1400 + index as u32;
+            if round == 0 {
+                context.fill(at, 1, value)?;
+            }
+            context.holds(at, 1, value)?;
+            context.vmm().unmap(at, context.granule())?;
+        }
+    }
+    Ok(())
+}
+
+fn several_gpus(context: &Context) -> Verdict {
+    context.other_gpu()?;
+    let at = context.reserve(context.gpus().len())?;
+    for (index, &gpu) in context.gpus().iter().enumerate() {
+        let handle = context.create_on(gpu, 1)?;
+        let here = context.on(at, index);
+        context.map(here, 1, handle)?;
+        context.grant(here, 1, &context.users_of(gpu), Access::ReadWrite)?;
+        context.fill(here, 1, 0x1515_1500 + index as u32)?;
+    }
+    for (index, &gpu) in context.gpus().iter().enumerate() {
+        if context.cpu_sees(gpu) {
+            context.holds(context.on(at, index), 1, 0x1515_1500 + index as u32)?;
+        }
+    }
+    Ok(())
+}
+
+fn peer_only(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let at = context.reserve(2)?;
+    let handle = context.create(2)?;
+    context.map(at, 2, handle)?;
+    context.grant(at, 2, &[other], Access::ReadWrite)?;
+    // The peer's own engine works on it.
+    context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
+    ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");
+    let owner = context.vmm().get_access(context.gpu(), at)?;
+    ensure_eq!(owner, Access::None, "access of the owner");
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! `hipMemMap`: what is refused.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure_eq};
+use crate::context::offset;
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Address, AllocationProperties, Handle, HipError};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new("map.address.null", "hip-tests: hipMemMap_negative", "null is refused", null),
+    Case::new(
+        "map.address.not_reserved",
+        "recorded: cuda_h200_edges map_not_reserved",
+        "addresses that are not reserved are refused",
+        not_reserved,
+    ),
+    Case::new(
+        "map.address.off_the_granule",
+        "recorded: cuda_h200_edges map_addr_not_granular; reference 6.2 #24",
+        "an address off the granule is refused",
+        off_granule,
+    ),
+    Case::new("map.size.zero", "hip-tests: hipMemMap_negative", "a size of 0 is refused", |c| {
+        refused_size(c, 0)
+    }),
+    Case::new(
+        "map.size.off_the_granule",
+        "recorded: cuda_h200_edges map_size_not_granular",
+        "a size off the granule is refused",
+        |c| refused_size(c, c.granule() / 2),
+    ),
+    Case::new(
+        "map.size.beyond_the_handle",
+        "recorded: cuda_h200_edges map_size_beyond_handle; reference 6.2 #20",
+        "more than the handle has is refused",
+        |c| refused_size(c, 3 * c.granule()),
+    ),
+    Case::new(
+        "map.size.wraps_around",
+        "HIP: hipMemMap",
+        "a size that reaches beyond the address space is refused",
+        |c| refused_size(c, usize::MAX - c.granule() + 1),
+    ),
+    Case::new(
+        "map.range.beyond_the_reservation",
+        "reference 6.2 #21",
+        "a range that reaches out of the reservation is refused",
+        beyond,
+    ),
+    Case::new(
+        "map.range.across_reservations",
+        "reference 6.2 #22",
+        "a range over two adjacent reservations is refused",
+        across,
+    ),
+    Case::new(
+        "map.range.same_as_a_mapping",
+        "recorded: cuda_h200_edges map_again_same_place",
+        "mapping where something is mapped is refused",
+        |c| over_mapping(c, 1, 2),
+    ),
+    Case::new(
+        "map.range.over_the_start_of_a_mapping",
+        "recorded: cuda_h200_edges map_overlap_half",
+        "a range that reaches into a mapping is refused",
+        |c| over_mapping(c, 0, 2),
+    ),
+    Case::new(
+        "map.range.over_the_end_of_a_mapping",
+        "recorded: cuda_h200_edges map_overlap_half",
+        "a range that begins in a mapping is refused",
+        |c| over_mapping(c, 2, 2),
+    ),
+    Case::new(
+        "map.range.around_a_mapping",
+        "HIP: hipMemMap",
+        "a range around a mapping is refused",
+        |c| over_mapping(c, 0, 4),
+    ),
+    Case::new(
+        "map.offset.one_granule",
+        "HIP: hipMemMap; reference 6.2 #18: ROCR ignores it",
+        "an offset into the handle is refused",
+        |c| refused_offset(c, c.granule()),
+    ),
+    Case::new(
+        "map.offset.minus_one",
+        "hip-tests: hipMemMap_negative",
+        "an offset beyond everything is refused",
+        |c| refused_offset(c, usize::MAX),
+    ),
+    Case::new(
+        "map.flags.refused",
+        "recorded: cuda_h200_edges map_flags_nonzero",
+        "flags are refused",
+        flags,
+    ),
+    Case::new(
+        "map.handle.zero",
+        "recorded: cuda_h200_edges map_handle_zero",
+        "handle 0 is refused",
+        |c| refused_handle(c, Handle::from_bits(0)),
+    ),
+    Case::new(
+        "map.handle.invented",
+        "recorded: cuda_h200_edges risky_1 (CUDA crashes)",
+        "an invented handle is refused",
+        |c| refused_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 22)),
+    ),
+    Case::new(
+        "map.handle.released",
+        "recorded: cuda_h200_edges risky_4 (CUDA crashes)",
+        "a released handle is refused",
+        released,
+    ),
+    Case::new(
+        "map.handle.released_while_mapped",
+        "reference 6.2 #26",
+        "a released handle is refused, though its memory is mapped elsewhere",
+        released_while_mapped,
+    ),
+    Case::new(
+        "map.handle.of_another_vmm",
+        "HIP: hipMemMap",
+        "a handle of another Vmm is refused",
+        foreign,
+    ),
+];
+
+fn null(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    let map = || context.vmm().map(Address::NULL, context.granule(), 0, handle, 0);
+    context.refuses_argument(Argument::Address, map)
+}
+
+fn not_reserved(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    let local = 0u64;
+    let here = Address::new(&raw const local as usize & !(context.granule() - 1));
+    let map = || context.vmm().map(here, context.granule(), 0, handle, 0);
+    context.refuses_argument(Argument::Address, map)
+}
+
+fn off_granule(context: &Context) -> Verdict {
+    let at = context.reserve(4)?;
+    let handle = context.create(1)?;
+    for bytes in [1, 64, context.granule() / 2, context.granule() + 8] {
+        let map = || context.vmm().map(offset(at, bytes), context.granule(), 0, handle, 0);
+        context.refuses_argument(Argument::Address, map)?;
+    }
+    Ok(())
+}
+
+fn refused_size(context: &Context, size: usize) -> Verdict {
+    let at = context.reserve(4)?;
+    let handle = context.create(2)?;
+    context.refuses_argument(Argument::Size, || context.vmm().map(at, size, 0, handle, 0))
+}
+
+fn beyond(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let handle = context.create(2)?;
+    for granules in [1, 2] {
+        let here = context.on(at, granules);
+        let map = || context.vmm().map(here, 2 * context.granule(), 0, handle, 0);
+        context.refuses(HipError::InvalidValue, map)?;
+    }
+    Ok(())
+}
+
+fn across(context: &Context) -> Verdict {
+    let size = 2 * context.granule();
+    let both = context.reserve(4)?;
+    context.vmm().address_free(both, 2 * size)?;
+    let low = context.vmm().address_reserve(size, 0, Some(both), 0)?;
+    let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)), 0)?;
+    if high != offset(low, size) {
+        let why = "two adjacent reservations were not to be had".to_owned();
+        return Err(crate::NotPassed::Skipped(why));
+    }
+    let handle = context.create(2)?;
+    let map = || context.vmm().map(context.on(low, 1), size, 0, handle, 0);
+    context.refuses(HipError::InvalidValue, map).map(|_| ())
+}
+
+fn over_mapping(context: &Context, start: usize, granules: usize) -> Verdict {
+    let at = context.reserve(4)?;
+    let there = context.on(at, 1);
+    let (one, other) = (context.create(2)?, context.create(4)?);
+    context.map(there, 2, one)?;
+    context.grant(there, 2, &context.users(), hsa_vmm::Access::ReadWrite)?;
+    context.fill(there, 2, 0x2121_2121)?;
+    let size = granules * context.granule();
+    let map = || context.vmm().map(context.on(at, start), size, 0, other, 0);
+    let error = context.refuses(HipError::InvalidValue, map)?;
+    ensure_eq!(error.problem(), Some(Problem::AlreadyMapped { at: there }), "{error}");
+    context.holds(there, 2, 0x2121_2121)
+}
+
+fn refused_offset(context: &Context, bytes: usize) -> Verdict {
+    let at = context.reserve(2)?;
+    let handle = context.create(2)?;
+    let map = || context.vmm().map(at, context.granule(), bytes, handle, 0);
+    context.refuses_argument(Argument::Offset, map)
+}
+
+fn flags(context: &Context) -> Verdict {
+    let at = context.reserve(1)?;
+    let handle = context.create(1)?;
+    for flags in [1, 1 << 32] {
+        let map = || context.vmm().map(at, context.granule(), 0, handle, flags);
+        context.refuses_argument(Argument::Flags, map)?;
+    }
+    Ok(())
+}
+
+fn refused_handle(context: &Context, handle: Handle) -> Verdict {
+    let at = context.reserve(1)?;
+    let map = || context.vmm().map(at, context.granule(), 0, handle, 0);
+    context.refuses_argument(Argument::Handle, map)
+}
+
+fn released(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    context.vmm().release(handle)?;
+    // What takes its place is not to be mapped instead.
+    context.create(1)?;
+    refused_handle(context, handle)
+}
+
+fn released_while_mapped(context: &Context) -> Verdict {
+    let (at, handle) = context.mapped(1, 0x2222_2222)?;
+    context.vmm().release(handle)?;
+    refused_handle(context, handle)?;
+    context.holds(at, 1, 0x2222_2222)
+}
+
+fn foreign(context: &Context) -> Verdict {
+    let other = context.another(context.profile())?;
+    let properties = AllocationProperties::on(context.gpu());
+    let handle = other.create(context.granule(), &properties, 0)?;
+    refused_handle(context, handle)?;
+    Ok(other.release(handle)?)
+}

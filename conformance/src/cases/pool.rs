@@ -1,0 +1,99 @@
+//! Memory pools, from which handles come.
+
+use crate::case::{Case, Verdict, ensure};
+use hsa_vmm::pool::PoolLocation;
+use hsa_vmm::{AgentKind, PoolFlags, Runtime, Segment};
+
+pub(super) const CASES: &[Case] = &[
+    Case::of_runtime(
+        "pool.handles.on_every_gpu",
+        "HSA: hsa_amd_vmem_handle_create",
+        "every GPU has a coarse-grained global pool of its own memory that can be allocated from",
+        on_every_gpu,
+    ),
+    Case::of_runtime(
+        "pool.handles.not_on_cpus",
+        "reference 6.2 #16: physical handles are GPUs' memory",
+        "no pool of a CPU is offered for handles",
+        not_on_cpus,
+    ),
+    Case::of_runtime(
+        "pool.granule.power_of_two",
+        "HSA: HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE",
+        "the granule of an allocatable pool is a power of two and at least a page",
+        power_of_two,
+    ),
+    Case::of_runtime(
+        "pool.granule.divides_recommended",
+        "HSA: HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE",
+        "the recommended granule is a multiple of the granule",
+        divides,
+    ),
+    Case::of_runtime(
+        "pool.size.told",
+        "HSA: HSA_AMD_MEMORY_POOL_INFO_SIZE",
+        "a pool of handles says how large it is, and how large an allocation may be",
+        size_told,
+    ),
+    Case::of_runtime(
+        "pool.flags.one_grain",
+        "HSA: HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS",
+        "a global pool is coarse-grained or fine-grained, not both",
+        one_grain,
+    ),
+];
+
+fn on_every_gpu(runtime: &Runtime) -> Verdict {
+    for gpu in runtime.gpus() {
+        let Some(pool) = gpu.handle_pool() else {
+            ensure!(false, "{} has no pool for handles", gpu.name());
+            continue;
+        };
+        ensure!(pool.segment() == Segment::Global, "the pool is not in the global segment");
+        ensure!(pool.location() == PoolLocation::Gpu, "the pool is not on the GPU");
+        ensure!(pool.allocatable(), "the pool cannot be allocated from");
+    }
+    Ok(())
+}
+
+fn not_on_cpus(runtime: &Runtime) -> Verdict {
+    for cpu in runtime.agents().iter().filter(|agent| agent.kind() == AgentKind::Cpu) {
+        ensure!(cpu.handle_pool().is_none(), "{} has a pool for handles", cpu.name());
+    }
+    Ok(())
+}
+
+fn power_of_two(runtime: &Runtime) -> Verdict {
+    for pool in runtime.agents().iter().flat_map(|agent| agent.pools()) {
+        let granule = pool.granule();
+        let right = granule.is_power_of_two() && granule >= 4096;
+        ensure!(!pool.allocatable() || right, "a granule is {granule:#x}");
+    }
+    Ok(())
+}
+
+fn divides(runtime: &Runtime) -> Verdict {
+    for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
+        let (granule, recommended) = (pool.granule(), pool.recommended_granule());
+        let right = recommended >= granule && recommended % granule == 0;
+        ensure!(right, "granule {granule:#x}, recommended {recommended:#x}");
+    }
+    Ok(())
+}
+
+fn size_told(runtime: &Runtime) -> Verdict {
+    for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
+        ensure!(pool.size() >= pool.granule(), "the pool holds {:#x} bytes", pool.size());
+        ensure!(pool.largest_allocation() >= pool.granule(), "nothing can be allocated");
+    }
+    Ok(())
+}
+
+fn one_grain(runtime: &Runtime) -> Verdict {
+    let global = |pool: &&hsa_vmm::Pool| pool.segment() == Segment::Global;
+    for pool in runtime.agents().iter().flat_map(|agent| agent.pools()).filter(global) {
+        let both = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
+        ensure!(!pool.flags().contains(both), "a pool is coarse-grained and fine-grained");
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `hipMemGetAllocationPropertiesFromHandle`.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure_eq};
+use hsa_vmm::vmm::{AllocationKind, Argument, HandleTypes};
+use hsa_vmm::{AllocationProperties, Handle, HandleType};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "properties.created.round_trip",
+        "hip-tests: hipMemGetAllocationPropertiesFromHandle_functional",
+        "the properties are those the memory was made with, on every GPU",
+        round_trip,
+    ),
+    Case::new(
+        "properties.created.stay",
+        "recorded: cuda_h200_edges props_roundtrip",
+        "mapping and granting change nothing about the properties and the size",
+        stay,
+    ),
+    Case::new(
+        "properties.imported.told",
+        "recorded: cuda_h200_edges props_imported",
+        "of an import: pinned, shareable as it was imported, and the size of the whole",
+        imported,
+    ),
+    Case::new(
+        "properties.handle.zero",
+        "hip-tests: hipMemGetAllocationPropertiesFromHandle_Negative",
+        "handle 0 is refused",
+        |c| refused(c, Handle::from_bits(0)),
+    ),
+    Case::new(
+        "properties.handle.invented",
+        "recorded: cuda_h200_edges risky_0 (CUDA crashes)",
+        "an invented handle is refused",
+        |c| refused(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 21)),
+    ),
+    Case::new(
+        "properties.handle.released",
+        "HIP: hipMemGetAllocationPropertiesFromHandle",
+        "a released handle is refused",
+        released,
+    ),
+    Case::new(
+        "properties.handle.released_while_mapped",
+        "reference 6.1: invariant 5",
+        "a handle without references is refused, though its memory is mapped",
+        released_while_mapped,
+    ),
+];
+
+fn refused(context: &Context, handle: Handle) -> Verdict {
+    let vmm = context.vmm();
+    context.refuses_argument(Argument::Handle, || vmm.allocation_properties(handle))?;
+    context.refuses_argument(Argument::Handle, || vmm.allocation_size(handle))
+}
+
+fn round_trip(context: &Context) -> Verdict {
+    for &gpu in context.gpus() {
+        let plain = AllocationProperties::on(gpu);
+        for properties in [plain, plain.shareable_as(HandleType::PosixFileDescriptor)] {
+            let handle = context.keep(context.vmm().create(context.granule(), &properties, 0)?);
+            let found = context.vmm().allocation_properties(handle)?;
+            ensure_eq!(found, properties, "properties");
+        }
+    }
+    Ok(())
+}
+
+fn stay(context: &Context) -> Verdict {
+    let (_, handle) = context.mapped(2, 0x7171_7171)?;
+    let properties = context.vmm().allocation_properties(handle)?;
+    ensure_eq!(properties, AllocationProperties::on(context.gpu()), "properties");
+    ensure_eq!(context.vmm().allocation_size(handle)?, 2 * context.granule(), "size");
+    Ok(())
+}
+
+fn imported(context: &Context) -> Verdict {
+    let handle = context.create_shareable(3)?;
+    let kind = HandleType::PosixFileDescriptor;
+    let descriptor = context.vmm().export_to_shareable_handle(handle, kind, 0)?;
+    let import = context.keep(context.vmm().import_from_shareable_handle(&descriptor, kind)?);
+    let properties = context.vmm().allocation_properties(import)?;
+    ensure_eq!(properties.kind, AllocationKind::Pinned, "kind");
+    ensure_eq!(properties.handle_types, HandleTypes::POSIX_FILE_DESCRIPTOR, "handle types");
+    ensure_eq!(context.vmm().allocation_size(import)?, 3 * context.granule(), "size");
+    Ok(())
+}
+
+fn released(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    context.vmm().release(handle)?;
+    refused(context, handle)
+}
+
+fn released_while_mapped(context: &Context) -> Verdict {
+    let (_, handle) = context.mapped(1, 0x7272_7272)?;
+    context.vmm().release(handle)?;
+    refused(context, handle)
+}

@@ -1,0 +1,149 @@
+//! `hipMemRelease`.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, AllocationProperties, Handle};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "release.handle.goes",
+        "HIP: hipMemRelease",
+        "after its release the handle is gone",
+        goes,
+    ),
+    Case::new(
+        "release.handle.twice",
+        "recorded: cuda_h200_edges release_twice",
+        "a second release is refused",
+        twice,
+    ),
+    Case::new(
+        "release.handle.zero",
+        "hip-tests: hipMemRelease_negative",
+        "handle 0 is refused",
+        zero,
+    ),
+    Case::new(
+        "release.handle.invented",
+        "recorded: cuda_h200_edges risky_2 (CUDA crashes)",
+        "an invented handle is refused",
+        invented,
+    ),
+    Case::new(
+        "release.handle.of_another_vmm",
+        "HIP: hipMemRelease",
+        "a handle of another Vmm is refused",
+        foreign,
+    ),
+    Case::new(
+        "release.handle.stale_after_reuse",
+        "reference 6.2 #29: ROCR's handles are used again",
+        "a released handle stays refused when its place is used again",
+        stale,
+    ),
+    Case::new(
+        "release.mapped.memory_stays",
+        "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse",
+        "memory that is released while mapped can be used until it is unmapped",
+        memory_stays,
+    ),
+    Case::new(
+        "release.mapped.twice",
+        "recorded: cuda_h200_edges release_twice_while_mapped",
+        "a second release is refused while it is still mapped, too",
+        twice_while_mapped,
+    ),
+    Case::new(
+        "release.mapped.order_is_free",
+        "reference 6.1: invariant 19",
+        "releasing before unmapping and after it end the same",
+        order,
+    ),
+];
+
+fn goes(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    ensure_eq!(context.vmm().usage().handles, 1, "handles before");
+    context.vmm().release(handle)?;
+    ensure_eq!(context.vmm().usage().handles, 0, "handles after");
+    context.refuses_argument(Argument::Handle, || context.vmm().allocation_size(handle))
+}
+
+fn twice(context: &Context) -> Verdict {
+    let handle = context.create(1)?;
+    context.vmm().release(handle)?;
+    context.refuses_argument(Argument::Handle, || context.vmm().release(handle))
+}
+
+fn zero(context: &Context) -> Verdict {
+    context.refuses_argument(Argument::Handle, || context.vmm().release(Handle::from_bits(0)))
+}
+
+fn invented(context: &Context) -> Verdict {
+    let bits = context.create(1)?.to_bits();
+    for bits in [bits ^ 1 << 20, bits ^ 1 << 40, 0xdead_beef, u64::MAX] {
+        let handle = Handle::from_bits(bits);
+        context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
+    }
+    Ok(())
+}
+
+fn foreign(context: &Context) -> Verdict {
+    let other = context.another(context.profile())?;
+    let properties = AllocationProperties::on(context.gpu());
+    let handle = other.create(context.granule(), &properties, 0)?;
+    let error =
+        context.refuses(hsa_vmm::HipError::InvalidValue, || context.vmm().release(handle))?;
+    ensure_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
+    Ok(other.release(handle)?)
+}
+
+fn stale(context: &Context) -> Verdict {
+    let old = context.create(1)?;
+    context.vmm().release(old)?;
+    for _ in 0..8 {
+        let new = context.create(1)?;
+        ensure!(new != old, "{old} was given out again");
+        context.refuses_argument(Argument::Handle, || context.vmm().release(old))?;
+        context.vmm().release(new)?;
+    }
+    Ok(())
+}
+
+fn memory_stays(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let handle = context.create(2)?;
+    context.map(at, 2, handle)?;
+    context.vmm().release(handle)?;
+    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.fill(at, 2, 0x5151_5151)?;
+    context.holds(at, 2, 0x5151_5151)?;
+    context.vmm().unmap(at, 2 * context.granule())?;
+    ensure_eq!(context.vmm().usage().handles, 0, "handles after unmapping");
+    Ok(())
+}
+
+fn twice_while_mapped(context: &Context) -> Verdict {
+    let (at, handle) = context.mapped(1, 0x5252_5252)?;
+    context.vmm().release(handle)?;
+    context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
+    context.holds(at, 1, 0x5252_5252)
+}
+
+fn order(context: &Context) -> Verdict {
+    for release_first in [true, false] {
+        let (at, handle) = context.mapped(1, 0x5353_5353)?;
+        if release_first {
+            context.vmm().release(handle)?;
+        }
+        context.vmm().unmap(at, context.granule())?;
+        if !release_first {
+            context.vmm().release(handle)?;
+        }
+        let usage = context.vmm().usage();
+        ensure_eq!((usage.handles, usage.mappings), (0, 0), "handles and mappings");
+        context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,337 @@
+//! `hipMemAddressReserve` and `hipMemAddressFree`.
+
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::context::offset;
+use crate::{Context, NotPassed};
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, Address, HipError, HipProfile, Reservation};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "reserve.address.on_the_granule",
+        "HIP: hipMemAddressReserve",
+        "a reservation begins at a multiple of the granule and is listed",
+        on_the_granule,
+    ),
+    Case::new(
+        "reserve.many.are_disjoint",
+        "reference 6.1: invariant 1",
+        "reservations do not overlap",
+        disjoint,
+    ),
+    Case::new(
+        "reserve.size.zero",
+        "hip-tests: hipMemAddressReserve_Negative",
+        "a size of 0 is refused",
+        |c| refused_size(c, 0),
+    ),
+    Case::new(
+        "reserve.size.off_the_granule",
+        "hip-tests: hipMemAddressReserve_Negative",
+        "a size that is no multiple of the granule is refused",
+        |c| refused_size(c, c.granule() - 1),
+    ),
+    Case::new(
+        "reserve.size.one_byte",
+        "recorded: cuda_h200_edges reserve_size_one",
+        "a size of one byte is refused",
+        |c| refused_size(c, 1),
+    ),
+    Case::new(
+        "reserve.size.too_large",
+        "recorded: cuda_h200_edges reserve_huge_1pib",
+        "more addresses than there are is out of memory",
+        too_large,
+    ),
+    Case::new(
+        "reserve.alignment.honoured",
+        "recorded: cuda_h200_edges reserve_align_big_honoured",
+        "an alignment above the granule is honoured",
+        aligned,
+    ),
+    Case::new(
+        "reserve.alignment.below_the_granule",
+        "hip-tests: hipMemAddressReserve_AlignmentTest",
+        "small powers of two are accepted, and the memory can be used",
+        small_alignment,
+    ),
+    Case::new(
+        "reserve.alignment.not_power_of_two",
+        "recorded: cuda_h200_edges reserve_align_not_pow2",
+        "an alignment that is no power of two is refused",
+        odd_alignment,
+    ),
+    Case::new("reserve.flags.refused", "HIP: hipMemAddressReserve", "flags are refused", flags),
+    Case::new(
+        "reserve.hint.free",
+        "recorded: cuda_h200_edges reserve_hint_after",
+        "a hint at free addresses succeeds, and nothing overlaps",
+        hint_free,
+    ),
+    Case::new(
+        "reserve.hint.taken",
+        "recorded: cuda_h200_edges reserve_hint_taken_elsewhere",
+        "a hint at addresses that are taken gives others",
+        hint_taken,
+    ),
+    Case::new(
+        "reserve.hint.off_the_alignment",
+        "reference 6.2 #6: ROCR lets the hint win over the alignment",
+        "alignment is honoured also with a hint that is not aligned",
+        hint_misaligned,
+    ),
+    Case::new(
+        "reserve.exactly.taken",
+        "HIP: hipMemAddressReserve; this library's exactly_at",
+        "insisting on an address that is taken fails",
+        exactly_taken,
+    ),
+    Case::new(
+        "reserve.memory.nobody_may_touch",
+        "HIP: hipMemAddressReserve",
+        "what is only reserved can neither be read nor written, and has no access",
+        nothing_behind,
+    ),
+    Case::new(
+        "reserve.free.again_and_again",
+        "HIP: hipMemAddressFree",
+        "reserving and freeing leaves nothing, many times",
+        again,
+    ),
+    Case::new(
+        "reserve.free.size_smaller",
+        "recorded: cuda_h200_edges free_size_smaller",
+        "freeing a part is refused",
+        |c| free_sized(c, c.granule()),
+    ),
+    Case::new(
+        "reserve.free.size_larger",
+        "recorded: cuda_h200_edges free_size_larger",
+        "freeing more is refused",
+        |c| free_sized(c, 3 * c.granule()),
+    ),
+    Case::new(
+        "reserve.free.size_zero",
+        "hip-tests: hipMemAddressFree_negative",
+        "freeing nothing is refused",
+        |c| free_sized(c, 0),
+    ),
+    Case::new(
+        "reserve.free.null",
+        "hip-tests: hipMemAddressFree_negative",
+        "freeing null is refused",
+        free_null,
+    ),
+    Case::new(
+        "reserve.free.inside",
+        "recorded: cuda_h200_edges free_inside",
+        "freeing from inside is refused",
+        free_inside,
+    ),
+    Case::new(
+        "reserve.free.never_reserved",
+        "recorded: cuda_h200_edges free_never_reserved",
+        "freeing what was never reserved is refused",
+        free_foreign,
+    ),
+    Case::new(
+        "reserve.free.twice",
+        "recorded: cuda_h200_edges free_twice",
+        "a second free is refused",
+        free_twice,
+    ),
+    Case::new(
+        "reserve.free.while_mapped",
+        "HIP: hipMemAddressFree; reference 6.2 #10",
+        "freeing while something is mapped is refused, and works afterwards",
+        free_while_mapped,
+    ),
+];
+
+/// HIP 6 calls every bad reservation out of memory.
+fn bad_reservation(context: &Context) -> HipError {
+    match context.profile() {
+        HipProfile::Hip6 => HipError::OutOfMemory,
+        _ => HipError::InvalidValue,
+    }
+}
+
+fn on_the_granule(context: &Context) -> Verdict {
+    let at = context.reserve(3)?;
+    ensure_eq!(at.get() % context.granule(), 0, "{at} within the granule");
+    ensure_eq!(context.vmm().reservations(), vec![(at, 3 * context.granule())], "reservations");
+    Ok(())
+}
+
+fn disjoint(context: &Context) -> Verdict {
+    for granules in 1..=16 {
+        context.reserve(granules)?;
+    }
+    let reservations = context.vmm().reservations();
+    ensure_eq!(reservations.len(), 16, "reservations");
+    for pair in reservations.windows(2) {
+        let &[(low, size), (high, _)] = pair else { continue };
+        ensure!(low.get() + size <= high.get(), "{low} and {high} overlap");
+    }
+    Ok(())
+}
+
+fn refused_size(context: &Context, size: usize) -> Verdict {
+    let reserve = || context.vmm().address_reserve(size, 0, None, 0);
+    let error = context.refuses(bad_reservation(context), reserve)?;
+    ensure_eq!(error.argument(), Some(Argument::Size), "{error}");
+    Ok(())
+}
+
+fn too_large(context: &Context) -> Verdict {
+    let reserve = || context.vmm().address_reserve(1 << 60, 0, None, 0);
+    context.refuses(HipError::OutOfMemory, reserve).map(|_| ())
+}
+
+fn aligned(context: &Context) -> Verdict {
+    for alignment in [2, 16, 64].map(|times| times * context.granule()) {
+        for _ in 0..4 {
+            let size = context.granule();
+            let at = context.vmm().address_reserve(size, alignment, None, 0)?;
+            ensure_eq!(at.get() % alignment, 0, "{at} within the alignment {alignment:#x}");
+        }
+    }
+    Ok(())
+}
+
+fn small_alignment(context: &Context) -> Verdict {
+    let granule = context.granule();
+    for alignment in (0..=12).map(|shift| 1 << shift) {
+        let at = context.vmm().address_reserve(granule, alignment, None, 0)?;
+        let handle = context.create(1)?;
+        context.map(at, 1, handle)?;
+        context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+        context.fill(at, 1, alignment as u32)?;
+        context.holds(at, 1, alignment as u32)?;
+    }
+    Ok(())
+}
+
+fn odd_alignment(context: &Context) -> Verdict {
+    for alignment in [3, context.granule() - 1, context.granule() * 3] {
+        let reserve = || context.vmm().address_reserve(context.granule(), alignment, None, 0);
+        let error = context.refuses(bad_reservation(context), reserve)?;
+        ensure_eq!(error.argument(), Some(Argument::Alignment), "{error}");
+    }
+    Ok(())
+}
+
+fn flags(context: &Context) -> Verdict {
+    for flags in [1, 2, 1 << 40] {
+        let reserve = || context.vmm().address_reserve(context.granule(), 0, None, flags);
+        context.refuses_argument(Argument::Flags, reserve)?;
+    }
+    Ok(())
+}
+
+/// Checks that two reservations do not overlap.
+fn apart(one: (Address, usize), other: (Address, usize)) -> Verdict {
+    let (low, high) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+    ensure!(low.0.get() + low.1 <= high.0.get(), "{} and {} overlap", low.0, high.0);
+    Ok(())
+}
+
+fn hint_free(context: &Context) -> Verdict {
+    let size = 2 * context.granule();
+    let at = context.reserve(2)?;
+    let next = context.vmm().address_reserve(size, 0, Some(offset(at, size)), 0)?;
+    apart((at, size), (next, size))
+}
+
+fn hint_taken(context: &Context) -> Verdict {
+    let size = 2 * context.granule();
+    let at = context.reserve(2)?;
+    let other = context.vmm().address_reserve(size, 0, Some(at), 0)?;
+    apart((at, size), (other, size))
+}
+
+fn hint_misaligned(context: &Context) -> Verdict {
+    let (granule, alignment) = (context.granule(), 16 * context.granule());
+    // Addresses that were free a moment ago.
+    let free = context.vmm().address_reserve(3 * alignment, alignment, None, 0)?;
+    context.vmm().address_free(free, 3 * alignment)?;
+    let hint = offset(free, granule);
+    let at = context.vmm().address_reserve(granule, alignment, Some(hint), 0)?;
+    ensure_eq!(at.get() % alignment, 0, "{at} within the alignment, hint {hint}");
+    Ok(())
+}
+
+fn exactly_taken(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let insist =
+        || Reservation::of(context.granule()).exactly_at(at).reserve(context.vmm()).map(|_| ());
+    let error = context.refuses(bad_reservation(context), insist)?;
+    ensure_eq!(error.problem(), Some(Problem::AddressTaken), "{error}");
+    Ok(())
+}
+
+fn nothing_behind(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let vmm = context.vmm();
+    context.refuses_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;
+    context.refuses_argument(Argument::Address, || vmm.write(at, &[0; 8]))?;
+    context.refuses_argument(Argument::Address, || vmm.get_access(context.gpu(), at))?;
+    context.refuses_argument(Argument::Address, || vmm.fill(at, 0, 64))
+}
+
+fn again(context: &Context) -> Verdict {
+    for round in 1..=32 {
+        let size = round * context.granule();
+        let at = context.vmm().address_reserve(size, 0, None, 0)?;
+        context.vmm().address_free(at, size)?;
+        ensure_eq!(context.vmm().usage().reservations, 0, "reservations after round {round}");
+    }
+    Ok(())
+}
+
+fn free_sized(context: &Context, size: usize) -> Verdict {
+    let at = context.reserve(2)?;
+    context.refuses_argument(Argument::Size, || context.vmm().address_free(at, size))
+}
+
+fn free_null(context: &Context) -> Verdict {
+    let free = || context.vmm().address_free(Address::NULL, context.granule());
+    context.refuses_argument(Argument::Address, free)
+}
+
+fn free_inside(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let free = || context.vmm().address_free(context.on(at, 1), context.granule());
+    context.refuses_argument(Argument::Address, free)
+}
+
+fn free_foreign(context: &Context) -> Verdict {
+    let local = 0u64;
+    let free = || context.vmm().address_free(Address::from(&raw const local), context.granule());
+    context.refuses_argument(Argument::Address, free)
+}
+
+fn free_twice(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let free = || context.vmm().address_free(at, 2 * context.granule());
+    free()?;
+    context.refuses_argument(Argument::Address, free)
+}
+
+fn free_while_mapped(context: &Context) -> Verdict {
+    let size = 2 * context.granule();
+    let at = context.reserve(2)?;
+    let handle = context.create(1)?;
+    context.map(context.on(at, 1), 1, handle)?;
+    let expected = match context.profile() {
+        HipProfile::Hip6 => HipError::Unknown,
+        _ => HipError::InvalidValue,
+    };
+    let error = context.refuses(expected, || context.vmm().address_free(at, size))?;
+    let Some(Problem::StillMapped { mappings }) = error.problem() else {
+        return Err(NotPassed::Failed(format!("the reason is not the mapping: {error}")));
+    };
+    ensure_eq!(mappings, 1, "mappings in the way");
+    context.vmm().unmap(context.on(at, 1), context.granule())?;
+    Ok(context.vmm().address_free(at, size)?)
+}

@@ -1,0 +1,137 @@
+//! `hipMemRetainAllocationHandle`.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure_eq};
+use crate::context::offset;
+use hsa_vmm::Address;
+use hsa_vmm::vmm::Argument;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "retain.start.same_handle",
+        "hip-tests: hipMemRetainAllocationHandle_SetGet",
+        "the handle is the one that was mapped",
+        |c| same(c, 0),
+    ),
+    Case::new(
+        "retain.interior.same_handle",
+        "recorded: cuda_h200_edges retain_interior_same_handle",
+        "any address inside will do, also the last",
+        |c| same(c, 2 * c.granule() - 1),
+    ),
+    Case::new(
+        "retain.references.counted",
+        "HIP: hipMemRetainAllocationHandle",
+        "every retain needs a release",
+        counted,
+    ),
+    Case::new(
+        "retain.released.comes_back",
+        "reference 6.1: invariant 6",
+        "a handle without references is had again from its mapping, with the memory",
+        comes_back,
+    ),
+    Case::new(
+        "retain.aliases.one_handle",
+        "HIP: hipMemRetainAllocationHandle",
+        "two mappings of one handle give the same, mappings of others do not",
+        aliases,
+    ),
+    Case::new(
+        "retain.address.null",
+        "hip-tests: hipMemRetainAllocationHandle_NegTst",
+        "null is refused",
+        |c| refused(c, Address::NULL),
+    ),
+    Case::new(
+        "retain.address.only_reserved",
+        "hip-tests: hipMemRetainAllocationHandle_NegTst",
+        "addresses with nothing behind them are refused",
+        |c| refused(c, c.reserve(1)?),
+    ),
+    Case::new(
+        "retain.address.not_reserved",
+        "HIP: hipMemRetainAllocationHandle",
+        "addresses of something else are refused",
+        not_reserved,
+    ),
+    Case::new(
+        "retain.address.unmapped",
+        "hip-tests: hipMemRetainAllocationHandle_NegTst",
+        "addresses that were unmapped are refused",
+        unmapped,
+    ),
+    Case::new(
+        "retain.address.end",
+        "reference 6.1: invariant 14",
+        "the address behind a mapping is refused",
+        end,
+    ),
+];
+
+fn refused(context: &Context, at: Address) -> Verdict {
+    context.refuses_argument(Argument::Address, || context.vmm().retain_allocation_handle(at))
+}
+
+fn same(context: &Context, bytes: usize) -> Verdict {
+    let (at, handle) = context.mapped(2, 0x6161_6161)?;
+    let retained = context.vmm().retain_allocation_handle(offset(at, bytes))?;
+    ensure_eq!(retained, handle, "retained handle");
+    Ok(())
+}
+
+fn counted(context: &Context) -> Verdict {
+    let (at, handle) = context.mapped(1, 0x6262_6262)?;
+    for _ in 0..3 {
+        context.vmm().retain_allocation_handle(at)?;
+    }
+    context.vmm().unmap(at, context.granule())?;
+    for _ in 0..3 {
+        context.vmm().release(handle)?;
+        ensure_eq!(context.vmm().usage().handles, 1, "handles while one reference is left");
+    }
+    context.vmm().release(handle)?;
+    context.refuses_argument(Argument::Handle, || context.vmm().release(handle))
+}
+
+fn comes_back(context: &Context) -> Verdict {
+    let (at, handle) = context.mapped(1, 0x6363_6363)?;
+    context.vmm().release(handle)?;
+    let retained = context.vmm().retain_allocation_handle(at)?;
+    ensure_eq!(retained, handle, "retained handle");
+    let elsewhere = context.reserve(1)?;
+    context.map(elsewhere, 1, retained)?;
+    context.grant(elsewhere, 1, &context.users(), hsa_vmm::Access::ReadWrite)?;
+    context.holds(elsewhere, 1, 0x6363_6363)
+}
+
+fn aliases(context: &Context) -> Verdict {
+    let at = context.reserve(3)?;
+    let (one, other) = (context.create(1)?, context.create(1)?);
+    for (index, handle) in [one, other, one].into_iter().enumerate() {
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    for (index, handle) in [one, other, one].into_iter().enumerate() {
+        let retained = context.vmm().retain_allocation_handle(context.on(at, index))?;
+        ensure_eq!(retained, handle, "handle of mapping {index}");
+    }
+    Ok(())
+}
+
+fn not_reserved(context: &Context) -> Verdict {
+    let local = 0u64;
+    refused(context, Address::from(&raw const local))
+}
+
+fn unmapped(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x6464_6464)?;
+    context.vmm().unmap(at, context.granule())?;
+    refused(context, at)
+}
+
+fn end(context: &Context) -> Verdict {
+    let at = context.reserve(2)?;
+    let handle = context.create(1)?;
+    context.map(at, 1, handle)?;
+    refused(context, context.on(at, 1))
+}

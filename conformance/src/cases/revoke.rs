@@ -1,0 +1,108 @@
+//! Really taking memory away, which HIP has no call for.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure_eq};
+use hsa_vmm::Access;
+use hsa_vmm::vmm::Argument;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "access.revoke.gpu",
+        "reference 6.3: ProtNone as unmap and map",
+        "what was revoked from a GPU it has no access to, and can be granted again",
+        gpu,
+    ),
+    Case::new(
+        "access.revoke.others_keep_theirs",
+        "reference 6.3: ProtNone as unmap and map",
+        "the others keep their access, and the contents stay",
+        others,
+    ),
+    Case::new(
+        "access.revoke.over_several_mappings",
+        "reference 6.3: ProtNone as unmap and map",
+        "one call revokes a run of mappings",
+        several,
+    ),
+    Case::new(
+        "access.revoke.list_empty",
+        "HIP: hipMemSetAccess",
+        "an empty list is refused",
+        list_empty,
+    ),
+    Case::new(
+        "access.revoke.agent_invented",
+        "HIP: hipMemSetAccess",
+        "an agent that does not exist is refused",
+        invented,
+    ),
+    Case::new(
+        "access.revoke.part_of_a_mapping",
+        "HIP: hipMemSetAccess",
+        "half a mapping is refused",
+        part,
+    ),
+];
+
+fn gpu(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(2, 0x8181_8181)?;
+    let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
+    vmm.revoke(at, size, &[gpu])?;
+    ensure_eq!(vmm.get_access(gpu, at)?, Access::None, "access of the GPU");
+    context.refuses_argument(Argument::Address, || vmm.fill(at, 0, size))?;
+    context.grant(at, 2, &[gpu], Access::ReadWrite)?;
+    context.holds(at, 2, 0x8181_8181)?;
+    context.fill(at, 2, 0x8282_8282)?;
+    context.holds(at, 2, 0x8282_8282)
+}
+
+fn others(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, handle) = context.mapped(1, 0x8383_8383)?;
+    context.vmm().revoke(at, context.granule(), &[context.gpu()])?;
+    let access = context.vmm().get_access(context.host(), at)?;
+    ensure_eq!(access, Access::ReadWrite, "access of the CPU");
+    context.holds(at, 1, 0x8383_8383)?;
+    context.vmm().write(at, &[1, 2, 3])?;
+    ensure_eq!(context.vmm().retain_allocation_handle(at)?, handle, "handle");
+    Ok(())
+}
+
+fn several(context: &Context) -> Verdict {
+    let at = context.reserve(3)?;
+    for index in 0..3 {
+        let handle = context.create(1)?;
+        context.map(context.on(at, index), 1, handle)?;
+    }
+    context.grant(at, 3, &context.users(), Access::ReadWrite)?;
+    context.fill(at, 3, 0x8484_8484)?;
+    context.vmm().revoke(at, 2 * context.granule(), &context.users())?;
+    for (index, expected) in [Access::None, Access::None, Access::ReadWrite].iter().enumerate() {
+        for agent in context.users() {
+            let found = context.vmm().get_access(agent, context.on(at, index))?;
+            ensure_eq!(found, *expected, "access of {agent} to mapping {index}");
+        }
+    }
+    context.holds(context.on(at, 2), 1, 0x8484_8484)?;
+    context.grant(at, 3, &context.users(), Access::Read)?;
+    context.holds(at, 3, 0x8484_8484)
+}
+
+fn list_empty(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x8585_8585)?;
+    let revoke = || context.vmm().revoke(at, context.granule(), &[]);
+    context.refuses_argument(Argument::Descriptors, revoke)
+}
+
+fn invented(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x8686_8686)?;
+    let agents = [context.gpu(), context.invented_agent()];
+    let revoke = || context.vmm().revoke(at, context.granule(), &agents);
+    context.refuses_argument(Argument::Agent, revoke)
+}
+
+fn part(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(2, 0x8787_8787)?;
+    let revoke = || context.vmm().revoke(at, context.granule(), &[context.gpu()]);
+    context.refuses(hsa_vmm::HipError::InvalidValue, revoke).map(|_| ())
+}

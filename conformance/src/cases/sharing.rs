@@ -1,0 +1,32 @@
+//! What the cases of exporting and of importing both do.
+
+use crate::Context;
+use crate::case::Verdict;
+use hsa_vmm::{Access, Address, Handle, HandleType};
+use std::os::fd::OwnedFd;
+
+pub(super) const KIND: HandleType = HandleType::PosixFileDescriptor;
+
+pub(super) fn export(context: &Context, handle: Handle) -> Verdict<OwnedFd> {
+    Ok(context.vmm().export_to_shareable_handle(handle, KIND, 0)?)
+}
+
+pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle> {
+    Ok(context.keep(context.vmm().import_from_shareable_handle(descriptor, KIND)?))
+}
+
+/// Maps all of a handle for the first GPU and the CPU.
+pub(super) fn show(context: &Context, handle: Handle, granules: usize) -> Verdict<Address> {
+    let at = context.reserve(granules)?;
+    context.map(at, granules, handle)?;
+    context.grant(at, granules, &context.users(), Access::ReadWrite)?;
+    Ok(at)
+}
+
+/// Shareable memory that is mapped and filled.
+pub(super) fn shared(context: &Context, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
+    let handle = context.create_shareable(granules)?;
+    let at = show(context, handle, granules)?;
+    context.fill(at, granules, value)?;
+    Ok((at, handle))
+}

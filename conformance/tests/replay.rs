@@ -1,0 +1,207 @@
+//! Replaying the recorded traces, and traces that were tampered with.
+
+use hsa_sim::{Config, Era};
+use hsa_vmm::Runtime;
+use hsa_vmm_conformance::replay::{ReplayError, ReplayReport, Rule, replay};
+use hsa_vmm_conformance::trace::{Call, Reader, Trace, TraceError};
+
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/cuda_h200_traces_seed1.jsonl.gz");
+
+fn recorded(count: usize) -> Vec<Trace> {
+    Reader::open(RECORDED).unwrap().take(count).collect::<Result<_, _>>().unwrap()
+}
+
+fn put(config: Config, traces: Vec<Trace>) -> Result<ReplayReport, ReplayError> {
+    let runtime = Runtime::simulated(config).unwrap();
+    let report = replay(&runtime, traces.into_iter().map(Ok), &mut |_| ())?;
+    adds_up(&report);
+    Ok(report)
+}
+
+fn adds_up(report: &ReplayReport) {
+    let excused: u64 = report.excused.values().sum();
+    assert_eq!(report.operations, report.agreed + excused + report.divergent, "{report:?}");
+}
+
+/// Both operations that differ are `set_access` over a hole, which the recorded driver accepted;
+/// 4 and 7 operations follow them in their traces.
+#[test]
+fn everything_recorded() {
+    for (granule, rules) in [
+        (2 << 20, &[(Rule::UnmapOverHoles, 7177), (Rule::PartOfAHandle, 2199)][..]),
+        (
+            4 << 10,
+            &[(Rule::UnmapOverHoles, 7177), (Rule::PartOfAHandle, 2199), (Rule::Granule, 1895)],
+        ),
+    ] {
+        let report = put(Config::mi300x(2).with_granule(granule), recorded(1500)).unwrap();
+        assert_eq!(report.operations + report.not_compared, 120_000);
+        assert_eq!((report.divergent, report.not_compared), (2, 4 + 7), "{report:?}");
+        assert_eq!(report.excused, rules.iter().copied().collect());
+        let first = report.first.unwrap();
+        assert_eq!((first.trace, first.seed, first.index), (428, 1, 75));
+        assert!(matches!(first.operation.call, Call::SetAccess { .. }));
+        assert_eq!((first.expected.as_str(), first.got.as_str()), ("SUCCESS", "INVALID_VALUE"));
+    }
+}
+
+#[test]
+fn every_era_and_granule() {
+    for era in [Era::A, Era::B, Era::C, Era::D] {
+        for granule in [4 << 10, 2 << 20] {
+            let config = Config::mi300x(2).with_era(era).with_granule(granule);
+            let report = put(config, recorded(250)).unwrap();
+            assert_eq!(report.divergent, 0, "era {era}, granule {granule}: {report:?}");
+            assert_eq!(report.operations, 20_000);
+            assert_eq!(report.first, None);
+        }
+    }
+}
+
+#[test]
+fn json_has_the_documented_shape() {
+    let report = put(Config::mi300x(2).with_granule(2 << 20), recorded(10)).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["operations"], 800);
+    assert_eq!(json["divergent"], 0);
+    assert!(json["excused"]["unmap_over_holes"].as_u64().unwrap() > 0, "{json}");
+    assert!(json["excused"]["part_of_a_handle"].as_u64().unwrap() > 0, "{json}");
+    assert_eq!(json["first"], serde_json::Value::Null);
+}
+
+/// Plants one change and tells where it was found.
+fn planted(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
+    let mut traces = recorded(40);
+    // Not before the tenth operation of the seventh trace.
+    let (index, trace) = (7, &mut traces[7]);
+    let at = (10..trace.ops.len())
+        .find(|&at| {
+            let operation = &mut trace.ops[at];
+            change(&mut operation.call, &mut operation.result)
+        })
+        .unwrap();
+    let config = Config::mi300x(2).with_granule(2 << 20);
+    (put(config, traces).unwrap(), index, at)
+}
+
+fn found(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
+    let (report, index, at) = planted(change);
+    let first = report.first.clone().unwrap();
+    assert_eq!((first.trace, first.index), (index, at), "{first}");
+    assert!(!first.why.is_empty() && first.to_string().contains(&first.why));
+    // What follows in the trace is not performed, and the other traces are.
+    assert_eq!((report.divergent, report.not_compared), (1, 79 - at as u64));
+    assert_eq!(report.operations + report.not_compared, 40 * 80);
+    report
+}
+
+#[test]
+fn a_planted_verdict_is_found() {
+    let report = found(|call, result| {
+        let is = matches!(call, Call::Release { .. }) && result == "SUCCESS";
+        if is {
+            *result = "INVALID_VALUE".into();
+        }
+        is
+    });
+    let first = report.first.unwrap();
+    assert_eq!((first.expected.as_str(), first.got.as_str()), ("INVALID_VALUE", "SUCCESS"));
+}
+
+#[test]
+fn a_planted_name_of_an_error_is_found() {
+    found(|call, result| {
+        let is = matches!(call, Call::SetAccess { .. }) && result == "INVALID_VALUE";
+        if is {
+            *result = "OUT_OF_MEMORY".into();
+        }
+        is
+    });
+}
+
+#[test]
+fn planted_flags_are_found() {
+    let report = found(|call, result| match call {
+        Call::GetAccess { flags, .. } if result == "SUCCESS" => {
+            *flags ^= 1;
+            true
+        }
+        _ => false,
+    });
+    assert!(report.first.unwrap().why.contains("access"));
+}
+
+#[test]
+fn a_planted_handle_is_found() {
+    for other in [-1, 99] {
+        found(|call, result| match call {
+            Call::Retain { same_as, .. } if result == "SUCCESS" && *same_as >= 0 => {
+                *same_as = other;
+                true
+            }
+            _ => false,
+        });
+    }
+}
+
+#[test]
+fn a_rule_excuses_nothing_else() {
+    // An unmap that cuts a mapping is not excused by the rule about holes.
+    let line = |ops: &str| {
+        let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;
+        serde_json::from_str::<Trace>(&format!("{head}{ops}]}}")).unwrap()
+    };
+    let start = r#"{"op":"reserve","r":0,"size":8388608,"result":"SUCCESS"},
+        {"op":"create","h":0,"size":4194304,"device":0,"result":"SUCCESS"},
+        {"op":"map","r":0,"offset":0,"size":4194304,"h":0,"handle_offset":0,"result":"SUCCESS"},"#;
+    for (end, divergent) in [
+        (r#"{"op":"unmap","r":0,"offset":0,"size":8388608,"result":"SUCCESS"}"#, 0),
+        (r#"{"op":"unmap","r":0,"offset":0,"size":2097152,"result":"SUCCESS"}"#, 1),
+        (r#"{"op":"unmap","r":0,"offset":0,"size":16777216,"result":"SUCCESS"}"#, 1),
+        (r#"{"op":"unmap","r":3,"offset":0,"size":4194304,"result":"SUCCESS"}"#, 1),
+        // Occupied, and a whole handle: not what CUDA calls unsupported.
+        (
+            r#"{"op":"map","r":0,"offset":0,"size":4194304,"h":0,"handle_offset":0,
+               "result":"NOT_SUPPORTED"}"#,
+            1,
+        ),
+        (r#"{"op":"create","h":1,"size":2097152,"device":77,"result":"INVALID_DEVICE"}"#, 0),
+        (
+            r#"{"op":"set_access","r":0,"offset":0,"size":4194304,"descs":[[0,2]],
+               "result":"INVALID_VALUE"}"#,
+            0,
+        ),
+        (
+            r#"{"op":"set_access","r":0,"offset":0,"size":4194304,"descs":[[77,3]],
+               "result":"INVALID_VALUE"}"#,
+            0,
+        ),
+        (r#"{"op":"release","h":7,"result":"INVALID_VALUE"}"#, 0),
+    ] {
+        let trace = line(&format!("{start}{end}"));
+        let report = put(Config::mi300x(1).with_granule(2 << 20), vec![trace]).unwrap();
+        assert_eq!(report.divergent, divergent, "{end}: {report:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_says_why() {
+    let error = put(Config::mi300x(1), recorded(1)).unwrap_err();
+    assert!(matches!(error, ReplayError::TooFewGpus { needed: 2, present: 1, .. }), "{error}");
+    assert!(error.to_string().contains("2 GPUs"), "{error}");
+
+    let mut fine = recorded(1);
+    fine[0].granule = 4096;
+    let error = put(Config::mi300x(2).with_granule(2 << 20), fine).unwrap_err();
+    assert!(matches!(error, ReplayError::CoarserGranule { .. }), "{error}");
+
+    let mut config = Config::mi300x(2);
+    config.vmem = false;
+    let error = put(config, recorded(1)).unwrap_err();
+    assert!(matches!(error, ReplayError::Vmm(_)), "{error}");
+
+    let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+    let traces = Reader::new(b"{}".as_slice()).unwrap();
+    let error = replay(&runtime, traces, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ReplayError::Trace(TraceError::Parse { line: 1, .. })), "{error}");
+}

@@ -1,0 +1,170 @@
+//! What is chosen, and how a report is written.
+
+use hsa_sim::{Config, FaultPlan};
+use hsa_vmm::Runtime;
+use hsa_vmm_conformance::describe::describe;
+use hsa_vmm_conformance::{Options, Report, cases, run};
+use quick_xml::events::Event;
+use serde_json::Value;
+use std::collections::HashSet;
+
+const AREAS: [&str; 13] = [
+    "runtime",
+    "pool",
+    "granularity",
+    "reserve",
+    "create",
+    "map",
+    "access",
+    "unmap",
+    "release",
+    "retain",
+    "properties",
+    "share",
+    "hip",
+];
+
+fn report(filter: &str, faults: FaultPlan) -> Report {
+    let runtime = Runtime::simulated(Config::mi300x(2).with_faults(faults)).unwrap();
+    let filter = Some(filter.to_owned());
+    let options = Options { filter, count_descriptors: false, ..Options::default() };
+    run(&runtime, &options, &mut |_| ())
+}
+
+#[test]
+fn names_are_unique_and_in_order_of_areas() {
+    let cases = cases();
+    assert!(cases.len() >= 80, "{} cases", cases.len());
+    let mut names = HashSet::new();
+    let mut areas: Vec<&str> = Vec::new();
+    for case in &cases {
+        assert!(names.insert(case.name), "{} is there twice", case.name);
+        let words: Vec<&str> = case.name.split('.').collect();
+        assert_eq!(words.len(), 3, "{}", case.name);
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(words.iter().all(|w| !w.is_empty() && w.chars().all(plain)), "{}", case.name);
+        assert!(!case.source.is_empty() && !case.about.is_empty(), "{}", case.name);
+        if areas.last() != Some(&case.area()) {
+            areas.push(case.area());
+        }
+    }
+    assert_eq!(areas, AREAS);
+}
+
+#[test]
+fn filters_choose() {
+    for (filter, some, none) in [
+        ("reserve.free", "reserve.free.twice", "reserve.size.zero"),
+        ("map.*", "map.offset.minus_one", "unmap.run.one_mapping"),
+        ("*.twice", "unmap.address.twice", "unmap.address.null"),
+        ("share.import.twice", "share.import.twice", "share.export.twice"),
+    ] {
+        let report = report(filter, FaultPlan::none());
+        let names: Vec<_> = report.cases.iter().map(|case| case.name).collect();
+        assert!(names.contains(&some) && !names.contains(&none), "{filter}: {names:?}");
+    }
+    assert!(report("nothing like it", FaultPlan::none()).cases.is_empty());
+}
+
+#[test]
+fn progress_tells_of_every_case() {
+    let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+    let filter = Some("pool.".to_owned());
+    let options = Options { filter, count_descriptors: false, ..Options::default() };
+    let mut seen = Vec::new();
+    let report = run(&runtime, &options, &mut |progress| {
+        seen.push((progress.done, progress.total, progress.case.name));
+    });
+    let names = report.cases.iter().enumerate();
+    let expected: Vec<_> =
+        names.map(|(index, case)| (index + 1, report.cases.len(), case.name)).collect();
+    assert_eq!(seen, expected);
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn json_has_the_documented_shape() {
+    let faults = FaultPlan::none().always("hsa_amd_vmem_map", 0x1000);
+    let report = report("*", faults);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(keys(&json), ["agents", "cases", "runtime", "summary"]);
+    assert_eq!(keys(&json["runtime"]), ["extension", "name", "path", "version"]);
+    assert_eq!(json["runtime"]["name"], "simulation");
+    assert_eq!(json["runtime"]["extension"], "1.15");
+    assert_eq!(json["runtime"]["path"], Value::Null);
+    let cases = json["cases"].as_array().unwrap();
+    let mut counted = [("pass", 0), ("fail", 0), ("skip", 0), ("known", 0)];
+    for case in cases {
+        assert_eq!(keys(case), ["detail", "duration_us", "name", "source", "status"]);
+        assert!(case["duration_us"].is_u64(), "{case}");
+        let status = case["status"].as_str().unwrap();
+        assert_eq!(case["detail"] == "", status == "pass", "{case}");
+        counted.iter_mut().find(|(name, _)| *name == status).unwrap().1 += 1;
+    }
+    for (key, (_, count)) in ["passed", "failed", "skipped", "known"].iter().zip(counted) {
+        assert_eq!(json["summary"][key], count, "{key}");
+    }
+    assert!(report.summary.failed > 0 && report.summary.passed > 0);
+}
+
+#[test]
+fn descriptions_have_the_documented_shape() {
+    let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+    let json = serde_json::to_value(describe(&runtime)).unwrap();
+    assert_eq!(json["runtime"]["virtual_memory"], true);
+    assert_eq!(json["runtime"]["without_virtual_memory"], Value::Null);
+    let agents = json["agents"].as_array().unwrap();
+    let kinds: Vec<_> = agents.iter().map(|agent| agent["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["cpu", "gpu", "gpu"]);
+    let gpu = &agents[1];
+    for key in
+        ["name", "kind", "isa", "numa_node", "pci", "enforcement", "product", "uuid", "large_bar"]
+    {
+        assert!(!gpu[key].is_null(), "{key} in {gpu}");
+    }
+    assert_eq!(gpu["enforcement"], "remembered");
+    assert_eq!(agents[0]["enforcement"], "enforced");
+    let coarse = gpu["pools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|pool| pool["flags"].as_array().unwrap().iter().any(|flag| flag == "coarse"));
+    let pool = coarse.unwrap();
+    assert_eq!(pool["segment"], "global");
+    assert_eq!(pool["allocatable"], true);
+    assert_eq!(pool["granule"], 4096);
+    assert_eq!(pool["recommended_granule"], 2 << 20);
+    assert!(pool["size"].as_u64().unwrap() > 1 << 30);
+    let peers = gpu["peers"].as_array().unwrap();
+    assert!(peers.iter().any(|peer| peer["agent"] == 2 && peer["reachable"] == true), "{gpu}");
+}
+
+#[test]
+fn junit_is_well_formed() {
+    let faults = FaultPlan::none().always("hsa_amd_vmem_export_shareable_handle", 0x1000);
+    let report = report("*", faults);
+    let xml = report.junit();
+    let mut reader = quick_xml::Reader::from_str(&xml);
+    reader.config_mut().check_end_names = true;
+    let (mut suites, mut tests, mut failures, mut skips) = (0, 0, 0, 0);
+    loop {
+        match reader.read_event().unwrap() {
+            Event::Start(tag) | Event::Empty(tag) => match tag.name().as_ref() {
+                b"testsuite" => suites += 1,
+                b"testcase" => tests += 1,
+                b"failure" => failures += 1,
+                b"skipped" => skips += 1,
+                _ => {}
+            },
+            Event::Eof => break,
+            _ => {}
+        }
+    }
+    let summary = report.summary;
+    assert_eq!((suites, tests), (AREAS.len(), report.cases.len()));
+    assert_eq!((failures, skips), (summary.failed, summary.skipped + summary.known));
+    assert!(failures > 0);
+}

@@ -1,0 +1,103 @@
+//! All cases on the simulation: in every release of AMD's runtime, and on other machines.
+
+use hsa_sim::{Config, Era};
+use hsa_vmm::{HipProfile, Runtime};
+use hsa_vmm_conformance::{Options, Report, Status, run};
+
+fn conform(config: Config, profile: HipProfile) -> Report {
+    let runtime = Runtime::simulated(config).unwrap();
+    // Other tests of this process open and close descriptors meanwhile.
+    let options = Options { count_descriptors: false, profile, ..Options::default() };
+    run(&runtime, &options, &mut |_| ())
+}
+
+fn named(report: &Report, status: Status) -> Vec<&'static str> {
+    let cases = report.cases.iter().filter(|case| case.status == status);
+    cases.map(|case| case.name).collect()
+}
+
+/// Checks that nothing fails and almost nothing is skipped.
+fn passes(config: Config, profile: HipProfile) {
+    let what = format!("era {}, granule {}, {profile}", config.era, config.granule);
+    let report = conform(config, profile);
+    let failed: Vec<_> = report.cases.iter().filter(|case| case.status == Status::Fail).collect();
+    assert!(failed.is_empty(), "{what}: {failed:#?}");
+    assert_eq!(
+        named(&report, Status::Skip),
+        [
+            "runtime.virtual_memory.refused_if_absent",
+            "access.set.agent_out_of_reach",
+            "access.set.cpu_without_large_bar",
+            "share.export.no_descriptor_left",
+        ],
+        "{what}"
+    );
+}
+
+fn era(era: Era) {
+    for granule in [4 << 10, 2 << 20] {
+        passes(Config::mi300x(2).with_era(era).with_granule(granule), HipProfile::Hip7);
+    }
+    passes(Config::mi300x(4).with_era(era), HipProfile::Hip6);
+}
+
+#[test]
+fn era_a() {
+    era(Era::A);
+}
+
+#[test]
+fn era_b() {
+    era(Era::B);
+}
+
+#[test]
+fn era_c() {
+    era(Era::C);
+}
+
+#[test]
+fn era_d() {
+    era(Era::D);
+}
+
+#[test]
+fn what_is_known_is_known_only_where_it_is() {
+    let known =
+        |era| named(&conform(Config::mi300x(2).with_era(era), HipProfile::Hip7), Status::Known);
+    assert_eq!(known(Era::A), [""; 0]);
+    assert_eq!(known(Era::B), [""; 0]);
+    assert_eq!(known(Era::C), ["share.import.peer_after_the_owner", "share.import.not_memory"]);
+    assert_eq!(known(Era::D), ["share.import.not_memory"]);
+}
+
+#[test]
+fn other_machines() {
+    let mut apart = Config::mi300x(2);
+    apart.peer_access = false;
+    for (config, skipped) in [
+        (Config::mi300x(1), "hip.use.copy_between_gpus"),
+        (Config::consumer(), "access.cpu.read_and_write"),
+        (Config::apu(), "access.set.cpu_without_large_bar"),
+        (apart, "access.gpus.both_see_the_same"),
+    ] {
+        let report = conform(config, HipProfile::Hip7);
+        assert_eq!(named(&report, Status::Fail), [""; 0], "{:?}", report.agents);
+        let case = report.cases.iter().find(|case| case.name == skipped).unwrap();
+        assert_eq!(case.status, Status::Skip, "{case:?}");
+        assert!(!case.detail.is_empty(), "{case:?}");
+    }
+}
+
+#[test]
+fn without_virtual_memory() {
+    let mut config = Config::mi300x(1);
+    config.vmem = false;
+    let report = conform(config, HipProfile::Hip7);
+    assert_eq!(named(&report, Status::Fail), ["runtime.virtual_memory.available"]);
+    assert!(
+        named(&report, Status::Pass).contains(&"runtime.virtual_memory.refused_if_absent"),
+        "{report:?}"
+    );
+    assert!(report.summary.skipped > 150, "{}", report.summary);
+}

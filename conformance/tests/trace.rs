@@ -1,0 +1,123 @@
+//! Reading and writing traces.
+
+use hsa_vmm_conformance::trace::{Call, Operation, Reader, Trace, TraceError, Writer};
+use std::io::Write;
+
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/cuda_h200_traces_seed1.jsonl.gz");
+const LINE: &str = r#"{"seed":1,"trace":0,"granule":4096,"devices":1,"ops":[{"op":"reserve","r":1,"size":4096,"result":"SUCCESS"},{"op":"set_access","r":1,"offset":0,"size":4096,"descs":[[0,3],[77,1]],"result":"INVALID_VALUE"}]}"#;
+
+fn read(bytes: &[u8]) -> Vec<Result<Trace, TraceError>> {
+    Reader::new(bytes).unwrap().collect()
+}
+
+/// The line and the words of the error that reading ends with.
+fn error(bytes: &[u8]) -> (u64, String) {
+    let error = read(bytes).pop().unwrap().unwrap_err();
+    (error.line().unwrap(), error.to_string())
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn what_is_recorded_is_read() {
+    let traces: Vec<Trace> = Reader::open(RECORDED).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(traces.len(), 1500);
+    assert_eq!(traces.iter().map(|trace| trace.ops.len()).sum::<usize>(), 120_000);
+    assert_eq!(
+        traces[0].ops[0],
+        Operation { call: Call::Reserve { r: 1, size: 23_068_672 }, result: "SUCCESS".into() }
+    );
+    assert!(traces.iter().all(|trace| trace.granule == 2 << 20 && trace.devices == 2));
+}
+
+#[test]
+fn plain_and_compressed_are_told_apart_by_their_bytes() {
+    let text = format!("{LINE}\n\n  \n{LINE}");
+    let (plain, compressed) = (read(text.as_bytes()), read(&gzip(&text)));
+    for traces in [&plain, &compressed] {
+        assert_eq!(traces.len(), 2);
+        assert_eq!(traces[0].as_ref().unwrap(), traces[1].as_ref().unwrap());
+    }
+    assert!(read(b"").is_empty());
+    // Several compressed files, one after the other.
+    let both = [gzip(&format!("{LINE}\n")), gzip(LINE)].concat();
+    assert_eq!(read(&both).len(), 2);
+}
+
+#[test]
+fn what_is_written_is_read_again_and_the_same_text() {
+    let traces: Vec<Trace> =
+        Reader::open(RECORDED).unwrap().take(20).collect::<Result<_, _>>().unwrap();
+    let mut plain = Writer::plain(Vec::new());
+    let mut compressed = Writer::gzip(Vec::new());
+    for trace in &traces {
+        plain.write(trace).unwrap();
+        compressed.write(trace).unwrap();
+    }
+    let (plain, compressed) = (plain.finish().unwrap(), compressed.finish().unwrap());
+    assert_eq!(plain.iter().filter(|&&byte| byte == b'\n').count(), 20);
+    for written in [plain, compressed] {
+        let again: Vec<Trace> = read(&written).into_iter().map(Result::unwrap).collect();
+        assert_eq!(again, traces);
+    }
+    let one: Trace = serde_json::from_str(LINE).unwrap();
+    assert_eq!(serde_json::to_string(&one).unwrap(), LINE);
+}
+
+#[test]
+fn what_is_no_trace_is_told_with_its_line() {
+    for (wrong, words) in [
+        ("garbage", "expected value"),
+        ("[]", "trace"),
+        ("{}", "missing field `seed`"),
+        (&LINE[..LINE.len() - 3], "EOF"),
+        (&LINE.replace("reserve", "frobnicate"), "unknown variant `frobnicate`"),
+        (&LINE.replace("\"r\":1", "\"r\":\"one\""), "invalid type: string"),
+        (&LINE.replace("4096", "-1"), "-1"),
+        (&LINE.replace("[[0,3],[77,1]]", "[[0]]"), "invalid length"),
+        (&LINE.replace("\"SUCCESS\"", "0"), "invalid type: integer"),
+        (&LINE.replace(",\"result\":\"SUCCESS\"", ""), "missing field `result`"),
+        (&format!("{LINE} {LINE}"), "trailing characters"),
+    ] {
+        let (line, said) = error(format!("{LINE}\n\n{LINE}\n{wrong}\n{LINE}").as_bytes());
+        assert_eq!(line, 4, "{said}");
+        assert!(said.starts_with("line 4: ") && said.contains(words), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn nothing_is_read_after_an_error() {
+    let mut reader = Reader::new(b"garbage\n{}".as_slice()).unwrap();
+    assert!(reader.next().unwrap().is_err());
+    assert!(reader.next().is_none());
+}
+
+#[test]
+fn damaged_files_are_told_with_their_line() {
+    let whole = gzip(&format!("{LINE}\n").repeat(50));
+    let (line, said) = error(&whole[..whole.len() / 2]);
+    assert!((1..=50).contains(&line) && said.contains("cannot be read"), "{said}");
+    let mut damaged = whole.clone();
+    let last = damaged.len() - 6;
+    damaged[last] ^= 0xff;
+    let (_, said) = error(&damaged);
+    assert!(said.contains("cannot be read"), "{said}");
+    let (line, said) = error(&[0x1f, 0x8b]);
+    assert_eq!(line, 1, "{said}");
+    let (line, said) = error(b"\xff\xfe\n");
+    assert_eq!(line, 1);
+    assert!(said.contains("UTF-8"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("no such file");
+    let error = Reader::open(&path).unwrap_err();
+    assert!(error.to_string().contains("no such file"), "{error}");
+    assert_eq!(error.line(), None);
+}
