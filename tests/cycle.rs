@@ -228,6 +228,7 @@ fn memory_lives_and_dies_where_gpus_obey() {
 
 #[test]
 fn agents_that_are_not_named_keep_what_they_have() {
+    let _alone = process::alone();
     for (release, config) in machine::releases() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
         let granule = machine.granule();
@@ -258,6 +259,7 @@ fn agents_that_are_not_named_keep_what_they_have() {
 
 #[test]
 fn the_library_says_whose_permissions_are_enforced() {
+    let _alone = process::alone();
     let machine = Machine::new(Config::mi300x(1));
     let agents = machine.runtime.agents();
     assert_eq!(agents[0].enforcement(), Enforcement::Enforced);

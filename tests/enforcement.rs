@@ -37,6 +37,7 @@ fn assert_touch(name: &str, base: Address, load: End, store: End) {
 
 #[test]
 fn the_cpu_can_do_what_it_may_and_nothing_else() {
+    let _alone = process::alone();
     for (name, config) in both_ways() {
         let (machine, base, granule) = mapped(config);
         let cpu = machine.cpu(0);
@@ -68,6 +69,7 @@ fn the_cpu_can_do_what_it_may_and_nothing_else() {
 
 #[test]
 fn this_process_may_do_what_any_cpu_may() {
+    let _alone = process::alone();
     for (name, config) in both_ways() {
         let (machine, base, granule) = mapped(with_two_cpus(config));
         let [first, second] = [machine.cpu(0), machine.cpu(1)];
@@ -103,6 +105,7 @@ fn this_process_may_do_what_any_cpu_may() {
 
 #[test]
 fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
+    let _alone = process::alone();
     for (name, config) in both_ways() {
         let (machine, base, granule) = mapped(config);
         let [gpu, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
@@ -138,6 +141,7 @@ fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
 
 #[test]
 fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
+    let _alone = process::alone();
     for (name, config) in both_ways() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -161,6 +165,7 @@ fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
 
 #[test]
 fn gpus_that_obey_get_what_was_asked_for() {
+    let _alone = process::alone();
     for (name, config) in machine::eras() {
         let (machine, base, granule) =
             mapped(config.with_gpu_permissions(GpuPermissions::Enforced));
@@ -176,6 +181,7 @@ fn gpus_that_obey_get_what_was_asked_for() {
 
 #[test]
 fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
+    let _alone = process::alone();
     for (name, config) in machine::eras() {
         let (machine, base, granule) = mapped(config);
         machine.grant(base, granule, machine.gpu(1), Access::None);
@@ -186,6 +192,7 @@ fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
 
 #[test]
 fn the_cpu_is_refused_memory_that_it_cannot_reach() {
+    let _alone = process::alone();
     for (era, of_era) in machine::eras() {
         let mut config = Config::consumer().with_era(of_era.era);
         config.gpus.truncate(1);
@@ -253,6 +260,7 @@ impl Drop for Exhausted {
 
 #[test]
 fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
+    let _alone = process::alone();
     for (name, config) in both_ways() {
         let end = process::in_child(|| {
             let (machine, base, granule) = mapped(config.clone());

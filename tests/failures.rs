@@ -285,8 +285,10 @@ fn is_survived(name: &str, function: &str) -> bool {
         "hsa_signal_destroy" => true,
         // The mapping is gone; what is left of its memory is in the quarantine.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
-        // Somebody might have been faster: it is tried again.
-        "hsa_amd_vmem_address_reserve" => name == "reserve aligned",
+        // Before aligned reservations it is tried until it works, more or less often.
+        "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_free" => {
+            name.starts_with("reserve aligned") || name.starts_with("reserve near")
+        }
         _ => false,
     }
 }

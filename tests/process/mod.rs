@@ -77,7 +77,8 @@ pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
-/// Keeps other tests of this binary, which open descriptors too, from running meanwhile.
+/// Keeps other tests of this binary from running meanwhile: they open descriptors too, and may be
+/// given addresses that a runtime with holes has given up for a moment.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
