@@ -6,18 +6,16 @@ use std::process::{Command, Output};
 
 /// Where AMD's headers are, if they are and know of virtual memory.
 fn headers() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let places = [
-        variable("HSA_VMM_AMD_INCLUDE"),
-        variable("ROCM_PATH").map(|rocm| rocm.join("include")),
-        Some("/usr/include".into()),
-        Some("/opt/rocm/include".into()),
-    ];
+    let variable = |name| std::env::var_os(name).unwrap_or_default();
+    let mut places: Vec<PathBuf> =
+        std::env::split_paths(&variable("HSA_VMM_AMD_INCLUDE")).collect();
+    places.push(Path::new(&variable("ROCM_PATH")).join("include"));
+    places.extend(["/usr/include", "/opt/rocm/include"].map(PathBuf::from));
     let knows = |folder: &PathBuf| {
         let text = std::fs::read_to_string(folder.join("hsa/hsa_ext_amd.h"));
         text.is_ok_and(|text| text.contains("hsa_amd_vmem_handle_create"))
     };
-    places.into_iter().flatten().find(knows)
+    places.into_iter().find(knows)
 }
 
 #[track_caller]
