@@ -11,9 +11,10 @@
 use super::access::AccessSet;
 use super::error::{Argument, Operation, Problem, Refusal};
 use super::mapping::Piece;
+use super::turns::Turn;
 use super::{Access, Shared, VmmError, system_failure};
 use crate::agent::AgentKind;
-use crate::native::{ExportFailure, Protection, close, map_shared, protect};
+use crate::native::{ExportFailure, Native, Protection, close, map_shared, protect};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
@@ -133,7 +134,11 @@ impl Shared {
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(system_failure(operation, "mmap", errno)),
             errno => {
-                if !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
+                // What another process sends may be of any kind; it says nothing of this machine.
+                let imported = |slot| self.ledger().handle_in(slot).map(|it| it.payload.imported);
+                if imported(piece.record.slot) == Some(false)
+                    && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed)
+                {
                     tracing::warn!(
                         %errno,
                         "dma-bufs cannot be mapped here; the runtime gives the CPU its access"
@@ -160,7 +165,8 @@ impl Shared {
         let gone = Refusal::new(Argument::Handle, Problem::Released);
         let native = native.ok_or_else(|| gone.during(operation))?;
         let kept = self.quirks.export_keeps_descriptor;
-        self.call_alone(|runtime| runtime.export(native, kept)).map_err(|failure| match failure {
+        let export = |runtime: &Native| runtime.export(native, kept);
+        self.call_in_turn(Turn::UnlockedRead, export).map_err(|failure| match failure {
             ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
             ExportFailure::Descriptor(errno) => system_failure(operation, "fcntl", errno),
         })

@@ -2,6 +2,7 @@
 
 use super::access::AgentSet;
 use super::ledger::{MappingRecord, Range};
+use super::turns::Turn;
 use super::{
     Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
     no_flags,
@@ -117,7 +118,9 @@ impl Shared {
                     None => return Err(refused(Refusal::new(Argument::Handle, Problem::Released))),
                 }
             };
-            match self.call(|runtime| runtime.map(range.start, range.size, native)) {
+            match self
+                .call_in_turn(Turn::Read, |runtime| runtime.map(range.start, range.size, native))
+            {
                 Ok(()) => Ok(Serial(self.ledger_mut().add_mapping(range, slot))),
                 Err(failure) => {
                     self.end_use(operation, slot);
@@ -211,9 +214,11 @@ impl Shared {
         record: &MappingRecord,
     ) -> Result<AgentSet, Broken> {
         let size = record.size;
-        self.call(|native| native.map(piece.start, size, piece.native)).map_err(|failure| {
-            Broken { error: self.failure(operation, failure, size), mapped: false }
-        })?;
+        self.call_in_turn(Turn::Read, |native| native.map(piece.start, size, piece.native))
+            .map_err(|failure| Broken {
+                error: self.failure(operation, failure, size),
+                mapped: false,
+            })?;
         self.let_use(operation, piece, record).map_err(|error| Broken { error, mapped: true })
     }
 

@@ -37,6 +37,7 @@ mod quirks;
 mod reserve;
 mod shareable;
 mod transfer;
+mod turns;
 
 pub use access::{Access, AccessDescriptor};
 pub use address::Address;
@@ -61,6 +62,7 @@ use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,6 +92,7 @@ struct Physical {
     native: NativeHandle,
     /// The index of the agent whose memory it is, where known.
     owner: Option<usize>,
+    imported: bool,
     /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
     /// memory again.
     descriptor: Option<OwnedFd>,
@@ -103,9 +106,7 @@ struct Shared {
     /// What reservations must be multiples of.
     granule: usize,
     ledger: RwLock<Ledger<Gate, Physical>>,
-    /// Shared by the calls that the runtime locks itself; exclusive for those it does not
-    /// (export, import, properties), which would race with them.
-    unlocked_calls: RwLock<()>,
+    turns: Turns,
     cpu_access: CpuAccess,
     quarantine: Quarantine,
 }
@@ -158,7 +159,7 @@ impl Vmm {
                 quirks,
                 granule,
                 ledger: RwLock::new(Ledger::new(owner)),
-                unlocked_calls: RwLock::new(()),
+                turns: Turns::default(),
                 cpu_access: CpuAccess::default(),
                 quarantine: Quarantine::default(),
             }),
@@ -263,16 +264,18 @@ impl Shared {
         self.ledger.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the runtime where it takes its own lock.
+    /// Calls the runtime.
     fn call<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
-        let _shared = self.unlocked_calls.read().unwrap_or_else(PoisonError::into_inner);
         call(self.runtime.native())
     }
 
-    /// Calls the runtime where it takes none, while nobody else calls it.
-    fn call_alone<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
-        let _alone = self.unlocked_calls.write().unwrap_or_else(PoisonError::into_inner);
-        call(self.runtime.native())
+    /// Calls the runtime for something that reads or changes its table of handles.
+    fn call_in_turn<T>(&self, turn: Turn, call: impl FnOnce(&Native) -> T) -> T {
+        if self.quirks.some_calls_take_no_lock {
+            self.turns.take(turn, || call(self.runtime.native()))
+        } else {
+            call(self.runtime.native())
+        }
     }
 
     fn alive(&self, operation: Operation) -> Result<(), VmmError> {
@@ -338,7 +341,7 @@ impl Shared {
     /// Gives physical memory back that nobody can name any more.
     fn give_back(&self, operation: Operation, physical: &Physical, size: usize) {
         if let Err(Failure { call, status }) =
-            self.call(|native| native.handle_release(physical.native))
+            self.call_in_turn(Turn::Change, |native| native.handle_release(physical.native))
         {
             let reason = format!("physical memory was not given back: {call} answered {status}");
             self.set_aside(operation, Address::NULL, size, reason);

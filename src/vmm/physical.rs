@@ -1,6 +1,7 @@
 //! Physical memory: making it, naming it, letting it go.
 
 use super::properties::{AllocationKind, HandleTypes, Location};
+use super::turns::Turn;
 use super::{
     Address, AllocationProperties, Argument, Feature, Granularity, Handle, Operation, Physical,
     Problem, Refusal, Shared, Vmm, VmmError, no_flags,
@@ -48,8 +49,9 @@ impl Vmm {
             AllocationKind::Pinned => 0,
             AllocationKind::Uncached => shared.uncached(operation)?,
         };
-        let native = shared.call(|native| native.handle_create(pool.native, size, flags)).map_err(
-            |failure| match failure.status {
+        let native = shared
+            .call_in_turn(Turn::Change, |native| native.handle_create(pool.native, size, flags))
+            .map_err(|failure| match failure.status {
                 // More than the pool could ever hold.
                 Status::INVALID_ALLOCATION => VmmError::OutOfMemory {
                     operation,
@@ -58,9 +60,8 @@ impl Vmm {
                     size,
                 },
                 _ => shared.failure(operation, failure, size),
-            },
-        )?;
-        let physical = Physical { native, owner: Some(owner), descriptor: None };
+            })?;
+        let physical = Physical { native, owner: Some(owner), imported: false, descriptor: None };
         shared.enter_handle(operation, size, granule, *properties, physical)
     }
 
@@ -80,7 +81,7 @@ impl Vmm {
         };
         let native = shared.ledger().handle_in(slot).map(|record| record.payload.native);
         let Some(native) = native else { return Ok(()) };
-        match shared.call(|runtime| runtime.handle_release(native)) {
+        match shared.call_in_turn(Turn::Change, |runtime| runtime.handle_release(native)) {
             Ok(()) => {
                 drop(shared.ledger_mut().forget(slot));
                 Ok(())
@@ -211,7 +212,7 @@ impl Shared {
         let native = physical.native;
         let handle = self.ledger_mut().add_handle(size, granule, properties, physical);
         handle.ok_or_else(|| {
-            let gone = Physical { native, owner: None, descriptor: None };
+            let gone = Physical { native, owner: None, imported: false, descriptor: None };
             self.give_back(operation, &gone, size);
             VmmError::OutOfMemory {
                 operation,

@@ -21,6 +21,9 @@ pub struct Quirks {
     /// (ROCm 7.14; rocm-systems#9908, openxla/xla#46576): the mapping is made anew with the owner
     /// last.
     pub peer_after_owner_fails: bool,
+    /// Export, import and properties take no lock in the runtime and race with create, release and
+    /// map (before ROCm 10, extension 1.21): they take turns.
+    pub some_calls_take_no_lock: bool,
     /// An exported descriptor goes on belonging to the runtime, and a second export returns the
     /// same one (ROCm 7.14, rocm-systems#10604; fixed by #7786): a copy is handed out.
     pub export_keeps_descriptor: bool,
@@ -45,6 +48,7 @@ impl Quirks {
             cpu_unmap_leaves_hole: below(12),
             unmap_keeps_memory: !below(12),
             peer_after_owner_fails: rework,
+            some_calls_take_no_lock: below(21),
             export_keeps_descriptor: rework,
             import_is_lazy: !below(16),
             import_needs_descriptor: !below(16),
@@ -63,11 +67,17 @@ mod tests {
         let rocm_6_4 = Quirks::of_extension((1, 7));
         assert!(!rocm_6_4.set_access_drops_unnamed_agents && rocm_6_4.cpu_unmap_leaves_hole);
         let rocm_7_2 = Quirks::of_extension((1, 15));
-        assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..Quirks::default() });
+        let unlocked = Quirks { some_calls_take_no_lock: true, ..Quirks::default() };
+        assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..unlocked });
         let rocm_7_14 = Quirks::of_extension((1, 20));
         assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_needs_descriptor);
         assert!(rocm_7_14.peer_after_owner_fails);
-        let rocm_10 = Quirks { import_is_lazy: true, import_needs_descriptor: true, ..rocm_7_2 };
+        let rocm_10 = Quirks {
+            unmap_keeps_memory: true,
+            import_is_lazy: true,
+            import_needs_descriptor: true,
+            ..Quirks::default()
+        };
         assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
     }

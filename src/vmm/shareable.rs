@@ -1,6 +1,7 @@
 //! Shareable handles: physical memory as a file descriptor, and back.
 
 use super::properties::{AllocationKind, Location};
+use super::turns::Turn;
 use super::{
     AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
     Refusal, Shared, Vmm, VmmError, no_flags, system_failure,
@@ -83,13 +84,12 @@ impl Vmm {
         if size == 0 || size % shared.granule != 0 {
             return Err(not_importable());
         }
-        let native =
-            shared.call_alone(|native| native.import(own.as_fd())).map_err(
-                |failure| match failure.status {
-                    Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
-                    _ => shared.failure(operation, failure, size),
-                },
-            )?;
+        let native = shared
+            .call_in_turn(Turn::UnlockedChange, |native| native.import(own.as_fd()))
+            .map_err(|failure| match failure.status {
+                Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
+                _ => shared.failure(operation, failure, size),
+            })?;
         let owner = shared.owner_of_import(native);
         let granule = owner
             .and_then(|(_, agent)| agent.handle_pool())
@@ -103,6 +103,7 @@ impl Vmm {
         let physical = Physical {
             native,
             owner: owner.map(|(index, _)| index),
+            imported: true,
             descriptor: keep.then_some(own),
         };
         shared.enter_handle(operation, size, granule, properties, physical)
@@ -112,7 +113,7 @@ impl Vmm {
 impl Shared {
     /// The agent whose memory was imported, with its index, where that can be known.
     fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
-        let pool = self.call_alone(|runtime| runtime.pool_of(native)).ok();
+        let pool = self.call_in_turn(Turn::UnlockedRead, |runtime| runtime.pool_of(native)).ok();
         let agents = || self.runtime.agents().iter().enumerate();
         let of_pool = pool.and_then(|pool| {
             agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))
