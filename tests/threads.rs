@@ -9,8 +9,8 @@ use hostile::Hostile;
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::Problem;
 use hsa_vmm::{
-    Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation, Vmm,
-    VmmError,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Handle, HandleType,
+    Reservation, Vmm, VmmError,
 };
 use machine::{Machine, access, at, without_cpu_mapping};
 use process::within;
@@ -378,6 +378,32 @@ fn questions_are_answered_while_the_runtime_works() {
         });
         assert_eq!(hostile.get(c"hostile_met"), 2);
         assert_eq!(vmm.usage().mappings, 3);
+    });
+}
+
+/// To give the CPU access is to export, which takes no lock in AMD's runtime.
+#[test]
+fn the_cpu_is_given_access_while_the_runtime_maps_elsewhere() {
+    within(PATIENCE, || {
+        let hostile = Hostile::new();
+        let (runtime, vmm, gpu) = hostile.open();
+        let properties = AllocationProperties::on(gpu);
+        let places = [(); 3].map(|()| vmm.address_reserve(4096, 0, None, 0).unwrap());
+        let handle = vmm.create(4096, &properties, 0).unwrap();
+        vmm.map(places[0], 4096, 0, handle, 0).unwrap();
+        hostile.set(c"hostile_meet", 2);
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| vmm.map(places[1], 4096, 0, handle, 0));
+            std::thread::sleep(Duration::from_millis(50));
+            let access = Access::ReadWrite;
+            let cpu = AccessDescriptor { agent: runtime.host().id(), access };
+            vmm.set_access(places[0], 4096, &[cpu]).unwrap();
+            assert!(!slow.is_finished(), "it was waited for");
+            vmm.map(places[2], 4096, 0, handle, 0).unwrap();
+            slow.join().unwrap().unwrap();
+        });
+        assert_eq!(hostile.get(c"hostile_met"), 2);
+        vmm.write(places[0], b"seen").unwrap();
     });
 }
 
