@@ -109,6 +109,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn access_has_the_numbers_of_hip() {
+        for (access, bits, words) in [
+            (Access::None, 0, "none"),
+            (Access::Read, 1, "read"),
+            (Access::ReadWrite, 3, "read and write"),
+        ] {
+            assert_eq!((access.to_bits(), access.to_string().as_str()), (bits, words));
+            assert_eq!(Access::from_bits(bits), Some(access));
+        }
+        for bits in [2, 4, 7, u32::MAX] {
+            assert_eq!(Access::from_bits(bits), None, "{bits}");
+        }
+    }
+
+    #[test]
     fn every_agent_has_its_own_two_bits() {
         let all = [Access::None, Access::Read, Access::ReadWrite];
         let mut set = AccessSet::default();
@@ -130,5 +145,6 @@ mod tests {
         }
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 64, 127]);
         assert!(!set.contains(1) && !set.contains(65));
+        assert_eq!([0, 63, 64, 127].into_iter().collect::<AgentSet>(), set);
     }
 }

@@ -64,3 +64,30 @@ impl fmt::Display for Handle {
         write!(f, "{:#018x}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_three_numbers_in_one() {
+        let last_slot = Handle::SLOTS as u32 - 1;
+        for (owner, generation, slot) in
+            [(1, 1, 0), (u16::MAX, Handle::LAST_GENERATION, last_slot), (7, 3, 12)]
+        {
+            let handle = Handle::pack(owner, generation, slot);
+            assert_eq!(
+                (handle.owner(), handle.generation(), handle.slot()),
+                (owner, generation, slot as usize)
+            );
+            assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+        }
+    }
+
+    #[test]
+    fn handles_can_be_told_apart_in_print() {
+        let handle = Handle::pack(7, 3, 12);
+        assert_eq!(format!("{handle:?}"), "handle 12.3 of 7");
+        assert_eq!(handle.to_string(), "0x000700000300000c");
+    }
+}

@@ -172,3 +172,60 @@ fn reservations_are_freed_whole_and_empty() {
     ledger.remove_reservation(base);
     assert_eq!(check(&ledger, base, whole), (Argument::Address, Problem::NotAReservation));
 }
+
+#[test]
+fn serials_are_never_used_twice() {
+    let (mut ledger, handle) = ledger();
+    let base = 1 << 20;
+    let mut seen = vec![ledger.reservations().next().unwrap().1.serial];
+    for _ in 0..3 {
+        let slot = ledger.begin_map(range(base, PAGE), handle).unwrap();
+        seen.push(ledger.add_mapping(range(base, PAGE), slot));
+        unmap(&mut ledger, base);
+    }
+    seen.push(ledger.reserve(range(2 << 20, PAGE), ()));
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), count, "{seen:?}");
+}
+
+/// The check is what fuzzers and property tests rely on, so it must be able to fail.
+#[test]
+fn check_finds_what_does_not_hold() {
+    let base = 1 << 20;
+    let broken = |spoil: &dyn Fn(&mut Ledger<(), ()>), expected: &str| {
+        let (mut ledger, handle) = ledger();
+        map(&mut ledger, range(base, 2 * PAGE), handle).unwrap();
+        map(&mut ledger, range(base + 2 * PAGE, PAGE), handle).unwrap();
+        assert_eq!(ledger.check(), Ok(()));
+        spoil(&mut ledger);
+        let found = ledger.check().unwrap_err();
+        assert!(found.contains(expected), "{found} instead of {expected}");
+    };
+    let mapping = |ledger: &mut Ledger<(), ()>, start, size| {
+        ledger.mappings.get_mut(&start).unwrap().size = size;
+    };
+    broken(&|ledger| mapping(ledger, base, 3 * PAGE), "overlaps the one before");
+    broken(&|ledger| mapping(ledger, base + 2 * PAGE, 5 * PAGE), "exceeds its handle");
+    broken(&|ledger| mapping(ledger, base + 2 * PAGE, 32 * PAGE), "is in no reservation");
+    broken(&|ledger| ledger.mappings.get_mut(&base).unwrap().slot = 7, "has no handle");
+    broken(
+        &|ledger| ledger.reservations.get_mut(&base).unwrap().mappings = 3,
+        "counts 3 mappings and has 2",
+    );
+    broken(&|ledger| drop(ledger.end_use(0)), "counts 1 uses and has 2 mappings");
+    broken(
+        &|ledger| {
+            let inside = ReservationRecord {
+                size: PAGE,
+                mappings: 0,
+                serial: 99,
+                quarantined: false,
+                payload: (),
+            };
+            ledger.reservations.insert(base + 8 * PAGE, inside);
+        },
+        "overlaps the one before",
+    );
+}
