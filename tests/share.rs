@@ -359,11 +359,20 @@ fn allow_more(descriptors: u64) {
     std::mem::forget(fill);
 }
 
+/// Sets how many descriptors this child may have: never more than it is allowed to allow itself.
 fn limit(descriptors: u64) {
-    let limit = libc::rlimit { rlim_cur: descriptors, rlim_max: 20_000 };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is writable.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    limit.rlim_cur = descriptors.min(limit.rlim_max);
     // SAFETY: a valid limit of this child's.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn no_limit() {
+    limit(u64::MAX);
 }
 
 #[test]
@@ -400,7 +409,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
                 assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
             }
             assert_eq!(state(), before);
-            limit(20_000);
+            no_limit();
             machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
             drop(export(&machine, handle));
             vmm.import_from_shareable_handle(&shared, FILE).unwrap();
@@ -433,14 +442,14 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
                 let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
                 assert!(out, "{more}: {answer:?}");
                 assert_eq!((vmm.usage(), vmm.mappings()), before);
-                limit(20_000);
+                no_limit();
                 for number in 0..4 {
                     let page = machine.simulation.page(0, at(base, number * granule).get());
                     assert_eq!(page, None, "{more}");
                 }
                 process::assert_untouchable(base.get(), 4 * granule, "half-way");
             }
-            limit(20_000);
+            no_limit();
             vmm.set_access(base, 4 * granule, &both).unwrap();
         });
         assert_eq!(end, End::Well, "{release}");
