@@ -282,7 +282,8 @@ fn is_survived(name: &str, function: &str) -> bool {
     match function {
         // The owner of an import is then not known.
         "hsa_amd_vmem_get_alloc_properties_from_handle" => true,
-        "hsa_signal_destroy" => true,
+        // What it costs is a signal, or memory of this process that stays pinned.
+        "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The mapping is gone; what is left of its memory is in the quarantine.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
         // Before aligned reservations it is tried until it works, more or less often.

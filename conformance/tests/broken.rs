@@ -31,7 +31,7 @@ fn a_function_that_always_fails_is_found() {
         ("hsa_amd_vmem_set_access", ERROR, "access.set.is_what_get_answers"),
         ("hsa_amd_vmem_export_shareable_handle", ERROR, "share.export.gives_a_descriptor"),
         ("hsa_amd_vmem_import_shareable_handle", ERROR, "share.import.same_memory"),
-        ("hsa_amd_memory_fill", ERROR, "map.memory.whole_handle"),
+        ("hsa_amd_memory_lock", ERROR, "map.memory.whole_handle"),
         ("hsa_amd_memory_async_copy", ERROR, "access.gpu.copies"),
         ("hsa_signal_create", OUT_OF_RESOURCES, "access.gpu.copies"),
     ] {
@@ -52,7 +52,7 @@ fn a_single_failure_is_found() {
         ("hsa_amd_vmem_set_access", ERROR),
         ("hsa_amd_vmem_export_shareable_handle", ERROR),
         ("hsa_amd_vmem_import_shareable_handle", ERROR),
-        ("hsa_amd_memory_fill", ERROR),
+        ("hsa_amd_memory_lock", ERROR),
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
         // The first calls may be those of a case that drops everything, where nobody is told.

@@ -57,15 +57,61 @@ impl Native {
         outcome
     }
 
-    /// Fills with a 32-bit value, `count` times; the agent that owns the memory does it.
-    pub fn fill(&self, address: usize, value: u32, count: usize) -> Result<(), Failure> {
-        // SAFETY: the caller holds the range's gate and has checked in the ledger that it is
-        // mapped and its owner may write it.
+    /// Has an agent fill with a 32-bit value, and waits for it. `size` is in bytes.
+    ///
+    /// By copies: `hsa_amd_memory_fill` refuses addresses of virtual memory (ROCm 6.4 answers
+    /// `INVALID_ALLOCATION`), because it chooses the agent by what it knows of the address.
+    pub fn fill(
+        &self,
+        address: usize,
+        value: u32,
+        size: usize,
+        agent: NativeAgent,
+    ) -> Result<(), Failure> {
+        /// What comes from the process's own memory; the rest is copied from what is there.
+        const FIRST: usize = 64 << 10;
+        let first = size.min(FIRST);
+        let mut pattern = vec![value; first / 4];
+        let source = self.lock(&mut pattern, agent)?;
+        let mut outcome = self.copy(address, source, first, agent);
+        self.unlock(&mut pattern);
+        let mut done = first;
+        while outcome.is_ok() && done < size {
+            let next = done.min(size - done);
+            outcome = self.copy(address + done, address, next, agent);
+            done += next;
+        }
+        outcome
+    }
+
+    /// Pins memory of this process for an agent, and returns the agent's address of it.
+    fn lock(&self, words: &mut [u32], agent: NativeAgent) -> Result<usize, Failure> {
+        let mut address: *mut c_void = core::ptr::null_mut();
+        let mut agents = [agent.raw()];
+        // SAFETY: the words are borrowed until `unlock`, the agent comes from the runtime, and
+        // `address` is writable.
         unsafe {
             call_optional!(
                 self.table.core,
-                hsa_amd_memory_fill(address as *mut c_void, value, count)
+                hsa_amd_memory_lock(
+                    words.as_mut_ptr().cast(),
+                    size_of_val(words),
+                    agents.as_mut_ptr(),
+                    1,
+                    &mut address
+                )
             )
+        }?;
+        Ok(address as usize)
+    }
+
+    fn unlock(&self, words: &mut [u32]) {
+        // SAFETY: what `lock` pinned, and no copy from it is under way.
+        let unlocked = unsafe {
+            call_optional!(self.table.core, hsa_amd_memory_unlock(words.as_mut_ptr().cast()))
+        };
+        if let Err(failure) = unlocked {
+            tracing::warn!(?failure, "memory of this process stays pinned");
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::ledger::Range;
 use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock};
 use crate::agent::{AgentId, AgentKind};
-use crate::native::{read_memory, write_memory};
+use crate::native::{NativeAgent, read_memory, write_memory};
 use std::sync::Arc;
 
 impl Vmm {
@@ -69,8 +69,12 @@ impl Vmm {
         shared.at_both_gates(operation, to, from, act)
     }
 
-    /// Has the GPU that owns the memory fill a mapped range with a 32-bit value, and waits for it
-    /// (`hsa_amd_memory_fill`). `size` is in bytes, a multiple of four.
+    /// Has the GPU that owns the memory fill a mapped range with a 32-bit value, and waits for it.
+    /// `size` is in bytes, a multiple of four.
+    ///
+    /// Of imported memory whose owner is not known, any GPU that has been granted to write it. The
+    /// runtime's own `hsa_amd_memory_fill` does not take such addresses before ROCm 7; this is
+    /// done by copies (`hsa_amd_memory_lock`, `hsa_amd_memory_async_copy`).
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped, address or size are no multiples
@@ -92,23 +96,11 @@ impl Vmm {
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
-                // Of imported memory the owner may be unknown; then it could be any GPU.
-                let agents = shared.runtime.agents().iter().enumerate();
-                let owners = agents.filter(|&(index, agent)| match piece.owner {
-                    Some(owner) => index == owner,
-                    None => agent.kind() == AgentKind::Gpu,
-                });
-                for (index, agent) in owners {
-                    let owner = (index, agent.id());
-                    shared
-                        .check_granted(Argument::Address, part, owner, Access::ReadWrite)
-                        .map_err(refused)?;
-                }
-                parts.push(part);
+                parts.push((part, shared.filler(operation, piece.owner, part)?));
             }
-            for part in parts {
+            for (part, agent) in parts {
                 shared
-                    .call(|native| native.fill(part.start, value, part.size / 4))
+                    .call(|native| native.fill(part.start, value, part.size, agent))
                     .map_err(|failure| shared.failure(operation, failure, size))?;
             }
             Ok(())
@@ -117,6 +109,30 @@ impl Vmm {
 }
 
 impl Shared {
+    /// The GPU that fills a part of a mapping: the memory's owner, or if that is not known the
+    /// first that may write it.
+    fn filler(
+        &self,
+        operation: Operation,
+        owner: Option<usize>,
+        part: Range,
+    ) -> Result<NativeAgent, VmmError> {
+        let mut refusal = Refusal::new(Argument::Agent, Problem::NotAGpu);
+        let agents = self.runtime.agents().iter().enumerate();
+        let candidates = agents.filter(|&(index, agent)| match owner {
+            Some(owner) => index == owner,
+            None => agent.kind() == AgentKind::Gpu,
+        });
+        for (index, agent) in candidates {
+            let id = (index, agent.id());
+            match self.check_granted(Argument::Address, part, id, Access::ReadWrite) {
+                Ok(()) => return Ok(agent.native),
+                Err(reason) => refusal = reason,
+            }
+        }
+        Err(refusal.during(operation))
+    }
+
     fn by_cpu(
         &self,
         operation: Operation,

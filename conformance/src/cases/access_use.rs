@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.gpu.fill_off_the_words",
-        "HSA: hsa_amd_memory_fill",
+        "HSA: hsa_amd_memory_async_copy",
         "filling what is no multiple of four bytes is refused",
         gpu_off_words,
     ),

@@ -256,7 +256,12 @@ pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count:
     if !start.is_multiple_of(4) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let view = instance.lock().view_of(start, None);
+    let state = instance.lock();
+    if !instance.behaviour.fills_virtual_memory() && state.reservation_at(start).is_some() {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
+    let view = state.view_of(start, None);
+    drop(state);
     let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK / 4));
     let mut done = 0;
     while done < size {

@@ -164,6 +164,12 @@ impl Behaviour {
         self.era < Era::D
     }
 
+    /// Whether a fill finds the agent of an address of virtual memory. 6.4.3 was seen to answer
+    /// `INVALID_ALLOCATION`; 6.1.2 filled with a wrong value or crashed.
+    pub(crate) fn fills_virtual_memory(self) -> bool {
+        self.extension >= 12
+    }
+
     pub(crate) fn get_access_knows_cpus(self) -> bool {
         self.era == Era::D
     }

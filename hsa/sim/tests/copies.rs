@@ -37,6 +37,17 @@ fn take(faults: &Faults) -> Vec<(hsa_agent_t, u64, u32)> {
 const ABSENT: u32 = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
 const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 
+/// AMD's runtime chooses the agent by what it knows of an address, and before extension 1.12 it
+/// knows nothing of virtual memory (6.4.3 on an emulated kernel answered the same).
+#[test]
+fn a_fill_finds_no_agent_for_virtual_memory_before_rocm_7_2() {
+    for (era, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
+        let r = start(&format!("gpus=1,era={era}"));
+        let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+        assert_eq!(r.fill(base, 7, 1), answer, "era {era}");
+    }
+}
+
 #[test]
 fn between_gpus_and_the_host() {
     let r = start("gpus=2");
