@@ -15,6 +15,7 @@ pub(crate) const EACCES: Errno = Errno(libc::EACCES);
 pub(crate) const EFAULT: Errno = Errno(libc::EFAULT);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const ENOTTY: Errno = Errno(libc::ENOTTY);
+pub(crate) const EAGAIN: Errno = Errno(libc::EAGAIN);
 pub(crate) const ENODEV: Errno = Errno(libc::ENODEV);
 pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const ENOSPC: Errno = Errno(libc::ENOSPC);

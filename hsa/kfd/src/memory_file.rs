@@ -1,6 +1,7 @@
 //! A memory file: what stands for the memory of a buffer object, and for a dma-buf.
 
 use crate::errno::{Errno, Result};
+use crate::queue::Page;
 use crate::real;
 use libc::c_int;
 use std::ffi::CString;
@@ -75,11 +76,40 @@ impl MemoryFile {
         self.descriptor
     }
 
+    /// Reads all of the bytes, or fails.
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let (start, length, offset) = (bytes.as_mut_ptr(), bytes.len(), offset as libc::off_t);
+        // SAFETY: writes to the slice alone.
+        let moved = unsafe { libc::pread(self.descriptor, start.cast(), length, offset) };
+        whole(moved, length)
+    }
+
+    /// Writes all of the bytes, or fails.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (start, length, offset) = (bytes.as_ptr(), bytes.len(), offset as libc::off_t);
+        // SAFETY: reads the slice alone.
+        let moved = unsafe { libc::pwrite(self.descriptor, start.cast(), length, offset) };
+        whole(moved, length)
+    }
+
+    /// Maps the page at an offset for a moment.
+    pub(crate) fn page(&self, offset: u64) -> Result<Page> {
+        Page::new(self.descriptor, offset)
+    }
+
     /// Gives the descriptor away.
     pub(crate) fn into_descriptor(self) -> c_int {
         let descriptor = self.descriptor;
         std::mem::forget(self);
         descriptor
+    }
+}
+
+fn whole(moved: isize, length: usize) -> Result<()> {
+    match moved {
+        ..0 => Err(Errno::last()),
+        moved if moved as usize == length => Ok(()),
+        _ => Err(crate::errno::EIO),
     }
 }
 

@@ -7,6 +7,11 @@ use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
+/// `AMDGPU_VM_PAGE_READABLE` and its like.
+pub(crate) const READABLE: u32 = 1 << 1;
+pub(crate) const WRITABLE: u32 = 1 << 2;
+pub(crate) const EXECUTABLE: u32 = 1 << 3;
+
 /// A range of addresses and what is behind it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -45,6 +50,12 @@ impl PageTable {
         }
         self.entries.insert(address, entry);
         Ok(())
+    }
+
+    /// The entry an address lies in, and where it starts.
+    pub(crate) fn find(&self, address: u64) -> Option<(u64, Entry)> {
+        let (start, entry) = self.entries.range(..=address).next_back()?;
+        (address - start < entry.size).then(|| (*start, entry.clone()))
     }
 
     /// Removes the entry that starts at an address and leads to that memory.

@@ -88,15 +88,31 @@ pub(crate) struct Mapping {
     pub(crate) flags: c_int,
 }
 
+/// Maps a file from an offset.
+///
+/// # Safety
+///
+/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
+pub(crate) unsafe fn map_at(
+    mapping: Mapping,
+    descriptor: c_int,
+    offset: u64,
+) -> Result<*mut c_void> {
+    let Mapping { address, length, protection, flags } = mapping;
+    // The offset is passed on the stack, where all of its sixty-four bits have to be set.
+    // SAFETY: the caller answers for the address.
+    let mapped = unsafe {
+        libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
+    };
+    if mapped == -1 { Err(Errno::last()) } else { Ok(mapped as *mut c_void) }
+}
+
 /// Maps a file from its start.
 ///
 /// # Safety
 ///
 /// As `mmap`: with `MAP_FIXED` what was at the address is gone.
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int) -> Result<*mut c_void> {
-    let Mapping { address, length, protection, flags } = mapping;
     // SAFETY: the caller answers for the address.
-    let mapped =
-        unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, 0) };
-    if mapped == -1 { Err(Errno::last()) } else { Ok(mapped as *mut c_void) }
+    unsafe { map_at(mapping, descriptor, 0) }
 }

@@ -44,6 +44,10 @@ impl<T> Slots<T> {
         Some(removed)
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots
             .iter()

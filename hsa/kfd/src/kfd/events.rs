@@ -4,7 +4,7 @@ use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
 use super::memory::split;
 use super::mmap::{self, Pages, Window};
 use crate::driver::Driver;
-use crate::errno::{EFAULT, EINVAL, Result};
+use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
 use crate::memory_file::MemoryFile;
 use crate::slots::Slots;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,7 @@ const OTHERS: u32 = 1 << 31;
 
 const KIND_SIGNAL: u32 = 0;
 const KIND_DEBUG: u32 = 5;
+const KIND_MEMORY: u32 = 8;
 const KINDS: u32 = 9;
 
 const COMPLETE: u32 = 0;
@@ -34,6 +35,16 @@ struct Event {
     age: u64,
     /// How many wait for it.
     waiters: u32,
+    /// What happened, for an event of memory faults.
+    fault: Option<[u64; 3]>,
+    fault_gpu: u32,
+}
+
+impl Event {
+    fn signal(&mut self) {
+        self.signalled = !self.auto_reset || self.waiters == 0;
+        self.age = self.age.wrapping_add(1).max(2);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -73,11 +84,22 @@ impl Events {
     /// Signals an event and wakes who waits for it.
     pub(crate) fn signal(&self, id: u32) -> Result<()> {
         let mut state = self.state();
-        let event = state.event(id)?;
-        event.signalled = !event.auto_reset || event.waiters == 0;
-        event.age = event.age.wrapping_add(1).max(2);
+        state.event(id)?.signal();
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// A GPU used an address that it cannot reach: every event of memory faults tells of it.
+    pub(crate) fn fault(&self, gpu_id: u32, address: u64, error: Errno) {
+        // Not present, or read-only; neither not executable nor imprecise, and no broken memory.
+        let cause = if error == EACCES { 1 << 32 } else { 1 };
+        let mut state = self.state();
+        for event in state.others.iter_mut().filter(|event| event.kind == KIND_MEMORY) {
+            event.fault = Some([cause, 0, address]);
+            event.fault_gpu = gpu_id;
+            event.signal();
+        }
+        self.changed.notify_all();
     }
 }
 
@@ -95,6 +117,8 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
         signalled: false,
         age: 1,
         waiters: 0,
+        fault: None,
+        fault_gpu: 0,
     };
     let mut state = driver.process.events.state();
     if matches!(create.kind, KIND_SIGNAL | KIND_DEBUG) {
@@ -207,7 +231,15 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
     for (index, waiter) in waiters.iter().enumerate() {
         let Ok(event) = state.event(waiter.id) else { continue };
         event.waiters = event.waiters.saturating_sub(1);
-        if result.is_ok() && waiter.activated && waiter.tells_age {
+        if result.is_err() || !waiter.activated {
+            continue;
+        }
+        if let Some([cause, other, address]) = event.fault {
+            let told = [cause, other, address, u64::from(event.fault_gpu)];
+            // SAFETY: as above; what a fault is told with are the first four words.
+            unsafe { data.add(index).cast::<[u64; 4]>().write_unaligned(told) };
+        }
+        if waiter.tells_age {
             // SAFETY: as above; the age is the first field.
             unsafe { (&raw mut (*data.add(index)).age).write_unaligned(event.age) };
         }

@@ -5,7 +5,7 @@ use super::mmap::{self, Window};
 use super::process::{Memory, State};
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
-use crate::page_table::Entry;
+use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
 use std::collections::BTreeSet;
 
 const PAGE: u64 = 4096;
@@ -93,8 +93,8 @@ fn named(driver: &Driver, map: &Map) -> Result<Vec<usize>> {
 
 /// Readable, and what else the memory was allocated for: `AMDGPU_VM_PAGE_*`.
 fn page_flags(flags: u32) -> u32 {
-    let writable = u32::from(flags & flags::WRITABLE != 0) << 2;
-    1 << 1 | writable | u32::from(flags & flags::EXECUTABLE != 0) << 3
+    let writable = if flags & flags::WRITABLE != 0 { WRITABLE } else { 0 };
+    READABLE | writable | if flags & flags::EXECUTABLE != 0 { EXECUTABLE } else { 0 }
 }
 
 pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {

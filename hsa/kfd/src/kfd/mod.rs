@@ -12,6 +12,7 @@ mod setup;
 pub(crate) use events::Events;
 pub(crate) use mmap::{Pages, map};
 pub(crate) use process::Process;
+pub(crate) use setup::gpu_clock;
 
 use crate::driver::Driver;
 use crate::errno::{EBADF, ENOTTY, Result};

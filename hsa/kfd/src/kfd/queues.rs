@@ -14,7 +14,7 @@ const SDMA_BY_ENGINE: u32 = 4;
 
 pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
     let gpu = driver.gpu(create.gpu_id)?;
-    driver.process.state().space(gpu)?;
+    let space = driver.process.state().space(gpu)?;
     let kind = match create.kind {
         AQL => Kind::Aql,
         SDMA | SDMA_XGMI | SDMA_BY_ENGINE => Kind::Sdma,
@@ -35,7 +35,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         write_pointer: create.write_pointer,
         read_pointer: create.read_pointer,
     };
-    let (id, doorbell) = driver.process.queues.start(ring, DOORBELLS)?;
+    let (id, doorbell) = driver.process.queues.start(ring, space, DOORBELLS)?;
     create.queue_id = id;
     create.doorbell_offset = mmap::offset(Window::Doorbells, create.gpu_id) | doorbell;
     Ok(())

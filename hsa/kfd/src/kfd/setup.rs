@@ -53,7 +53,7 @@ pub(crate) fn available_memory(driver: &Driver, memory: &mut AvailableMemory) ->
 pub(crate) fn clock_counters(driver: &Driver, counters: &mut ClockCounters) -> Result<()> {
     driver.gpu(counters.gpu_id)?;
     let now = nanoseconds();
-    counters.gpu_clock = now / GPU_CLOCK_NANOSECONDS;
+    counters.gpu_clock = gpu_clock();
     counters.cpu_clock = now;
     counters.system_clock = now;
     counters.system_frequency = 1_000_000_000;
@@ -63,8 +63,13 @@ pub(crate) fn clock_counters(driver: &Driver, counters: &mut ClockCounters) -> R
 /// A tick of a GPU's clock, which runs at 100 MHz.
 const GPU_CLOCK_NANOSECONDS: u64 = 10;
 
+/// A GPU's clock.
+pub(crate) fn gpu_clock() -> u64 {
+    nanoseconds() / GPU_CLOCK_NANOSECONDS
+}
+
 /// What `CLOCK_BOOTTIME` says.
-pub(crate) fn nanoseconds() -> u64 {
+fn nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the struct, which lives until the call returns.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };

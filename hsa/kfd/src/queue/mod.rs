@@ -1,8 +1,24 @@
 //! What stands for the processors of a GPU that read queues.
 
-use crate::errno::{EINVAL, Result};
+mod aql;
+mod blit;
+mod reach;
+mod sdma;
+mod signal;
+mod worker;
+
+pub(crate) use reach::Page;
+
+use crate::drm::DrmFile;
+use crate::errno::{EAGAIN, EINVAL, Result};
 use crate::kfd::Pages;
 use crate::memory_file::MemoryFile;
+use crate::slots::Slots;
+use reach::Reach;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use worker::Orders;
 
 /// What a queue's packets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +45,24 @@ pub(crate) struct Ring {
 pub(crate) struct Queues {
     doorbells: Vec<Pages>,
     registers: Vec<Pages>,
+    running: Mutex<Slots<Running>>,
+}
+
+/// A queue that a thread reads.
+#[derive(Debug)]
+struct Running {
+    orders: Arc<Orders>,
+    thread: JoinHandle<()>,
 }
 
 impl Queues {
     pub(crate) fn new(gpus: usize) -> Self {
         let pages = || (0..gpus).map(|_| Pages::default()).collect();
-        Self { doorbells: pages(), registers: pages() }
+        Self { doorbells: pages(), registers: pages(), running: Mutex::default() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Slots<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn doorbells(&self, gpu: usize) -> Result<&MemoryFile> {
@@ -45,15 +73,37 @@ impl Queues {
         self.registers.get(gpu).ok_or(EINVAL)?.file("hsa-kfd registers", 4096)
     }
 
-    pub(crate) fn start(&self, _ring: Ring, _doorbells: u64) -> Result<(u32, u64)> {
-        Err(EINVAL)
+    /// Starts to read a queue; its number, and where its doorbell is.
+    pub(crate) fn start(
+        &self,
+        ring: Ring,
+        space: Arc<DrmFile>,
+        doorbells: u64,
+    ) -> Result<(u32, u64)> {
+        let orders = Arc::new(Orders::default());
+        let (reach, told) = (Reach { space }, orders.clone());
+        let thread = thread::Builder::new()
+            .name(format!("kfd-queue{}", ring.gpu))
+            .spawn(move || worker::run(ring, &reach, &told))
+            .map_err(|_| EAGAIN)?;
+        let number = self.running().insert(Running { orders, thread });
+        // Nobody listens to it: the write pointer is polled. Each queue has its own all the same.
+        Ok((number, u64::from(number) * 8 % doorbells))
     }
 
-    pub(crate) fn stop(&self, _id: u32) -> Result<()> {
-        Err(EINVAL)
+    /// Ends a queue, and waits until nothing reads it any more.
+    pub(crate) fn stop(&self, id: u32) -> Result<()> {
+        let running = self.running().remove(id).ok_or(EINVAL)?;
+        running.orders.stop.store(true, Ordering::Release);
+        // A thread that panicked is gone as well.
+        let _ = running.thread.join();
+        Ok(())
     }
 
-    pub(crate) fn hold(&self, _id: u32, _held: bool) -> Result<()> {
-        Err(EINVAL)
+    /// Lets a queue pause, or go on.
+    pub(crate) fn hold(&self, id: u32, held: bool) -> Result<()> {
+        let running = self.running();
+        running.get(id).ok_or(EINVAL)?.orders.hold.store(held, Ordering::Release);
+        Ok(())
     }
 }
