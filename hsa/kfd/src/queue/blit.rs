@@ -1,15 +1,16 @@
 //! The copy and fill kernels that AMD's runtime brings along.
 //!
 //! No GPU code runs here, but copies within one GPU are such kernels, so these are told by two
-//! marks and done in their stead. The kernel's object is a header of the first code format, which
-//! the runtime writes in front of code it assembled itself and no compiler has made for years;
-//! and the arguments have the shape of a copy or a fill, with the number of work items that the
+//! marks and done in their stead. The kernel's object is one that the runtime writes in front of code
+//! it assembled itself: up to 6.4 a header of the first code format, which no compiler has made for
+//! years; in 7.x a kernel descriptor that says it has no arguments, although it is given some. And
+//! the arguments have the shape of a copy or a fill, with the number of work items that the
 //! packet has. What has not both is not run.
 
 use super::reach::{Fault, Reach};
 
-/// `amd_kernel_code_t`: the version of the format, then the kind of machine (AMD's GPUs).
-const HEADER: usize = 6;
+/// The first bytes of a kernel's object.
+const HEADER: usize = 24;
 const ARGUMENTS: usize = 88;
 
 /// What such a kernel does.
@@ -23,7 +24,7 @@ enum Work {
 pub(super) fn run(reach: &Reach, kernel: u64, arguments: u64, grid: u32) -> Result<bool, Fault> {
     let mut header = [0; HEADER];
     reach.read(kernel, &mut header)?;
-    if header != [1, 0, 0, 0, header[4], header[5]] {
+    if !is_the_runtimes(&header) {
         return Ok(false);
     }
     let mut bytes = [0; ARGUMENTS];
@@ -34,6 +35,16 @@ pub(super) fn run(reach: &Reach, kernel: u64, arguments: u64, grid: u32) -> Resu
         None => return Ok(false),
     }
     Ok(true)
+}
+
+/// Whether the kernel is one the runtime assembled.
+fn is_the_runtimes(header: &[u8; HEADER]) -> bool {
+    // `amd_kernel_code_t`: the major version.
+    let first_format = header[..4] == [1, 0, 0, 0];
+    // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code follows
+    // 256 bytes on.
+    let descriptor = header[..16] == [0; 16] && header[16..] == 256u64.to_le_bytes();
+    first_format || descriptor
 }
 
 fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
