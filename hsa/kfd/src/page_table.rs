@@ -33,7 +33,8 @@ pub(crate) struct PageTable {
 impl PageTable {
     /// Adds an entry; `EINVAL` if it is not made of pages or overlaps another, as in amdgpu.
     pub(crate) fn map(&mut self, address: u64, entry: Entry) -> Result<()> {
-        let whole = address % PAGE == 0 && entry.offset % PAGE == 0 && entry.size % PAGE == 0;
+        let whole =
+            [address, entry.offset, entry.size].iter().all(|number| number.is_multiple_of(PAGE));
         let end = address.checked_add(entry.size).ok_or(EINVAL)?;
         if !whole || entry.size == 0 {
             return Err(EINVAL);

@@ -44,7 +44,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
             alloc.offset = buffer.offset;
             Some(buffer)
         }
-        flags::USERPTR if alloc.offset != 0 && alloc.offset % PAGE == 0 => None,
+        flags::USERPTR if alloc.offset != 0 && alloc.offset.is_multiple_of(PAGE) => None,
         flags::DOORBELL if alloc.size == DOORBELLS => {
             alloc.offset = mmap::offset(Window::Doorbells, alloc.gpu_id);
             None

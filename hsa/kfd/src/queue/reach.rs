@@ -144,7 +144,7 @@ impl Reach {
     /// Adds to a number that the processor may be changing too, and gives what it was.
     pub(super) fn add(&self, address: u64, summand: u64) -> Access<u64> {
         let fault = |error| Fault { address, error };
-        if address % 8 != 0 {
+        if !address.is_multiple_of(8) {
             return Err(fault(crate::errno::EINVAL));
         }
         let (entry, into, _) = self.look_up(address, READABLE | WRITABLE)?;
