@@ -16,7 +16,7 @@ pub(crate) const EXECUTABLE: u32 = 1 << 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) size: u64,
-    /// From where in the buffer.
+    /// From where in the buffer, or the process's own address of its memory.
     pub(crate) offset: u64,
     /// Readable, writable, executable: `AMDGPU_VM_PAGE_*`.
     pub(crate) flags: u32,

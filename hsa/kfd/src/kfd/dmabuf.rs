@@ -28,7 +28,7 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     }
     let (size, flags) = (buffer.size, buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE);
     let (address, mapped) = (import.address, BTreeSet::new());
-    let memory = Memory { buffer: Some(buffer), address, size, flags, gpu, mapped };
+    let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
     import.handle = insert(driver, &mut state, memory);
     Ok(())
 }

@@ -32,6 +32,8 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     if size == 0 || size > i64::MAX as u64 {
         return Err(EINVAL);
     }
+    // Of the process's own memory the caller says here where it is.
+    let host = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
         flags::VRAM => {
@@ -56,7 +58,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
         _ => return Err(EINVAL),
     };
     let (address, flags) = (alloc.address, alloc.flags);
-    let memory = Memory { buffer, address, size, flags, gpu, mapped: BTreeSet::new() };
+    let memory = Memory { buffer, address, size, host, flags, gpu, mapped: BTreeSet::new() };
     alloc.handle = insert(driver, &mut state, memory);
     Ok(())
 }
@@ -107,7 +109,8 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
         if !memory.mapped.contains(&gpu) {
             let (size, buffer) = (memory.size, memory.buffer.clone());
             let flags = page_flags(memory.flags);
-            space.state().table.map(memory.address, Entry { size, offset: 0, flags, buffer })?;
+            let offset = memory.host;
+            space.state().table.map(memory.address, Entry { size, offset, flags, buffer })?;
             memory.mapped.insert(gpu);
         }
         map.done += 1;

@@ -16,6 +16,8 @@ pub(crate) struct Memory {
     pub(crate) buffer: Option<Arc<Buffer>>,
     pub(crate) address: u64,
     pub(crate) size: u64,
+    /// Where memory of the process itself is, which need not be `address`.
+    pub(crate) host: u64,
     pub(crate) flags: u32,
     pub(crate) gpu: usize,
     /// The GPUs that map it at its address.

@@ -85,14 +85,14 @@ impl Reach {
         address: u64,
         length: u64,
         needed: u32,
-        mut visit: impl FnMut(&Entry, u64, u64, std::ops::Range<usize>) -> Result<()>,
+        mut visit: impl FnMut(&Entry, u64, std::ops::Range<usize>) -> Result<()>,
     ) -> Access<()> {
         let mut done = 0;
         while done < length {
             let address = address + done;
             let (entry, into, left) = self.look_up(address, needed)?;
             let count = left.min(length - done);
-            visit(&entry, into, address, done as usize..(done + count) as usize)
+            visit(&entry, into, done as usize..(done + count) as usize)
                 .map_err(|error| Fault { address, error })?;
             done += count;
         }
@@ -100,17 +100,19 @@ impl Reach {
     }
 
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Access<()> {
-        self.walk(address, bytes.len() as u64, READABLE, |entry, into, address, range| {
+        self.walk(address, bytes.len() as u64, READABLE, |entry, into, range| {
             let bytes = &mut bytes[range];
-            let Some(buffer) = &entry.buffer else { return host::read(address, bytes) };
+            let Some(buffer) = &entry.buffer else { return host::read(entry.offset + into, bytes) };
             buffer.file()?.read(entry.offset + into, bytes)
         })
     }
 
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Access<()> {
-        self.walk(address, bytes.len() as u64, WRITABLE, |entry, into, address, range| {
+        self.walk(address, bytes.len() as u64, WRITABLE, |entry, into, range| {
             let bytes = &bytes[range];
-            let Some(buffer) = &entry.buffer else { return host::write(address, bytes) };
+            let Some(buffer) = &entry.buffer else {
+                return host::write(entry.offset + into, bytes);
+            };
             buffer.file()?.write(entry.offset + into, bytes)
         })
     }
@@ -149,6 +151,7 @@ impl Reach {
         }
         let (entry, into, _) = self.look_up(address, READABLE | WRITABLE)?;
         let Some(buffer) = &entry.buffer else {
+            let address = entry.offset + into;
             host::read_u64(address).map_err(fault)?;
             // SAFETY: it was readable just now, is aligned, and the program gave it to the GPU
             // to count in; the processor's own accesses to it are atomic too.
