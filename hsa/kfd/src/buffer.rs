@@ -1,7 +1,9 @@
 //! Buffer objects, and where in a device's file each can be mapped.
 
+use crate::arena::{Arena, Spot};
 use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::memory_file::{self, Label, MemoryFile};
+use crate::real;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -47,6 +49,15 @@ impl Drop for Claim {
     }
 }
 
+/// Where a buffer's memory is.
+#[derive(Debug)]
+enum Place {
+    /// In a file of its own, which can be exported, made when it is first needed.
+    Own(OnceLock<MemoryFile>),
+    /// In the process's file, at the buffer's offset.
+    Shared(Arc<Arena>),
+}
+
 /// One piece of memory, however many handles and mappings name it.
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -54,24 +65,42 @@ pub(crate) struct Buffer {
     pub(crate) size: u64,
     /// What `mmap` of a device's file takes.
     pub(crate) offset: u64,
-    file: OnceLock<MemoryFile>,
+    place: Place,
     home: Weak<Buffers>,
     _claim: Option<Claim>,
 }
 
 impl Buffer {
-    /// The file, made when it is first needed: memory nobody maps costs no descriptor.
-    pub(crate) fn file(&self) -> Result<&MemoryFile> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
+    /// Where the memory is.
+    pub(crate) fn spot(&self) -> Result<Spot<'_>> {
+        let place = match &self.place {
+            Place::Own(place) => place,
+            Place::Shared(arena) => return arena.spot(self.offset),
+        };
+        let file = match place.get() {
+            Some(file) => file,
+            None => {
+                let made = MemoryFile::labelled(self.label, self.size)?;
+                place.get_or_init(|| made)
+            }
+        };
+        Ok(Spot { file, offset: 0 })
+    }
+
+    /// A new descriptor of the memory; `EINVAL` if it has no file of its own.
+    pub(crate) fn export(&self, close_on_exec: bool) -> Result<libc::c_int> {
+        match &self.place {
+            Place::Own(_) => real::duplicate(self.spot()?.file.descriptor(), close_on_exec),
+            Place::Shared(_) => Err(EINVAL),
         }
-        let made = MemoryFile::labelled(self.label, self.size)?;
-        Ok(self.file.get_or_init(|| made))
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if let Place::Shared(arena) = &self.place {
+            arena.free(self.offset, self.size);
+        }
         if let Some(home) = self.home.upgrade() {
             home.forget(self.label.token, self.offset);
         }
@@ -82,6 +111,7 @@ impl Drop for Buffer {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     index: Mutex<Index>,
+    arena: Arc<Arena>,
 }
 
 #[derive(Debug)]
@@ -92,20 +122,20 @@ struct Index {
 }
 
 impl Buffers {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(arena: Arc<Arena>) -> Arc<Self> {
         let index = Index {
             next_offset: FIRST_OFFSET,
             by_offset: BTreeMap::new(),
             by_token: HashMap::new(),
         };
-        Arc::new(Self { index: Mutex::new(index) })
+        Arc::new(Self { index: Mutex::new(index), arena })
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// New memory.
+    /// New memory: that of a GPU if it comes with a claim, else the machine's.
     pub(crate) fn create(
         self: &Arc<Self>,
         gpu: usize,
@@ -114,7 +144,11 @@ impl Buffers {
         claim: Option<Claim>,
     ) -> Arc<Buffer> {
         let label = Label { gpu, flags, token: memory_file::token() };
-        self.insert(label, size, OnceLock::new(), claim)
+        let place = match claim {
+            Some(_) => Place::Own(OnceLock::new()),
+            None => Place::Shared(self.arena.clone()),
+        };
+        self.insert(label, size, place, claim)
     }
 
     /// The memory a dma-buf names: the process's own if it has it, else another process's.
@@ -128,21 +162,21 @@ impl Buffers {
             return Ok(known);
         }
         let file = MemoryFile::duplicate(descriptor)?;
-        Ok(self.insert(label, size, OnceLock::from(file), None))
+        Ok(self.insert(label, size, Place::Own(OnceLock::from(file)), None))
     }
 
     fn insert(
         self: &Arc<Self>,
         label: Label,
         size: u64,
-        file: OnceLock<MemoryFile>,
+        place: Place,
         claim: Option<Claim>,
     ) -> Arc<Buffer> {
         let mut index = self.index();
         let offset = index.next_offset;
         index.next_offset += size.next_multiple_of(4096);
         let home = Arc::downgrade(self);
-        let buffer = Arc::new(Buffer { label, size, offset, file, home, _claim: claim });
+        let buffer = Arc::new(Buffer { label, size, offset, place, home, _claim: claim });
         index.by_offset.insert(offset, Arc::downgrade(&buffer));
         index.by_token.insert(label.token, Arc::downgrade(&buffer));
         buffer
@@ -169,11 +203,11 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_with_the_last_reference() {
-        let (vram, buffers) = (Vram::new(1 << 20), Buffers::new());
+        let (vram, buffers) = (Vram::new(1 << 20), Buffers::new(Arc::default()));
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
         let buffer = buffers.create(0, 1, 1 << 20, Some(claim));
-        let file = MemoryFile::duplicate(buffer.file().unwrap().descriptor()).unwrap();
+        let file = MemoryFile::duplicate(buffer.spot().unwrap().file.descriptor()).unwrap();
         let again = buffers.import(file.descriptor()).unwrap();
         assert!(Arc::ptr_eq(&buffer, &again));
         drop(buffer);

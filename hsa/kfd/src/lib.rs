@@ -16,6 +16,7 @@
 //! * `HSA_KFD_LOG`: a file that gets one line for each `ioctl`, with its arguments and its result.
 //! * `HSA_KFD_FAULTS`: calls that are to fail, as `GEM_VA#3=ENOMEM,ALLOC_MEMORY_OF_GPU=ENOMEM`.
 
+mod arena;
 mod buffer;
 mod config;
 mod descriptors;

@@ -92,6 +92,13 @@ impl MemoryFile {
         whole(moved, length)
     }
 
+    /// Makes a part of it zeros that take no memory.
+    pub(crate) fn discard(&self, offset: u64, size: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: changes the file alone; who still maps that part sees zeros.
+        unsafe { libc::fallocate(self.descriptor, mode, offset as i64, size as i64) };
+    }
+
     /// Maps the page at an offset for a moment.
     pub(crate) fn page(&self, offset: u64) -> Result<Page> {
         Page::new(self.descriptor, offset)

@@ -3,6 +3,7 @@
 //! What the emulation itself needs of descriptors goes to the kernel directly ([`close`],
 //! [`map`], [`duplicate`]), so that it never comes back in through an interposed name.
 
+use crate::arena::Spot;
 use crate::errno::{Errno, Result};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -107,12 +108,12 @@ pub(crate) unsafe fn map_at(
     if mapped == -1 { Err(Errno::last()) } else { Ok(mapped as *mut c_void) }
 }
 
-/// Maps a file from its start.
+/// Maps a place in a file.
 ///
 /// # Safety
 ///
 /// As `mmap`: with `MAP_FIXED` what was at the address is gone.
-pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int) -> Result<*mut c_void> {
+pub(crate) unsafe fn map(mapping: Mapping, spot: Spot<'_>) -> Result<*mut c_void> {
     // SAFETY: the caller answers for the address.
-    unsafe { map_at(mapping, descriptor, 0) }
+    unsafe { map_at(mapping, spot.file.descriptor(), spot.offset) }
 }

@@ -92,5 +92,5 @@ pub(crate) unsafe fn map(
         return Err(EACCES);
     }
     // SAFETY: the caller answers for the address.
-    unsafe { real::map(mapping, buffer.file()?.descriptor()) }
+    unsafe { real::map(mapping, buffer.spot()?) }
 }

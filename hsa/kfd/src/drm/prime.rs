@@ -4,7 +4,6 @@ use super::DrmFile;
 use super::abi::Prime;
 use crate::driver::Driver;
 use crate::errno::{ENOENT, Result};
-use crate::real;
 use std::sync::Arc;
 
 pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Result<()> {
@@ -19,6 +18,6 @@ pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Resu
 pub(super) fn export(_: &Driver, file: &DrmFile, prime: &mut Prime) -> Result<()> {
     let buffer = file.state().handles.get(prime.handle).cloned().ok_or(ENOENT)?;
     let closes = prime.flags & libc::O_CLOEXEC as u32 != 0;
-    prime.fd = real::duplicate(buffer.file()?.descriptor(), closes)?;
+    prime.fd = buffer.export(closes)?;
     Ok(())
 }

@@ -42,7 +42,7 @@ pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
         return Err(EINVAL);
     }
     let closes = export.flags & libc::O_CLOEXEC as u32 != 0;
-    let descriptor = crate::real::duplicate(buffer.file()?.descriptor(), closes)?;
+    let descriptor = buffer.export(closes)?;
     export.fd = descriptor as u32;
     Ok(())
 }

@@ -2,10 +2,9 @@
 
 use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
 use super::memory::split;
-use super::mmap::{self, Pages, Window};
+use super::mmap::{self, Window};
 use crate::driver::Driver;
 use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
-use crate::memory_file::MemoryFile;
 use crate::slots::Slots;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,17 +67,11 @@ impl State {
 pub(crate) struct Events {
     state: Mutex<State>,
     changed: Condvar,
-    page: Pages,
 }
 
 impl Events {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The mailboxes of a process that brings no memory of its own for them.
-    pub(crate) fn page(&self) -> Result<&MemoryFile> {
-        self.page.file("hsa-kfd events", PAGE_SIZE)
     }
 
     /// Signals an event and wakes who waits for it.

@@ -10,7 +10,7 @@ mod queues;
 mod setup;
 
 pub(crate) use events::Events;
-pub(crate) use mmap::{Pages, map};
+pub(crate) use mmap::map;
 pub(crate) use process::Process;
 pub(crate) use setup::gpu_clock;
 

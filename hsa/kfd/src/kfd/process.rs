@@ -48,7 +48,7 @@ impl Process {
         Self {
             state: Mutex::new(State { spaces, memories }),
             events: Events::default(),
-            queues: Queues::new(gpus),
+            queues: Queues::default(),
         }
     }
 

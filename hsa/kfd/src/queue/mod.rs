@@ -11,8 +11,6 @@ pub(crate) use reach::Page;
 
 use crate::drm::DrmFile;
 use crate::errno::{EAGAIN, EINVAL, Result};
-use crate::kfd::Pages;
-use crate::memory_file::MemoryFile;
 use crate::slots::Slots;
 use reach::Reach;
 use std::sync::atomic::Ordering;
@@ -40,11 +38,9 @@ pub(crate) struct Ring {
     pub(crate) read_pointer: u64,
 }
 
-/// The queues of the process, and the doorbells of each GPU.
-#[derive(Debug)]
+/// The queues of the process.
+#[derive(Debug, Default)]
 pub(crate) struct Queues {
-    doorbells: Vec<Pages>,
-    registers: Vec<Pages>,
     running: Mutex<Slots<Running>>,
 }
 
@@ -56,21 +52,8 @@ struct Running {
 }
 
 impl Queues {
-    pub(crate) fn new(gpus: usize) -> Self {
-        let pages = || (0..gpus).map(|_| Pages::default()).collect();
-        Self { doorbells: pages(), registers: pages(), running: Mutex::default() }
-    }
-
     fn running(&self) -> MutexGuard<'_, Slots<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn doorbells(&self, gpu: usize) -> Result<&MemoryFile> {
-        self.doorbells.get(gpu).ok_or(EINVAL)?.file("hsa-kfd doorbells", 8192)
-    }
-
-    pub(crate) fn registers(&self, gpu: usize) -> Result<&MemoryFile> {
-        self.registers.get(gpu).ok_or(EINVAL)?.file("hsa-kfd registers", 4096)
     }
 
     /// Starts to read a queue; its number, and where its doorbell is.

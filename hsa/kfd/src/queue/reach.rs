@@ -103,7 +103,8 @@ impl Reach {
         self.walk(address, bytes.len() as u64, READABLE, |entry, into, range| {
             let bytes = &mut bytes[range];
             let Some(buffer) = &entry.buffer else { return host::read(entry.offset + into, bytes) };
-            buffer.file()?.read(entry.offset + into, bytes)
+            let spot = buffer.spot()?;
+            spot.file.read(spot.offset + entry.offset + into, bytes)
         })
     }
 
@@ -113,7 +114,8 @@ impl Reach {
             let Some(buffer) = &entry.buffer else {
                 return host::write(entry.offset + into, bytes);
             };
-            buffer.file()?.write(entry.offset + into, bytes)
+            let spot = buffer.spot()?;
+            spot.file.write(spot.offset + entry.offset + into, bytes)
         })
     }
 
@@ -158,8 +160,9 @@ impl Reach {
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let at = entry.offset + into;
-        let page = buffer.file().and_then(|file| file.page(at & !4095)).map_err(fault)?;
+        let spot = buffer.spot().map_err(fault)?;
+        let at = spot.offset + entry.offset + into;
+        let page = spot.file.page(at & !4095).map_err(fault)?;
         let inside = (at & 4095) as usize;
         // SAFETY: within the page, which stays mapped until `page` is dropped, and aligned.
         let number = unsafe { &*page.start().add(inside).cast::<AtomicU64>() };
