@@ -28,6 +28,7 @@ mod interpose;
 mod kfd;
 mod log;
 mod memory_file;
+mod own;
 mod page_table;
 mod paths;
 mod profile;

@@ -1,6 +1,7 @@
 //! A memory file: what stands for the memory of a buffer object, and for a dma-buf.
 
 use crate::errno::{Errno, Result};
+use crate::own;
 use crate::queue::Page;
 use crate::real;
 use libc::c_int;
@@ -59,6 +60,7 @@ impl MemoryFile {
         if descriptor < 0 {
             return Err(Errno::last());
         }
+        own::set(descriptor, true);
         let file = Self { descriptor };
         // SAFETY: touches no memory.
         if unsafe { libc::ftruncate(descriptor, size as libc::off_t) } < 0 {
@@ -69,7 +71,9 @@ impl MemoryFile {
 
     /// A file of one's own for the memory behind a descriptor.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
-        real::duplicate(descriptor, true).map(|descriptor| Self { descriptor })
+        let descriptor = real::duplicate(descriptor, true)?;
+        own::set(descriptor, true);
+        Ok(Self { descriptor })
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -108,6 +112,7 @@ impl MemoryFile {
     pub(crate) fn into_descriptor(self) -> c_int {
         let descriptor = self.descriptor;
         std::mem::forget(self);
+        own::set(descriptor, false);
         descriptor
     }
 }
@@ -122,6 +127,7 @@ fn whole(moved: isize, length: usize) -> Result<()> {
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
+        own::set(self.descriptor, false);
         real::close(self.descriptor);
     }
 }
