@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 const PAGE: u64 = 4096;
@@ -28,6 +28,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
+    /// How many entries lead to each buffer, by its token.
+    counts: HashMap<u64, usize>,
 }
 
 impl PageTable {
@@ -49,8 +51,28 @@ impl PageTable {
         if below.is_some_and(|(start, entry)| start + entry.size > address) {
             return Err(EINVAL);
         }
-        self.entries.insert(address, entry);
+        self.insert(address, entry);
         Ok(())
+    }
+
+    fn insert(&mut self, address: u64, entry: Entry) {
+        if let Some(buffer) = &entry.buffer {
+            *self.counts.entry(buffer.label.token).or_default() += 1;
+        }
+        self.entries.insert(address, entry);
+    }
+
+    fn remove(&mut self, address: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&address)?;
+        if let Some(buffer) = &entry.buffer
+            && let Some(count) = self.counts.get_mut(&buffer.label.token)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&buffer.label.token);
+            }
+        }
+        Some(entry)
     }
 
     /// The entry an address lies in, and where it starts.
@@ -70,7 +92,7 @@ impl PageTable {
         if !same {
             return Err(ENOENT);
         }
-        self.entries.remove(&address).ok_or(ENOENT)
+        self.remove(address).ok_or(ENOENT)
     }
 
     /// Removes whatever lies in a range, cutting entries that reach out of it.
@@ -80,7 +102,7 @@ impl PageTable {
         let touched = touched.take_while(|(start, entry)| *start + entry.size > address);
         let starts: Vec<u64> = touched.map(|(start, _)| *start).collect();
         for start in starts {
-            let Some(entry) = self.entries.remove(&start) else { continue };
+            let Some(entry) = self.remove(start) else { continue };
             let after = start + entry.size;
             if after > end {
                 let tail = Entry {
@@ -88,10 +110,10 @@ impl PageTable {
                     offset: entry.offset + (end - start),
                     ..entry.clone()
                 };
-                self.entries.insert(end, tail);
+                self.insert(end, tail);
             }
             if start < address {
-                self.entries.insert(start, Entry { size: address - start, ..entry });
+                self.insert(start, Entry { size: address - start, ..entry });
             }
         }
         Ok(())
@@ -99,6 +121,9 @@ impl PageTable {
 
     /// Removes every entry of a buffer: what closing its last handle does.
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
+        if self.counts.remove(&buffer.label.token).is_none() {
+            return;
+        }
         self.entries.retain(|_, entry| {
             !entry.buffer.as_ref().is_some_and(|known| Arc::ptr_eq(known, buffer))
         });

@@ -47,13 +47,6 @@ impl<T> Slots<T> {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().flatten()
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter_map(|(index, slot)| slot.as_ref().map(|value| (index as u32 + 1, value)))
-    }
 }
 
 #[cfg(test)]

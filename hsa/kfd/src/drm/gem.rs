@@ -20,19 +20,14 @@ const HOLE: u64 = 1 << 47;
 
 /// The mappings of the buffer in this file go with its last handle.
 pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
-    let buffer = {
-        let mut state = file.state();
-        let buffer = state.handles.remove(close.handle).ok_or(EINVAL)?;
-        state.table.forget(&buffer);
-        buffer
-    };
-    drop(buffer);
-    Ok(())
+    // Dropped after the lock is.
+    let closed = file.state().close(close.handle);
+    closed.map(drop).ok_or(EINVAL)
 }
 
 pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()> {
     let state = file.state();
-    let buffer = state.handles.get(mmap.handle_or_offset as u32).ok_or(ENOENT)?;
+    let buffer = state.buffer(mmap.handle_or_offset as u32).ok_or(ENOENT)?;
     mmap.handle_or_offset = buffer.offset;
     Ok(())
 }
@@ -52,7 +47,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     if va.operation == CLEAR {
         return state.table.clear(va.address, va.size);
     }
-    let buffer = state.handles.get(va.handle).cloned().ok_or(ENOENT)?;
+    let buffer = state.buffer(va.handle).cloned().ok_or(ENOENT)?;
     match va.operation {
         MAP | REPLACE => {
             if va.operation == REPLACE {

@@ -14,6 +14,7 @@ use crate::real::{self, Mapping};
 use crate::request::Request;
 use crate::slots::Slots;
 use libc::c_void;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an open of a render node has: handles, and a page table.
@@ -25,9 +26,28 @@ pub(crate) struct DrmFile {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// One handle for each buffer, however often it was imported.
-    pub(crate) handles: Slots<Arc<Buffer>>,
+    handles: Slots<Arc<Buffer>>,
+    by_token: HashMap<u64, u32>,
     pub(crate) table: PageTable,
+}
+
+impl State {
+    /// The handle of a buffer: one for each, however often it was imported.
+    fn handle(&mut self, buffer: Arc<Buffer>) -> u32 {
+        let (token, handles) = (buffer.label.token, &mut self.handles);
+        *self.by_token.entry(token).or_insert_with(|| handles.insert(buffer))
+    }
+
+    fn buffer(&self, handle: u32) -> Option<&Arc<Buffer>> {
+        self.handles.get(handle)
+    }
+
+    fn close(&mut self, handle: u32) -> Option<Arc<Buffer>> {
+        let buffer = self.handles.remove(handle)?;
+        self.by_token.remove(&buffer.label.token);
+        self.table.forget(&buffer);
+        Some(buffer)
+    }
 }
 
 impl DrmFile {
@@ -87,7 +107,7 @@ pub(crate) unsafe fn map(
     if pages > buffer.size || private && mapping.protection & libc::PROT_WRITE != 0 {
         return Err(EINVAL);
     }
-    let named = file.state().handles.iter().any(|(_, known)| Arc::ptr_eq(known, &buffer));
+    let named = file.state().by_token.contains_key(&buffer.label.token);
     if !named && buffer.label.gpu != file.gpu {
         return Err(EACCES);
     }
