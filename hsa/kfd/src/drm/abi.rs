@@ -1,0 +1,38 @@
+//! The structs of `drm/drm.h` and `drm/amdgpu_drm.h`.
+
+use crate::kfd::abi::structs;
+use crate::request::Plain;
+
+structs! {
+    /// The C struct's four bytes of padding are a field here.
+    Version: 64 {
+        major: i32, minor: i32, patch: i32, pad: u32, name_length: u64, name: u64,
+        date_length: u64, date: u64, description_length: u64, description: u64,
+    }
+    GemClose: 8 { handle: u32, pad: u32 }
+    Prime: 12 { handle: u32, flags: u32, fd: i32 }
+    /// A handle goes in, an offset comes out.
+    GemMmap: 8 { handle_or_offset: u64 }
+    Info: 32 { address: u64, size: u32, query: u32, parameters: [u32; 4] }
+    /// The last fields came later; a caller that lacks them has zeros there.
+    GemVa: 64 {
+        handle: u32, pad: u32, operation: u32, flags: u32, address: u64, offset: u64, size: u64,
+        timeline_point: u64, timeline_syncobj: u32, syncobj_count: u32, syncobjs: u64,
+    }
+    Device: 360 {
+        device_id: u32, chip_revision: u32, external_revision: u32, pci_revision: u32,
+        family: u32, shader_engines: u32, shader_arrays_per_engine: u32, counter_frequency: u32,
+        max_engine_clock: u64, max_memory_clock: u64,
+        active_units: u32, always_on_units: u32, unit_bitmap: [u32; 16],
+        enabled_backends: u32, backends: u32, graphics_contexts: u32, pcie_generation: u32,
+        ids_flags: u64, address_offset: u64, address_max: u64,
+        address_alignment: u32, pte_fragment_size: u32, gart_page_size: u32, ce_ram_size: u32,
+        vram_type: u32, vram_bit_width: u32, vce_harvest: u32, double_offchip_buffer: u32,
+        graphics_buffers: [u64; 4], graphics_buffer_sizes: [u32; 4],
+        wave_size: u32, visible_registers: u32, units_per_array: u32, cache_blocks: u32,
+        vgt_table_depth: u32, gs_buffer_depth: u32, gs_waves: u32, pcie_lanes: u32,
+        always_on_bitmap: [u32; 16], high_address_offset: u64, high_address_max: u64,
+        tile_steering: u32, pad: u32,
+    }
+    Memory: 96 { vram: [u64; 4], visible_vram: [u64; 4], gtt: [u64; 4] }
+}

@@ -1,0 +1,62 @@
+//! Handles of buffers, and the page table.
+
+use super::DrmFile;
+use super::abi::{GemClose, GemMmap, GemVa};
+use crate::driver::Driver;
+use crate::errno::{EINVAL, ENOENT, Result};
+use crate::page_table::Entry;
+
+const MAP: u32 = 1;
+const UNMAP: u32 = 2;
+const CLEAR: u32 = 3;
+const REPLACE: u32 = 4;
+
+/// Readable, writable, executable, and the kinds of caching (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
+const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
+/// The lowest addresses are the driver's own (`AMDGPU_VA_RESERVED_BOTTOM`).
+const RESERVED: u64 = 1 << 16;
+/// Addresses from here up to their signed counterpart name nothing.
+const HOLE: u64 = 1 << 47;
+
+/// The mappings of the buffer in this file go with its last handle.
+pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
+    // Dropped after the lock is.
+    let closed = file.state().close(close.handle);
+    closed.map(drop).ok_or(EINVAL)
+}
+
+pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()> {
+    let state = file.state();
+    let buffer = state.buffer(mmap.handle_or_offset as u32).ok_or(ENOENT)?;
+    mmap.handle_or_offset = buffer.offset;
+    Ok(())
+}
+
+pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {
+    if va.address < RESERVED || (HOLE..u64::MAX - HOLE).contains(&va.address) {
+        return Err(EINVAL);
+    }
+    if va.flags & !FLAGS != 0 {
+        return Err(EINVAL);
+    }
+    if va.syncobj_count != 0 || va.timeline_syncobj != 0 {
+        driver.log.missing(format_args!("GEM_VA with synchronisation objects"));
+        return Err(EINVAL);
+    }
+    let mut state = file.state();
+    if va.operation == CLEAR {
+        return state.table.clear(va.address, va.size);
+    }
+    let buffer = state.buffer(va.handle).cloned().ok_or(ENOENT)?;
+    match va.operation {
+        MAP | REPLACE => {
+            if va.operation == REPLACE {
+                state.table.clear(va.address, va.size)?;
+            }
+            let (size, offset, flags) = (va.size, va.offset, va.flags);
+            state.table.map(va.address, Entry { size, offset, flags, buffer: Some(buffer) })
+        }
+        UNMAP => state.table.unmap(va.address, Some(&buffer)).map(drop),
+        _ => Err(EINVAL),
+    }
+}

@@ -1,0 +1,35 @@
+//! `ioctl`.
+
+use super::guarded;
+use crate::descriptors::{self, Device};
+use crate::real::next;
+use crate::request::Request;
+use crate::{driver, drm, kfd};
+use libc::{c_int, c_ulong, c_void};
+
+#[unsafe(no_mangle)]
+extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> c_int {
+    let Some(device) = descriptors::get(descriptor) else {
+        return next!(
+            "ioctl",
+            fn(c_int, c_ulong, *mut c_void) -> c_int,
+            descriptor,
+            code,
+            argument
+        )
+        .unwrap_or(-1);
+    };
+    guarded(
+        || {
+            // The upper half of the register is not part of the code.
+            let request = Request { code: code & 0xffff_ffff, argument };
+            let driver = driver::get();
+            let result = match &device {
+                Device::Kfd(opener) => kfd::answer(driver, *opener, request),
+                Device::Render(file) => drm::answer(driver, file, request),
+            };
+            result.map_or_else(|error| error.leave(), |()| 0)
+        },
+        -1,
+    )
+}

@@ -1,0 +1,45 @@
+//! `dup`, its forms, and `fcntl`, which duplicates too.
+
+use super::guarded;
+use crate::descriptors;
+use crate::real::next;
+use libc::{c_int, c_long};
+
+fn copied(from: c_int, to: c_int) -> c_int {
+    guarded(|| descriptors::copy(from, to), ());
+    to
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup(from: c_int) -> c_int {
+    copied(from, next!("dup", fn(c_int) -> c_int, from).unwrap_or(-1))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    copied(from, next!("dup2", fn(c_int, c_int) -> c_int, from, to).unwrap_or(-1))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    copied(from, next!("dup3", fn(c_int, c_int, c_int) -> c_int, from, to, flags).unwrap_or(-1))
+}
+
+/// Defines `fcntl` forms.
+macro_rules! controls {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
+            let result = next!(
+                $text, fn(c_int, c_int, c_long) -> c_int, descriptor, command, argument
+            )
+            .unwrap_or(-1);
+            match command {
+                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(descriptor, result),
+                _ => result,
+            }
+        }
+    )*};
+}
+
+controls!(fcntl "fcntl", fcntl64 "fcntl64");

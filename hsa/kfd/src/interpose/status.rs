@@ -1,0 +1,225 @@
+//! `stat` and its forms: a device says that it is one.
+
+use super::guarded;
+use crate::descriptors::{self, Device};
+use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
+use crate::paths::{self, Place};
+use crate::real::next;
+use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
+
+/// The number of a device: its major and its minor part.
+type Number = (u32, u32);
+
+fn of_place(place: &Place) -> Option<Number> {
+    match place {
+        Place::Kfd => Some((KFD_MAJOR, 0)),
+        Place::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
+        Place::Tree(_) => None,
+    }
+}
+
+fn of_descriptor(descriptor: c_int) -> Option<Number> {
+    match descriptors::get(descriptor)? {
+        Device::Kfd(_) => Some((KFD_MAJOR, 0)),
+        Device::Render(file) => Some((DRM_MAJOR, (FIRST_RENDER + file.gpu) as u32)),
+    }
+}
+
+/// Fills what a caller of `stat` gave.
+fn fill(status: *mut Status, (major, minor): Number) -> c_int {
+    if status.is_null() {
+        return crate::errno::EFAULT.leave();
+    }
+    // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
+    unsafe {
+        status.write_bytes(0, 1);
+        (*status).st_mode = libc::S_IFCHR | 0o666;
+        (*status).st_rdev = libc::makedev(major, minor);
+        (*status).st_nlink = 1;
+        (*status).st_blksize = 4096;
+    }
+    0
+}
+
+/// Asks about what a path leads to.
+fn at(path: *const c_char, status: *mut Status, plain: impl Fn(*const c_char) -> c_int) -> c_int {
+    match guarded(|| paths::resolve(path), None) {
+        None => plain(path),
+        Some(Place::Tree(path)) => plain(path.as_ptr()),
+        Some(place) => match of_place(&place) {
+            Some(number) => fill(status, number),
+            None => plain(path),
+        },
+    }
+}
+
+macro_rules! stats {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(path: *const c_char, status: *mut Status) -> c_int {
+            at(path, status, |path| {
+                next!($text, fn(*const c_char, *mut Status) -> c_int, path, status).unwrap_or(-1)
+            })
+        }
+    )*};
+}
+
+stats!(stat "stat", stat64 "stat64", lstat "lstat", lstat64 "lstat64");
+
+macro_rules! fstats {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(descriptor: c_int, status: *mut Status) -> c_int {
+            match guarded(|| of_descriptor(descriptor), None) {
+                Some(number) => fill(status, number),
+                None => {
+                    next!($text, fn(c_int, *mut Status) -> c_int, descriptor, status).unwrap_or(-1)
+                }
+            }
+        }
+    )*};
+}
+
+fstats!(fstat "fstat", fstat64 "fstat64");
+
+/// The forms of before glibc 2.33, which take the version of the struct first.
+macro_rules! old_stats {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(version: c_int, path: *const c_char, status: *mut Status) -> c_int {
+            at(path, status, |path| {
+                next!(
+                    $text, fn(c_int, *const c_char, *mut Status) -> c_int, version, path, status
+                )
+                .unwrap_or(-1)
+            })
+        }
+    )*};
+}
+
+old_stats!(__xstat "__xstat", __xstat64 "__xstat64", __lxstat "__lxstat", __lxstat64 "__lxstat64");
+
+macro_rules! old_fstats {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(version: c_int, descriptor: c_int, status: *mut Status) -> c_int {
+            match guarded(|| of_descriptor(descriptor), None) {
+                Some(number) => fill(status, number),
+                None => next!(
+                    $text, fn(c_int, c_int, *mut Status) -> c_int, version, descriptor, status
+                )
+                .unwrap_or(-1),
+            }
+        }
+    )*};
+}
+
+old_fstats!(__fxstat "__fxstat", __fxstat64 "__fxstat64");
+
+macro_rules! stats_at {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            folder: c_int,
+            path: *const c_char,
+            status: *mut Status,
+            flags: c_int,
+        ) -> c_int {
+            // With an empty path the question is about the descriptor.
+            if flags & libc::AT_EMPTY_PATH != 0
+                && let Some(number) = guarded(|| of_descriptor(folder), None)
+            {
+                return fill(status, number);
+            }
+            at(path, status, |path| {
+                next!(
+                    $text, fn(c_int, *const c_char, *mut Status, c_int) -> c_int,
+                    folder, path, status, flags
+                )
+                .unwrap_or(-1)
+            })
+        }
+    )*};
+}
+
+stats_at!(fstatat "fstatat", fstatat64 "fstatat64");
+
+fn fill_extended(status: *mut Extended, (major, minor): Number) -> c_int {
+    if status.is_null() {
+        return crate::errno::EFAULT.leave();
+    }
+    // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
+    unsafe {
+        status.write_bytes(0, 1);
+        (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE;
+        (*status).stx_mode = (libc::S_IFCHR | 0o666) as u16;
+        (*status).stx_rdev_major = major;
+        (*status).stx_rdev_minor = minor;
+        (*status).stx_nlink = 1;
+        (*status).stx_blksize = 4096;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn statx(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    status: *mut Extended,
+) -> c_int {
+    let plain = |path| {
+        next!(
+            "statx",
+            fn(c_int, *const c_char, c_int, c_uint, *mut Extended) -> c_int,
+            folder,
+            path,
+            flags,
+            mask,
+            status
+        )
+        .unwrap_or_else(|| crate::errno::Errno(libc::ENOSYS).leave())
+    };
+    if flags & libc::AT_EMPTY_PATH != 0
+        && let Some(number) = guarded(|| of_descriptor(folder), None)
+    {
+        return fill_extended(status, number);
+    }
+    match guarded(|| paths::resolve(path), None) {
+        None => plain(path),
+        Some(Place::Tree(path)) => plain(path.as_ptr()),
+        Some(place) => match of_place(&place) {
+            Some(number) => fill_extended(status, number),
+            None => plain(path),
+        },
+    }
+}
+
+/// The path of a file that stands for a path of the driver; a device has one in the tree too.
+fn stand_in(path: *const c_char) -> Option<std::ffi::CString> {
+    guarded(|| paths::stand_in(path), None)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    let other = stand_in(path);
+    let path = other.as_ref().map_or(path, |other| other.as_ptr());
+    next!("access", fn(*const c_char, c_int) -> c_int, path, mode).unwrap_or(-1)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    let other = stand_in(path);
+    let path = other.as_ref().map_or(path, |other| other.as_ptr());
+    next!("faccessat", fn(c_int, *const c_char, c_int, c_int) -> c_int, folder, path, mode, flags)
+        .unwrap_or(-1)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn readlink(path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t {
+    let other = stand_in(path);
+    let path = other.as_ref().map_or(path, |other| other.as_ptr());
+    next!("readlink", fn(*const c_char, *mut c_char, size_t) -> ssize_t, path, target, room)
+        .unwrap_or(-1)
+}

@@ -1,0 +1,48 @@
+//! dma-bufs: descriptors of memory, for another device or another process.
+
+use super::abi::{DmabufInfo, ExportDmabuf, ImportDmabuf, flags};
+use super::memory::{insert, split};
+use super::process::Memory;
+use crate::driver::Driver;
+use crate::errno::{EINVAL, Result};
+use crate::memory_file;
+use std::collections::BTreeSet;
+
+pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
+    let (label, size) = memory_file::recognise(info.fd as i32)?;
+    let gpu = driver.gpus.get(label.gpu).ok_or(EINVAL)?;
+    info.size = size;
+    info.gpu_id = gpu.id;
+    info.metadata_size = 0;
+    info.flags = label.flags & (flags::VRAM | flags::GTT | flags::PUBLIC);
+    Ok(())
+}
+
+pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
+    let gpu = driver.gpu(import.gpu_id)?;
+    let mut state = driver.process.state();
+    state.space(gpu)?;
+    let buffer = driver.buffers.import(import.fd as i32)?;
+    if buffer.label.gpu >= driver.gpus.len() {
+        return Err(EINVAL);
+    }
+    let (size, flags) = (buffer.size, buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE);
+    let (address, mapped) = (import.address, BTreeSet::new());
+    let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
+    import.handle = insert(driver, &mut state, memory);
+    Ok(())
+}
+
+pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
+    let (gpu, number) = split(driver, export.handle)?;
+    let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
+    // DRM takes O_CLOEXEC and O_RDWR.
+    let known = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
+    if export.flags & !known != 0 {
+        return Err(EINVAL);
+    }
+    let closes = export.flags & libc::O_CLOEXEC as u32 != 0;
+    let descriptor = buffer.export(closes)?;
+    export.fd = descriptor as u32;
+    Ok(())
+}

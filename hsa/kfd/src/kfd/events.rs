@@ -1,0 +1,242 @@
+//! Events: what a process waits for until a GPU, or another thread, says that something happened.
+
+use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
+use super::memory::split;
+use super::mmap::{self, Window};
+use crate::driver::Driver;
+use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
+use crate::slots::Slots;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many events a GPU can signal (`KFD_SIGNAL_EVENT_LIMIT`); others are numbered from there.
+const SIGNALS: u32 = 4096;
+/// A mailbox of eight bytes for each.
+pub(crate) const PAGE_SIZE: u64 = SIGNALS as u64 * 8;
+const OTHERS: u32 = 1 << 31;
+
+const KIND_SIGNAL: u32 = 0;
+const KIND_DEBUG: u32 = 5;
+const KIND_MEMORY: u32 = 8;
+const KINDS: u32 = 9;
+
+const COMPLETE: u32 = 0;
+const TIMEOUT: u32 = 1;
+const FAILED: u32 = 2;
+const FOREVER: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Event {
+    kind: u32,
+    auto_reset: bool,
+    signalled: bool,
+    /// Grows with each signal; a waiter that knows an older age need not wait. Never 0.
+    age: u64,
+    /// How many wait for it.
+    waiters: u32,
+    /// What happened, for an event of memory faults.
+    fault: Option<[u64; 3]>,
+    fault_gpu: u32,
+}
+
+impl Event {
+    fn signal(&mut self) {
+        self.signalled = !self.auto_reset || self.waiters == 0;
+        self.age = self.age.wrapping_add(1).max(2);
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    signals: Slots<Event>,
+    others: Slots<Event>,
+}
+
+impl State {
+    fn event(&mut self, id: u32) -> Result<&mut Event> {
+        let found = match id & OTHERS {
+            0 => self.signals.get_mut(id),
+            _ => self.others.get_mut(id & !OTHERS),
+        };
+        found.ok_or(EINVAL)
+    }
+}
+
+/// The events of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Events {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signals an event and wakes who waits for it.
+    pub(crate) fn signal(&self, id: u32) -> Result<()> {
+        let mut state = self.state();
+        state.event(id)?.signal();
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// A GPU used an address that it cannot reach: every event of memory faults tells of it.
+    pub(crate) fn fault(&self, gpu_id: u32, address: u64, error: Errno) {
+        // Not present, or read-only; neither not executable nor imprecise, and no broken memory.
+        let cause = if error == EACCES { 1 << 32 } else { 1 };
+        let mut state = self.state();
+        for event in state.others.iter_mut().filter(|event| event.kind == KIND_MEMORY) {
+            event.fault = Some([cause, 0, address]);
+            event.fault_gpu = gpu_id;
+            event.signal();
+        }
+        self.changed.notify_all();
+    }
+}
+
+pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
+    if create.kind >= KINDS {
+        return Err(EINVAL);
+    }
+    if create.page_offset != 0 {
+        let (gpu, number) = split(driver, create.page_offset)?;
+        driver.process.state().memory(gpu, number)?;
+    }
+    let event = Event {
+        kind: create.kind,
+        auto_reset: create.auto_reset != 0,
+        signalled: false,
+        age: 1,
+        waiters: 0,
+        fault: None,
+        fault_gpu: 0,
+    };
+    let mut state = driver.process.events.state();
+    if matches!(create.kind, KIND_SIGNAL | KIND_DEBUG) {
+        let id = state.signals.insert(event);
+        if id >= SIGNALS {
+            state.signals.remove(id);
+            return Err(crate::errno::ENOSPC);
+        }
+        create.event_id = id;
+        create.slot = id;
+        create.page_offset = mmap::offset(Window::Events, 0);
+    } else {
+        create.event_id = state.others.insert(event) | OTHERS;
+    }
+    create.trigger_data = create.event_id;
+    Ok(())
+}
+
+pub(crate) fn destroy(driver: &Driver, destroy: &mut EventId) -> Result<()> {
+    let events = &driver.process.events;
+    let mut state = events.state();
+    let removed = match destroy.event_id & OTHERS {
+        0 => state.signals.remove(destroy.event_id),
+        _ => state.others.remove(destroy.event_id & !OTHERS),
+    };
+    // Who waits for it fails.
+    events.changed.notify_all();
+    removed.map(drop).ok_or(EINVAL)
+}
+
+pub(crate) fn set(driver: &Driver, set: &mut EventId) -> Result<()> {
+    driver.process.events.signal(set.event_id)
+}
+
+pub(crate) fn reset(driver: &Driver, reset: &mut EventId) -> Result<()> {
+    driver.process.events.state().event(reset.event_id)?.signalled = false;
+    Ok(())
+}
+
+/// One event that a caller waits for.
+#[derive(Debug)]
+struct Waiter {
+    id: u32,
+    /// What the age was when the wait began; another age later is a signal.
+    age: u64,
+    activated: bool,
+    /// Whether the caller wants to be told the age.
+    tells_age: bool,
+}
+
+fn begin(state: &mut State, data: &EventData) -> Result<Waiter> {
+    let event = state.event(data.event_id)?;
+    let tells_age = event.kind == KIND_SIGNAL && data.age != 0;
+    let activated = event.signalled || tells_age && event.age != data.age;
+    if event.auto_reset {
+        event.signalled = false;
+    }
+    event.waiters += 1;
+    Ok(Waiter { id: data.event_id, age: event.age, activated, tells_age })
+}
+
+/// Whether the wait is over; an error if an event is gone.
+fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool> {
+    for waiter in waiters.iter_mut() {
+        waiter.activated |= state.event(waiter.id)?.age != waiter.age;
+    }
+    let mut activated = waiters.iter().map(|waiter| waiter.activated);
+    Ok(if all { activated.all(|activated| activated) } else { activated.any(|it| it) })
+}
+
+pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
+    if wait.events == 0 {
+        return Err(EFAULT);
+    }
+    let data = wait.events as *mut EventData;
+    let deadline = (wait.timeout != FOREVER)
+        .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
+    let events = &driver.process.events;
+    let mut state = events.state();
+    let mut waiters = Vec::new();
+    let mut result = Ok(COMPLETE);
+    for index in 0..wait.count as usize {
+        // SAFETY: the caller says that there are `count` of them.
+        let data = unsafe { data.add(index).read_unaligned() };
+        match begin(&mut state, &data) {
+            Ok(waiter) => waiters.push(waiter),
+            Err(error) => result = Err(error),
+        }
+    }
+    while result.is_ok() {
+        match is_over(&mut state, &mut waiters, wait.all != 0) {
+            Ok(true) => break,
+            Ok(false) => {}
+            Err(_) => {
+                result = Ok(FAILED);
+                break;
+            }
+        }
+        let left = match deadline {
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+            None => Duration::from_secs(3600),
+        };
+        if left.is_zero() {
+            result = Ok(TIMEOUT);
+            break;
+        }
+        let woken = events.changed.wait_timeout(state, left);
+        state = woken.unwrap_or_else(PoisonError::into_inner).0;
+    }
+    for (index, waiter) in waiters.iter().enumerate() {
+        let Ok(event) = state.event(waiter.id) else { continue };
+        event.waiters = event.waiters.saturating_sub(1);
+        if result.is_err() || !waiter.activated {
+            continue;
+        }
+        if let Some([cause, other, address]) = event.fault {
+            let told = [cause, other, address, u64::from(event.fault_gpu)];
+            // SAFETY: as above; what a fault is told with are the first four words.
+            unsafe { data.add(index).cast::<[u64; 4]>().write_unaligned(told) };
+        }
+        if waiter.tells_age {
+            // SAFETY: as above; the age is the first field.
+            unsafe { (&raw mut (*data.add(index)).age).write_unaligned(event.age) };
+        }
+    }
+    wait.result = result?;
+    if wait.result == FAILED { Err(EINVAL) } else { Ok(()) }
+}

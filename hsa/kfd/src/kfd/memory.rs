@@ -1,0 +1,135 @@
+//! Memory: allocating it, and mapping it for GPUs at the address it was allocated for.
+
+use super::abi::{Alloc, Free, Map, flags};
+use super::mmap::{self, Window};
+use super::process::{Memory, State};
+use crate::driver::Driver;
+use crate::errno::{EFAULT, EINVAL, Result};
+use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
+use std::collections::BTreeSet;
+
+const PAGE: u64 = 4096;
+/// How many bytes of doorbells a process has on a GPU.
+pub(crate) const DOORBELLS: u64 = 8192;
+
+/// Splits a handle into its GPU and its number there.
+pub(super) fn split(driver: &Driver, handle: u64) -> Result<(usize, u32)> {
+    Ok((driver.gpu((handle >> 32) as u32)?, handle as u32))
+}
+
+/// Gives memory a handle.
+pub(super) fn insert(driver: &Driver, state: &mut State, memory: Memory) -> u64 {
+    let gpu = memory.gpu;
+    let number = state.memories[gpu].insert(memory);
+    u64::from(driver.gpus[gpu].id) << 32 | u64::from(number)
+}
+
+pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
+    let gpu = driver.gpu(alloc.gpu_id)?;
+    let mut state = driver.process.state();
+    state.space(gpu)?;
+    let size = alloc.size.checked_next_multiple_of(PAGE).ok_or(EINVAL)?;
+    if size == 0 || size > i64::MAX as u64 {
+        return Err(EINVAL);
+    }
+    // Of the process's own memory the caller says here where it is.
+    let host = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
+    let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
+    let buffer = match alloc.flags & flags::KINDS {
+        flags::VRAM => {
+            let buffer = create(Some(driver.gpus[gpu].vram.claim(size)?));
+            alloc.offset = buffer.offset;
+            Some(buffer)
+        }
+        flags::GTT => {
+            let buffer = create(None);
+            alloc.offset = buffer.offset;
+            Some(buffer)
+        }
+        flags::USERPTR if alloc.offset != 0 && alloc.offset.is_multiple_of(PAGE) => None,
+        flags::DOORBELL if alloc.size == DOORBELLS => {
+            alloc.offset = mmap::offset(Window::Doorbells, alloc.gpu_id);
+            None
+        }
+        flags::MMIO_REMAP if alloc.size == PAGE => {
+            alloc.offset = mmap::offset(Window::Registers, alloc.gpu_id);
+            None
+        }
+        _ => return Err(EINVAL),
+    };
+    let (address, flags) = (alloc.address, alloc.flags);
+    let memory = Memory { buffer, address, size, host, flags, gpu, mapped: BTreeSet::new() };
+    alloc.handle = insert(driver, &mut state, memory);
+    Ok(())
+}
+
+/// amdkfd refuses to free what is mapped on a GPU; there is no such check for page tables that
+/// another interface wrote, and an entry of those keeps the memory alive.
+pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
+    let (gpu, number) = split(driver, free.handle)?;
+    let removed = {
+        let mut state = driver.process.state();
+        if !state.memory(gpu, number)?.mapped.is_empty() {
+            return Err(crate::errno::EBUSY);
+        }
+        state.memories[gpu].remove(number)
+    };
+    removed.map(drop).ok_or(EINVAL)
+}
+
+/// The GPUs a call names, from the one after those that are done.
+fn named(driver: &Driver, map: &Map) -> Result<Vec<usize>> {
+    if map.count == 0 || map.done > map.count {
+        return Err(EINVAL);
+    }
+    if map.gpus == 0 {
+        return Err(EFAULT);
+    }
+    let gpus = (map.done..map.count).map(|index| {
+        let address = map.gpus as *const u32;
+        // SAFETY: the caller says that there are `count` of them.
+        driver.gpu(unsafe { address.add(index as usize).read_unaligned() })
+    });
+    gpus.collect()
+}
+
+/// Readable, and what else the memory was allocated for: `AMDGPU_VM_PAGE_*`.
+fn page_flags(flags: u32) -> u32 {
+    let writable = if flags & flags::WRITABLE != 0 { WRITABLE } else { 0 };
+    READABLE | writable | if flags & flags::EXECUTABLE != 0 { EXECUTABLE } else { 0 }
+}
+
+pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
+    let gpus = named(driver, map)?;
+    let (owner, number) = split(driver, map.handle)?;
+    let mut state = driver.process.state();
+    for gpu in gpus {
+        let space = state.space(gpu)?;
+        let memory = state.memory(owner, number)?;
+        if !memory.mapped.contains(&gpu) {
+            let (size, buffer) = (memory.size, memory.buffer.clone());
+            let flags = page_flags(memory.flags);
+            let offset = memory.host;
+            space.state().table.map(memory.address, Entry { size, offset, flags, buffer })?;
+            memory.mapped.insert(gpu);
+        }
+        map.done += 1;
+    }
+    Ok(())
+}
+
+pub(crate) fn unmap(driver: &Driver, map: &mut Map) -> Result<()> {
+    let gpus = named(driver, map)?;
+    let (owner, number) = split(driver, map.handle)?;
+    let mut state = driver.process.state();
+    for gpu in gpus {
+        let space = state.space(gpu)?;
+        let memory = state.memory(owner, number)?;
+        if memory.mapped.remove(&gpu) {
+            // An entry that another interface removed meanwhile is no error here.
+            let _ = space.state().table.unmap(memory.address, memory.buffer.as_ref());
+        }
+        map.done += 1;
+    }
+    Ok(())
+}

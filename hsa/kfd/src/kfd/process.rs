@@ -1,0 +1,69 @@
+//! What amdkfd holds of the process.
+
+use super::Events;
+use crate::buffer::Buffer;
+use crate::drm::DrmFile;
+use crate::errno::{EINVAL, ENODEV, Result};
+use crate::queue::Queues;
+use crate::slots::Slots;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory that has a handle of amdkfd's.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// None for memory of the process itself, doorbells and registers.
+    pub(crate) buffer: Option<Arc<Buffer>>,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// Where memory of the process itself is, which need not be `address`.
+    pub(crate) host: u64,
+    pub(crate) flags: u32,
+    pub(crate) gpu: usize,
+    /// The GPUs that map it at its address.
+    pub(crate) mapped: BTreeSet<usize>,
+}
+
+/// What changes under the process's lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The file of each GPU whose page table is the process's.
+    pub(crate) spaces: Vec<Option<Arc<DrmFile>>>,
+    /// By GPU: a handle has the GPU's identity and a number.
+    pub(crate) memories: Vec<Slots<Memory>>,
+}
+
+/// The process as amdkfd sees it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    state: Mutex<State>,
+    pub(crate) events: Events,
+    pub(crate) queues: Queues,
+}
+
+impl Process {
+    pub(crate) fn new(gpus: usize) -> Self {
+        let spaces = (0..gpus).map(|_| None).collect();
+        let memories = (0..gpus).map(|_| Slots::default()).collect();
+        Self {
+            state: Mutex::new(State { spaces, memories }),
+            events: Events::default(),
+            queues: Queues::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The page table of a GPU, once the process has one there.
+    pub(crate) fn space(&self, gpu: usize) -> Result<Arc<DrmFile>> {
+        self.spaces.get(gpu).and_then(Clone::clone).ok_or(ENODEV)
+    }
+
+    pub(crate) fn memory(&mut self, gpu: usize, number: u32) -> Result<&mut Memory> {
+        self.memories.get_mut(gpu).and_then(|slots| slots.get_mut(number)).ok_or(EINVAL)
+    }
+}

@@ -1,0 +1,52 @@
+//! Queues: where a process leaves packets for a GPU.
+
+use super::abi::{CreateQueue, DestroyQueue, UpdateQueue};
+use super::memory::DOORBELLS;
+use super::mmap::{self, Window};
+use crate::driver::Driver;
+use crate::errno::{EINVAL, Result};
+use crate::queue::{Kind, Ring};
+
+const AQL: u32 = 2;
+const SDMA: u32 = 1;
+const SDMA_XGMI: u32 = 3;
+const SDMA_BY_ENGINE: u32 = 4;
+
+pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
+    let gpu = driver.gpu(create.gpu_id)?;
+    let space = driver.process.state().space(gpu)?;
+    let kind = match create.kind {
+        AQL => Kind::Aql,
+        SDMA | SDMA_XGMI | SDMA_BY_ENGINE => Kind::Sdma,
+        kind => {
+            driver.log.missing(format_args!("a queue of type {kind}"));
+            return Err(EINVAL);
+        }
+    };
+    let size = u64::from(create.ring_size);
+    if create.ring_base == 0 || !size.is_power_of_two() || create.percentage & 0xff > 100 {
+        return Err(EINVAL);
+    }
+    let ring = Ring {
+        kind,
+        gpu,
+        base: create.ring_base,
+        size,
+        write_pointer: create.write_pointer,
+        read_pointer: create.read_pointer,
+    };
+    let (id, doorbell) = driver.process.queues.start(ring, space, DOORBELLS)?;
+    create.queue_id = id;
+    create.doorbell_offset = mmap::offset(Window::Doorbells, create.gpu_id) | doorbell;
+    Ok(())
+}
+
+pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()> {
+    driver.process.queues.stop(destroy.queue_id)
+}
+
+/// Percentage 0 holds a queue, as does a ring of no size.
+pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
+    let runs = update.percentage & 0xff != 0 && update.ring_size != 0;
+    driver.process.queues.hold(update.queue_id, !runs)
+}

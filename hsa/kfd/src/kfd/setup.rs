@@ -1,0 +1,132 @@
+//! What a process says and asks once, when it begins.
+
+use super::abi::{
+    AcquireVm, Aperture, Apertures, AvailableMemory, ClockCounters, MemoryPolicy, RuntimeEnable,
+    ScratchBacking, TrapHandler, Version, Xnack,
+};
+use crate::descriptors::{self, Device};
+use crate::driver::Driver;
+use crate::errno::{EINVAL, EPERM, Result};
+use crate::request;
+
+/// Virtual-memory management needs 1.15, a contiguous allocation 1.16.
+pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
+    *version = Version { major: 1, minor: 17 };
+    Ok(())
+}
+
+pub(crate) fn memory_policy(driver: &Driver, policy: &mut MemoryPolicy) -> Result<()> {
+    driver.gpu(policy.gpu_id).map(drop)
+}
+
+pub(crate) fn scratch_backing(driver: &Driver, backing: &mut ScratchBacking) -> Result<()> {
+    driver.gpu(backing.gpu_id).map(drop)
+}
+
+pub(crate) fn trap_handler(driver: &Driver, handler: &mut TrapHandler) -> Result<()> {
+    driver.gpu(handler.gpu_id).map(drop)
+}
+
+/// No debugger attaches, so that there is nothing to tell one.
+pub(crate) fn runtime_enable(_: &Driver, enable: &mut RuntimeEnable) -> Result<()> {
+    enable.capabilities = 0;
+    Ok(())
+}
+
+/// Page faults are not retried; a negative number asks.
+pub(crate) fn xnack(_: &Driver, xnack: &mut Xnack) -> Result<()> {
+    match xnack.enabled {
+        ..0 => xnack.enabled = 0,
+        0 => {}
+        1.. => return Err(EPERM),
+    }
+    Ok(())
+}
+
+pub(crate) fn available_memory(driver: &Driver, memory: &mut AvailableMemory) -> Result<()> {
+    let gpu = driver.gpu(memory.gpu_id)?;
+    memory.available = driver.gpus[gpu].vram.available();
+    Ok(())
+}
+
+/// The GPU's clock is the processor's: nanoseconds, as the system's.
+pub(crate) fn clock_counters(driver: &Driver, counters: &mut ClockCounters) -> Result<()> {
+    driver.gpu(counters.gpu_id)?;
+    let now = nanoseconds();
+    counters.gpu_clock = gpu_clock();
+    counters.cpu_clock = now;
+    counters.system_clock = now;
+    counters.system_frequency = 1_000_000_000;
+    Ok(())
+}
+
+/// A tick of a GPU's clock, which runs at 100 MHz.
+const GPU_CLOCK_NANOSECONDS: u64 = 10;
+
+/// A GPU's clock.
+pub(crate) fn gpu_clock() -> u64 {
+    nanoseconds() / GPU_CLOCK_NANOSECONDS
+}
+
+/// What `CLOCK_BOOTTIME` says.
+fn nanoseconds() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The addresses of a GPU: what lies where, and up to where the process and the GPU agree.
+fn aperture(gpu_id: u32) -> Aperture {
+    let (lds, scratch, size) = (1 << 48, 2 << 48, 1 << 32);
+    Aperture {
+        lds_base: lds,
+        lds_limit: lds + size - 1,
+        scratch_base: scratch,
+        scratch_limit: scratch + size - 1,
+        gpuvm_base: 0x4000,
+        gpuvm_limit: (1 << 47) - 1,
+        gpu_id,
+        pad: 0,
+    }
+}
+
+/// Asked first with no room, to learn how many there are.
+pub(crate) fn apertures(driver: &Driver, asked: &mut Apertures) -> Result<()> {
+    let known = driver.gpus.len();
+    if asked.count == 0 {
+        asked.count = known as u32;
+        return Ok(());
+    }
+    if asked.address == 0 {
+        return Err(EINVAL);
+    }
+    let count = known.min(asked.count as usize);
+    for (index, gpu) in driver.gpus[..count].iter().enumerate() {
+        let address = asked.address + (index * size_of::<Aperture>()) as u64;
+        // SAFETY: the caller says that it has room for `count` of them.
+        unsafe { request::give(address, size_of::<Aperture>(), &aperture(gpu.id)) }?;
+    }
+    asked.count = count as u32;
+    Ok(())
+}
+
+/// The page table of a render node's file becomes the process's on that GPU.
+pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()> {
+    let gpu = driver.gpu(acquire.gpu_id)?;
+    let Some(Device::Render(file)) = descriptors::get(acquire.drm_fd as i32) else {
+        return Err(EINVAL);
+    };
+    if file.gpu != gpu {
+        return Err(EINVAL);
+    }
+    let mut state = driver.process.state();
+    match &state.spaces[gpu] {
+        Some(known) if std::sync::Arc::ptr_eq(known, &file) => Ok(()),
+        Some(_) => Err(crate::errno::EBUSY),
+        None => {
+            state.spaces[gpu] = Some(file);
+            Ok(())
+        }
+    }
+}

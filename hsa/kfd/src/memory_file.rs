@@ -1,0 +1,186 @@
+//! A memory file: what stands for the memory of a buffer object, and for a dma-buf.
+
+use crate::errno::{Errno, Result};
+use crate::own;
+use crate::queue::Page;
+use crate::real;
+use libc::c_int;
+use std::ffi::CString;
+
+/// What a dma-buf's file carries in its name, so that another process can tell what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// The GPU that owns the memory, counted from 0.
+    pub(crate) gpu: usize,
+    /// The flags it was allocated with.
+    pub(crate) flags: u32,
+    /// Which memory it is, in every process.
+    pub(crate) token: u64,
+}
+
+const NAME: &str = "hsa-kfd:";
+const SEALS: c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+impl Label {
+    fn text(self) -> String {
+        format!("{NAME}{}:{:08x}:{:016x}", self.gpu, self.flags, self.token)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.strip_prefix(NAME)?.splitn(3, ':');
+        let gpu = fields.next()?.parse().ok()?;
+        let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
+        let token = u64::from_str_radix(fields.next()?.get(..16)?, 16).ok()?;
+        Some(Self { gpu, flags, token })
+    }
+}
+
+/// A file of memory, closed when dropped.
+#[derive(Debug)]
+pub(crate) struct MemoryFile {
+    descriptor: c_int,
+}
+
+impl MemoryFile {
+    /// A sealed file of zeros that [`recognise`] knows as a buffer object's.
+    pub(crate) fn labelled(label: Label, size: u64) -> Result<Self> {
+        let file = Self::plain(&label.text(), size)?;
+        let command = libc::F_ADD_SEALS;
+        // SAFETY: sealing changes what may be done with the file and touches no memory.
+        let sealed = unsafe { libc::syscall(libc::SYS_fcntl, file.descriptor, command, SEALS) };
+        if sealed < 0 { Err(Errno::last()) } else { Ok(file) }
+    }
+
+    /// A file of zeros, for what is no buffer object.
+    pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
+        let name = CString::new(name).map_err(|_| crate::errno::EINVAL)?;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name ends with a zero and lives until the call returns.
+        let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        if descriptor < 0 {
+            return Err(Errno::last());
+        }
+        own::set(descriptor, true);
+        let file = Self { descriptor };
+        // SAFETY: touches no memory.
+        if unsafe { libc::ftruncate(descriptor, size as libc::off_t) } < 0 {
+            return Err(Errno::last());
+        }
+        Ok(file)
+    }
+
+    /// A file of one's own for the memory behind a descriptor.
+    pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
+        let descriptor = real::duplicate(descriptor, true)?;
+        own::set(descriptor, true);
+        Ok(Self { descriptor })
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.descriptor
+    }
+
+    /// Reads all of the bytes, or fails.
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let (start, length, offset) = (bytes.as_mut_ptr(), bytes.len(), offset as libc::off_t);
+        // SAFETY: writes to the slice alone.
+        let moved = unsafe { libc::pread(self.descriptor, start.cast(), length, offset) };
+        whole(moved, length)
+    }
+
+    /// Writes all of the bytes, or fails.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (start, length, offset) = (bytes.as_ptr(), bytes.len(), offset as libc::off_t);
+        // SAFETY: reads the slice alone.
+        let moved = unsafe { libc::pwrite(self.descriptor, start.cast(), length, offset) };
+        whole(moved, length)
+    }
+
+    /// Makes a part of it zeros that take no memory.
+    pub(crate) fn discard(&self, offset: u64, size: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: changes the file alone; who still maps that part sees zeros.
+        unsafe { libc::fallocate(self.descriptor, mode, offset as i64, size as i64) };
+    }
+
+    /// Maps the page at an offset for a moment.
+    pub(crate) fn page(&self, offset: u64) -> Result<Page> {
+        Page::new(self.descriptor, offset)
+    }
+
+    /// Gives the descriptor away.
+    pub(crate) fn into_descriptor(self) -> c_int {
+        let descriptor = self.descriptor;
+        std::mem::forget(self);
+        own::set(descriptor, false);
+        descriptor
+    }
+}
+
+fn whole(moved: isize, length: usize) -> Result<()> {
+    match moved {
+        ..0 => Err(Errno::last()),
+        moved if moved as usize == length => Ok(()),
+        _ => Err(crate::errno::EIO),
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        own::set(self.descriptor, false);
+        real::close(self.descriptor);
+    }
+}
+
+/// What buffer object a descriptor is a dma-buf of; a plain memory file is none.
+pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
+    let seals = real::seals(descriptor).map_err(|error| match error {
+        crate::errno::EBADF => error,
+        _ => crate::errno::EINVAL,
+    })?;
+    if seals & SEALS != SEALS {
+        return Err(crate::errno::EINVAL);
+    }
+    let label = label_of(descriptor).ok_or(crate::errno::EINVAL)?;
+    // SAFETY: all zeros is a valid `stat`, which is plain numbers.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    if unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) } < 0 {
+        return Err(Errno::last());
+    }
+    Ok((label, status.st_size as u64))
+}
+
+fn label_of(descriptor: c_int) -> Option<Label> {
+    let path = CString::new(format!("/proc/self/fd/{descriptor}")).ok()?;
+    let mut target = [0u8; 128];
+    // SAFETY: the path ends with a zero and the kernel writes at most the array's length.
+    let length = unsafe {
+        libc::syscall(libc::SYS_readlink, path.as_ptr(), target.as_mut_ptr(), target.len())
+    };
+    let target = target.get(..usize::try_from(length).ok()?)?;
+    Label::parse(std::str::from_utf8(target).ok()?.strip_prefix("/memfd:")?)
+}
+
+/// Sixty-four bits that nobody guesses, never zero.
+pub(crate) fn token() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: writes at most the eight bytes of the array.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_ne_bytes(bytes).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_object_is_told_from_a_plain_memory_file() {
+        let label = Label { gpu: 3, flags: 0xb000_0001, token: token() };
+        let file = MemoryFile::labelled(label, 8192).unwrap();
+        assert_eq!(recognise(file.descriptor()), Ok((label, 8192)));
+        let plain = MemoryFile::plain(&label.text(), 8192).unwrap();
+        assert_eq!(recognise(plain.descriptor()), Err(crate::errno::EINVAL));
+        assert_eq!(recognise(-1), Err(crate::errno::EBADF));
+    }
+}

@@ -1,0 +1,102 @@
+//! The GPUs that can be emulated: what amdkfd and amdgpu report of each.
+
+/// One model of GPU.
+#[derive(Debug)]
+pub(crate) struct Profile {
+    pub(crate) name: &'static str,
+    /// `gfx_target_version`: 90402 is gfx942.
+    pub(crate) target: u32,
+    pub(crate) device: u32,
+    /// AMDGPU_FAMILY_*.
+    pub(crate) family: u32,
+    pub(crate) revision: u32,
+    /// Whether the processor reaches all of its memory.
+    pub(crate) large_bar: bool,
+    pub(crate) compute_units: u32,
+    pub(crate) simds_per_unit: u32,
+    pub(crate) wave_size: u32,
+    pub(crate) waves_per_simd: u32,
+    pub(crate) shader_arrays: u32,
+    pub(crate) partitions: u32,
+    pub(crate) dma_engines: u32,
+    pub(crate) link_dma_engines: u32,
+    pub(crate) clock_mhz: u32,
+    pub(crate) memory_clock_mhz: u32,
+    pub(crate) memory_width: u32,
+    pub(crate) memory: u64,
+    /// Whether several of them are one hive, joined by XGMI.
+    pub(crate) hive: bool,
+}
+
+const GIB: u64 = 1 << 30;
+
+pub(crate) const PROFILES: [Profile; 3] = [
+    Profile {
+        name: "mi300x",
+        target: 90402,
+        device: 0x74a1,
+        family: 141,
+        revision: 0x47,
+        large_bar: true,
+        compute_units: 304,
+        simds_per_unit: 4,
+        wave_size: 64,
+        waves_per_simd: 8,
+        shader_arrays: 32,
+        partitions: 8,
+        dma_engines: 2,
+        link_dma_engines: 14,
+        clock_mhz: 2100,
+        memory_clock_mhz: 1300,
+        memory_width: 8192,
+        memory: 64 * GIB,
+        hive: true,
+    },
+    Profile {
+        name: "mi210",
+        target: 90010,
+        device: 0x740f,
+        family: 141,
+        revision: 0x3d,
+        large_bar: true,
+        compute_units: 104,
+        simds_per_unit: 4,
+        wave_size: 64,
+        waves_per_simd: 8,
+        shader_arrays: 8,
+        partitions: 1,
+        dma_engines: 2,
+        link_dma_engines: 3,
+        clock_mhz: 1700,
+        memory_clock_mhz: 1600,
+        memory_width: 4096,
+        memory: 64 * GIB,
+        hive: true,
+    },
+    Profile {
+        name: "rdna3",
+        target: 110000,
+        device: 0x744c,
+        family: 145,
+        revision: 0x02,
+        large_bar: false,
+        compute_units: 96,
+        simds_per_unit: 2,
+        wave_size: 32,
+        waves_per_simd: 16,
+        shader_arrays: 12,
+        partitions: 1,
+        dma_engines: 2,
+        link_dma_engines: 0,
+        clock_mhz: 2500,
+        memory_clock_mhz: 1250,
+        memory_width: 384,
+        memory: 24 * GIB,
+        hive: false,
+    },
+];
+
+/// The profile of a name.
+pub(crate) fn named(name: &str) -> Option<&'static Profile> {
+    PROFILES.iter().find(|profile| profile.name == name)
+}

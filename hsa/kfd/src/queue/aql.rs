@@ -1,0 +1,77 @@
+//! Packets of the HSA's queues.
+
+use super::blit;
+use super::reach::{Fault, Reach, host};
+use super::signal;
+use crate::driver::Driver;
+use crate::kfd::gpu_clock;
+
+pub(super) const PACKET: u64 = 64;
+
+const VENDOR: u8 = 0;
+const INVALID: u8 = 1;
+const DISPATCH: u8 = 2;
+const BARRIER_AND: u8 = 3;
+const BARRIER_OR: u8 = 5;
+
+/// Whether a packet was consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Done,
+    /// It is not written yet, or waits for something.
+    NotYet,
+}
+
+fn number(packet: &[u8; 64], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&packet[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Whether the signals a barrier names have come to zero: all of them, or any.
+fn is_open(reach: &Reach, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
+    let mut any = false;
+    for index in 0..5 {
+        let dependency = number(packet, 8 + index * 8);
+        if dependency == 0 {
+            continue;
+        }
+        let done = signal::value(reach, dependency)? == 0;
+        if all && !done {
+            return Ok(false);
+        }
+        any |= done;
+    }
+    Ok(all || any)
+}
+
+/// Consumes the packet at an address.
+pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step, Fault> {
+    let mut packet = [0; 64];
+    host::read(address, &mut packet).map_err(|error| Fault { address, error })?;
+    let start = gpu_clock();
+    match packet[0] {
+        INVALID => return Ok(Step::NotYet),
+        kind @ (BARRIER_AND | BARRIER_OR) => {
+            if !is_open(reach, &packet, kind == BARRIER_AND)? {
+                return Ok(Step::NotYet);
+            }
+        }
+        DISPATCH => {
+            let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
+            let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
+            if !blit::run(reach, kernel, arguments, grid)? {
+                driver.log.missing(format_args!("kernel {kernel:#x} completes without running"));
+            }
+        }
+        VENDOR => {
+            driver.log.missing(format_args!("vendor packet of format {}", packet[2]));
+        }
+        kind => driver.log.missing(format_args!("packet of type {kind}")),
+    }
+    // What the queue's owner waits for before it writes there again.
+    let invalid = [INVALID, 0];
+    host::write(address, &invalid).map_err(|error| Fault { address, error })?;
+    signal::complete(driver, reach, number(&packet, 56), (start, gpu_clock()))?;
+    Ok(Step::Done)
+}

@@ -1,0 +1,119 @@
+//! The copy and fill kernels that AMD's runtime brings along.
+//!
+//! No GPU code runs here, but copies within one GPU are such kernels, so these are told by two
+//! marks and done in their stead. The kernel's object is one that the runtime writes in front of code
+//! it assembled itself: up to 6.4 a header of the first code format, which no compiler has made for
+//! years; in 7.x a kernel descriptor that says it has no arguments, although it is given some. And
+//! the arguments have the shape of a copy or a fill, with the number of work items that the
+//! packet has. What has not both is not run.
+
+use super::reach::{Fault, Reach};
+
+/// The first bytes of a kernel's object.
+const HEADER: usize = 24;
+const ARGUMENTS: usize = 88;
+
+/// What such a kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Copy { from: u64, to: u64, length: u64 },
+    Fill { to: u64, length: u64, word: u32 },
+}
+
+/// Does what the kernel would, if it is one of them.
+pub(super) fn run(reach: &Reach, kernel: u64, arguments: u64, grid: u32) -> Result<bool, Fault> {
+    let mut header = [0; HEADER];
+    reach.read(kernel, &mut header)?;
+    if !is_the_runtimes(&header) {
+        return Ok(false);
+    }
+    let mut bytes = [0; ARGUMENTS];
+    reach.read(arguments, &mut bytes)?;
+    match recognise(&bytes, grid) {
+        Some(Work::Copy { from, to, length }) => reach.copy(from, to, length)?,
+        Some(Work::Fill { to, length, word }) => reach.fill(to, length, word)?,
+        None => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Whether the kernel is one the runtime assembled.
+fn is_the_runtimes(header: &[u8; HEADER]) -> bool {
+    // `amd_kernel_code_t`: the major version.
+    let first_format = header[..4] == [1, 0, 0, 0];
+    // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code follows
+    // 256 bytes on.
+    let descriptor = header[..16] == [0; 16] && header[16..] == 256u64.to_le_bytes();
+    first_format || descriptor
+}
+
+fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+    u64::from_le_bytes(number)
+}
+
+/// Whether the starts and the end of the phases of a copy follow one another, from and to alike.
+fn phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
+    let (from, to) = (number(bytes, 0), number(bytes, 1));
+    let mut last = 0;
+    for index in 1..count {
+        let length = number(bytes, index * 2).checked_sub(from)?;
+        if number(bytes, index * 2 + 1).checked_sub(to)? != length || length < last {
+            return None;
+        }
+        last = length;
+    }
+    (last > 0 && from != 0 && to != 0).then_some(Work::Copy { from, to, length: last })
+}
+
+fn recognise(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Work> {
+    let items = |index, high: bool| {
+        let number = number(bytes, index);
+        let items = if high { (number >> 32) as u32 } else { number as u32 };
+        items != 0 && items.next_multiple_of(64) == grid.next_multiple_of(64)
+    };
+    if items(10, false)
+        && let Some(work) = phases(bytes, 5)
+    {
+        return Some(work);
+    }
+    if items(6, false)
+        && let Some(work) = phases(bytes, 3)
+    {
+        return Some(work);
+    }
+    let (to, middle, end) = (number(bytes, 0), number(bytes, 1), number(bytes, 2));
+    if items(3, true) && to != 0 && to <= middle && middle <= end && to < end {
+        let (length, word) = (end - to, number(bytes, 3) as u32);
+        return Some(Work::Fill { to, length, word });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(numbers: &[u64]) -> [u8; ARGUMENTS] {
+        let mut bytes = [0; ARGUMENTS];
+        for (index, number) in numbers.iter().enumerate() {
+            bytes[index * 8..index * 8 + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_three_kernels_are_told_apart() {
+        let aligned = arguments(&[10, 110, 10, 110, 20, 120, 20, 120, 50, 150, 64]);
+        let copy = Work::Copy { from: 10, to: 110, length: 40 };
+        assert_eq!(recognise(&aligned, 64), Some(copy));
+        assert_eq!(recognise(&aligned, 128), None);
+        let misaligned = arguments(&[10, 110, 20, 120, 50, 150, 64, 7, 7, 7, 7]);
+        assert_eq!(recognise(&misaligned, 64), Some(copy));
+        let fill = arguments(&[16, 32, 48, 64 << 32 | 0xabcd]);
+        let work = Work::Fill { to: 16, length: 32, word: 0xabcd };
+        assert_eq!(recognise(&fill, 64), Some(work));
+        assert_eq!(recognise(&arguments(&[1, 2, 3, 4]), 64), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! What stands for the processors of a GPU that read queues.
+
+mod aql;
+mod blit;
+mod reach;
+mod sdma;
+mod signal;
+mod worker;
+
+pub(crate) use reach::Page;
+
+use crate::drm::DrmFile;
+use crate::errno::{EAGAIN, EINVAL, Result};
+use crate::slots::Slots;
+use reach::Reach;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use worker::Orders;
+
+/// What a queue's packets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Packets of 64 bytes, of the HSA.
+    Aql,
+    /// Words for a DMA engine.
+    Sdma,
+}
+
+/// A queue's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    pub(crate) kind: Kind,
+    pub(crate) gpu: usize,
+    pub(crate) base: u64,
+    pub(crate) size: u64,
+    pub(crate) write_pointer: u64,
+    pub(crate) read_pointer: u64,
+}
+
+/// The queues of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    running: Mutex<Slots<Running>>,
+}
+
+/// A queue that a thread reads.
+#[derive(Debug)]
+struct Running {
+    orders: Arc<Orders>,
+    thread: JoinHandle<()>,
+}
+
+impl Queues {
+    fn running(&self) -> MutexGuard<'_, Slots<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to read a queue; its number, and where its doorbell is.
+    pub(crate) fn start(
+        &self,
+        ring: Ring,
+        space: Arc<DrmFile>,
+        doorbells: u64,
+    ) -> Result<(u32, u64)> {
+        let orders = Arc::new(Orders::default());
+        let (reach, told) = (Reach { space }, orders.clone());
+        let thread = thread::Builder::new()
+            .name(format!("kfd-queue{}", ring.gpu))
+            .spawn(move || worker::run(ring, &reach, &told))
+            .map_err(|_| EAGAIN)?;
+        let number = self.running().insert(Running { orders, thread });
+        // Nobody listens to it: the write pointer is polled. Each queue has its own all the same.
+        Ok((number, u64::from(number) * 8 % doorbells))
+    }
+
+    /// Ends a queue, and waits until nothing reads it any more.
+    pub(crate) fn stop(&self, id: u32) -> Result<()> {
+        let running = self.running().remove(id).ok_or(EINVAL)?;
+        running.orders.stop.store(true, Ordering::Release);
+        // A thread that panicked is gone as well.
+        let _ = running.thread.join();
+        Ok(())
+    }
+
+    /// Lets a queue pause, or go on.
+    pub(crate) fn hold(&self, id: u32, held: bool) -> Result<()> {
+        let running = self.running();
+        running.get(id).ok_or(EINVAL)?.orders.hold.store(held, Ordering::Release);
+        Ok(())
+    }
+}

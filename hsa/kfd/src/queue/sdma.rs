@@ -1,0 +1,118 @@
+//! Packets of a DMA engine, as those of gfx9 to gfx11 have them.
+
+use super::aql::Step;
+use super::reach::{Fault, Reach, host};
+use super::signal;
+use crate::driver::Driver;
+use crate::errno::EINVAL;
+use crate::kfd::gpu_clock;
+
+const NOP: u32 = 0;
+const COPY: u32 = 1;
+const FENCE: u32 = 5;
+const TRAP: u32 = 6;
+const POLL: u32 = 8;
+const ATOMIC: u32 = 10;
+const FILL: u32 = 11;
+const TIMESTAMP: u32 = 13;
+const CACHE: u32 = 17;
+
+const LINEAR: u32 = 0;
+const GLOBAL: u32 = 2;
+const ADD: u32 = 47;
+const EQUAL: u32 = 3;
+
+/// The longest packet, in words.
+const LONGEST: usize = 8;
+
+/// The ring, whose packets may go round its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Words {
+    pub(super) base: u64,
+    pub(super) size: u64,
+    /// How many bytes were consumed since the queue began.
+    pub(super) at: u64,
+    /// How many were written.
+    pub(super) end: u64,
+}
+
+impl Words {
+    fn read(&self) -> Result<[u32; LONGEST], Fault> {
+        let mut words = [0; LONGEST];
+        let left = ((self.end - self.at) / 4) as usize;
+        for (index, word) in words.iter_mut().enumerate().take(left) {
+            let address = self.base + (self.at + index as u64 * 4) % self.size;
+            let mut bytes = [0; 4];
+            host::read(address, &mut bytes).map_err(|error| Fault { address, error })?;
+            *word = u32::from_le_bytes(bytes);
+        }
+        Ok(words)
+    }
+}
+
+fn long(words: &[u32; LONGEST], at: usize) -> u64 {
+    u64::from(words[at]) | u64::from(words[at + 1]) << 32
+}
+
+/// Runs the packet at the front: how many bytes it has, if it is done.
+pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step, u64), Fault> {
+    let words = ring.read()?;
+    let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
+    let length = match (operation, variant) {
+        (NOP, _) => 1 + (words[0] >> 16 & 0x3fff),
+        (COPY, LINEAR) => {
+            let count = u64::from(words[1] & 0x3fff_ffff) + 1;
+            reach.copy(long(&words, 3), long(&words, 5), count)?;
+            7
+        }
+        (FENCE, _) => {
+            reach.write(long(&words, 1), &words[3].to_le_bytes())?;
+            4
+        }
+        (TRAP, _) => {
+            signal::interrupt(driver, words[1] & 0x0fff_ffff);
+            2
+        }
+        (POLL, _) => {
+            if words[0] >> 31 != 0 && !is_met(reach, &words)? {
+                return Ok((Step::NotYet, 0));
+            }
+            6
+        }
+        (ATOMIC, _) if words[0] >> 25 == ADD => {
+            reach.add(long(&words, 1), long(&words, 3))?;
+            8
+        }
+        (FILL, _) => {
+            let count = u64::from(words[4] & 0x003f_ffff) / 4 + 1;
+            reach.fill(long(&words, 1), count * 4, words[3])?;
+            5
+        }
+        (TIMESTAMP, GLOBAL) => {
+            reach.write(long(&words, 1), &gpu_clock().to_le_bytes())?;
+            3
+        }
+        (CACHE, _) => 5,
+        _ => {
+            driver.log.missing(format_args!("DMA packet {:#010x}", words[0]));
+            return Err(Fault { address: ring.base + ring.at % ring.size, error: EINVAL });
+        }
+    };
+    Ok((Step::Done, u64::from(length) * 4))
+}
+
+/// Whether memory has the value that is polled for. Polls of registers are met at once.
+fn is_met(reach: &Reach, words: &[u32; LONGEST]) -> Result<bool, Fault> {
+    let mut bytes = [0; 4];
+    reach.read(long(words, 1), &mut bytes)?;
+    let value = u32::from_le_bytes(bytes) & words[4];
+    Ok(match words[0] >> 28 & 7 {
+        0 => true,
+        1 => value < words[3],
+        2 => value <= words[3],
+        EQUAL => value == words[3],
+        4 => value != words[3],
+        5 => value >= words[3],
+        _ => value > words[3],
+    })
+}

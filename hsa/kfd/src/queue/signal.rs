@@ -1,0 +1,50 @@
+//! Signals of the HSA, as a GPU completes them (`amd_signal_t`).
+
+use super::reach::{Fault, Reach};
+use crate::driver::Driver;
+
+const VALUE: u64 = 8;
+const MAILBOX: u64 = 16;
+const EVENT: u64 = 24;
+const START: u64 = 32;
+const END: u64 = 40;
+
+fn read<const N: usize>(reach: &Reach, address: u64) -> Result<[u8; N], Fault> {
+    let mut bytes = [0; N];
+    reach.read(address, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The signal's value.
+pub(super) fn value(reach: &Reach, signal: u64) -> Result<i64, Fault> {
+    read(reach, signal + VALUE).map(i64::from_le_bytes)
+}
+
+/// Counts the signal down, says when the work ran, and wakes who sleeps on it.
+pub(super) fn complete(
+    driver: &Driver,
+    reach: &Reach,
+    signal: u64,
+    (start, end): (u64, u64),
+) -> Result<(), Fault> {
+    if signal == 0 {
+        return Ok(());
+    }
+    reach.write(signal + START, &start.to_le_bytes())?;
+    reach.write(signal + END, &end.to_le_bytes())?;
+    // Read before the count: whoever waits may free the signal as soon as it is done.
+    let mailbox = u64::from_le_bytes(read(reach, signal + MAILBOX)?);
+    let event = u32::from_le_bytes(read(reach, signal + EVENT)?);
+    reach.add(signal + VALUE, u64::MAX)?;
+    if mailbox != 0 {
+        reach.write(mailbox, &u64::from(event).to_le_bytes())?;
+        interrupt(driver, event);
+    }
+    Ok(())
+}
+
+/// An interrupt that carries the number of an event.
+pub(super) fn interrupt(driver: &Driver, event: u32) {
+    // One that is gone meanwhile is nobody's.
+    let _ = driver.process.events.signal(event);
+}

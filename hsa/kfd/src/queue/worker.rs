@@ -1,0 +1,76 @@
+//! The thread that reads one queue.
+
+use super::aql::{self, Step};
+use super::reach::{Fault, Reach, host};
+use super::sdma::{self, Words};
+use super::{Kind, Ring};
+use crate::driver::{self, Driver};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What its owner says to a worker.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    pub(super) stop: AtomicBool,
+    pub(super) hold: AtomicBool,
+}
+
+/// Polls without sleeping this often, as a doorbell cannot be heard.
+const BUSY: u32 = 64;
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// Reads a queue until it is told to stop, or until the GPU faults.
+pub(super) fn run(ring: Ring, reach: &Reach, orders: &Arc<Orders>) {
+    let driver = driver::get();
+    let (mut at, mut idle) = (host::read_u64(ring.read_pointer).unwrap_or(0), 0u32);
+    while !orders.stop.load(Ordering::Acquire) {
+        let held = orders.hold.load(Ordering::Acquire);
+        match if held { Ok(Step::NotYet) } else { step(driver, &ring, reach, &mut at) } {
+            Ok(Step::Done) => idle = 0,
+            Ok(Step::NotYet) => {
+                idle = idle.saturating_add(1);
+                rest(idle);
+            }
+            Err(fault) => {
+                let Fault { address, error } = fault;
+                driver.log.line(format_args!("gpu{} fault at {address:#x}: {error}", ring.gpu));
+                driver.process.events.fault(driver.gpus[ring.gpu].id, address, error);
+                return;
+            }
+        }
+    }
+}
+
+fn rest(idle: u32) {
+    if idle < BUSY {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep((SHORTEST * (idle / BUSY)).min(LONGEST));
+    }
+}
+
+fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Step, Fault> {
+    let gone = |address| move |error| Fault { address, error };
+    let end = host::read_u64(ring.write_pointer).map_err(gone(ring.write_pointer))?;
+    if *at >= end {
+        return Ok(Step::NotYet);
+    }
+    let (step, length) = match ring.kind {
+        Kind::Aql => {
+            let slots = ring.size / aql::PACKET;
+            (aql::step(driver, reach, ring.base + *at % slots * aql::PACKET)?, 1)
+        }
+        Kind::Sdma => {
+            let words = Words { base: ring.base, size: ring.size, at: *at, end };
+            sdma::step(driver, reach, &words)?
+        }
+    };
+    if step == Step::Done {
+        *at += length;
+        let read = ring.read_pointer;
+        host::write(read, &at.to_le_bytes()).map_err(gone(read))?;
+    }
+    Ok(step)
+}

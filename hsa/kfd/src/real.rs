@@ -1,0 +1,119 @@
+//! The functions of libc behind the interposed ones.
+//!
+//! What the emulation itself needs of descriptors goes to the kernel directly ([`close`],
+//! [`map`], [`duplicate`]), so that it never comes back in through an interposed name.
+
+use crate::arena::Spot;
+use crate::errno::{Errno, Result};
+use libc::{c_int, c_void};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the next object in the search order, looked up when it is first called.
+#[derive(Debug)]
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// The address, null if libc has no such function.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let known = self.found.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name ends with a zero; the lookup reads only the loader's tables.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Release);
+        found
+    }
+}
+
+/// Calls libc's function of that name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
+/// `None` if libc has no such function.
+macro_rules! next {
+    ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
+        static NEXT: $crate::real::Next = {
+            // SAFETY: a literal without zeros, ended by the one that is added.
+            let name = unsafe {
+                std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($name, "\0").as_bytes())
+            };
+            $crate::real::Next::new(name)
+        };
+        let address = NEXT.address();
+        // SAFETY: `Option` of a function has null for `None`; the type is the one libc documents.
+        let function = unsafe {
+            std::mem::transmute::<
+                *mut libc::c_void,
+                Option<unsafe extern "C" fn($($kind),*) -> $result>,
+            >(address)
+        };
+        // SAFETY: the arguments are the caller's own, handed on as they came.
+        function.map(|function| unsafe { function($($argument),*) })
+    }};
+}
+pub(crate) use next;
+
+/// Closes a descriptor of the emulation's own.
+pub(crate) fn close(descriptor: c_int) {
+    // SAFETY: the emulation owns the descriptor and does not use it again.
+    unsafe { libc::syscall(libc::SYS_close, descriptor) };
+}
+
+/// Duplicates a descriptor, close-on-exec if asked.
+pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int> {
+    let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // SAFETY: touches no memory; a bad descriptor is an error.
+    let copy = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, 0) };
+    if copy < 0 { Err(Errno::last()) } else { Ok(copy as c_int) }
+}
+
+/// `F_GET_SEALS`, without the interposed `fcntl`.
+pub(crate) fn seals(descriptor: c_int) -> Result<c_int> {
+    // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
+    let seals = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_GET_SEALS) };
+    if seals < 0 { Err(Errno::last()) } else { Ok(seals as c_int) }
+}
+
+/// Where and how a file is to be mapped, as `mmap` takes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) address: *mut c_void,
+    pub(crate) length: usize,
+    pub(crate) protection: c_int,
+    pub(crate) flags: c_int,
+}
+
+/// Maps a file from an offset.
+///
+/// # Safety
+///
+/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
+pub(crate) unsafe fn map_at(
+    mapping: Mapping,
+    descriptor: c_int,
+    offset: u64,
+) -> Result<*mut c_void> {
+    let Mapping { address, length, protection, flags } = mapping;
+    // The offset is passed on the stack, where all of its sixty-four bits have to be set.
+    // SAFETY: the caller answers for the address.
+    let mapped = unsafe {
+        libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
+    };
+    if mapped == -1 { Err(Errno::last()) } else { Ok(mapped as *mut c_void) }
+}
+
+/// Maps a place in a file.
+///
+/// # Safety
+///
+/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
+pub(crate) unsafe fn map(mapping: Mapping, spot: Spot<'_>) -> Result<*mut c_void> {
+    // SAFETY: the caller answers for the address.
+    unsafe { map_at(mapping, spot.file.descriptor(), spot.offset) }
+}

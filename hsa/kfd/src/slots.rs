@@ -1,0 +1,65 @@
+//! Things under small numbers, as the kernel's IDR gives them: always the lowest that is free.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Numbers from 1 up.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    slots: Vec<Option<T>>,
+    free: BinaryHeap<Reverse<usize>>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: BinaryHeap::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        let index = match self.free.pop() {
+            Some(Reverse(index)) => index,
+            None => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+        };
+        self.slots[index] = Some(value);
+        index as u32 + 1
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        self.slots.get(number.checked_sub(1)? as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.slots.get_mut(number.checked_sub(1)? as usize)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+        let index = number.checked_sub(1)? as usize;
+        let removed = self.slots.get_mut(index)?.take()?;
+        self.free.push(Reverse(index));
+        Some(removed)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_number_comes_first() {
+        let mut slots = Slots::default();
+        assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [1, 2, 3]);
+        assert_eq!(slots.remove(2), Some('b'));
+        assert_eq!(slots.remove(1), Some('a'));
+        assert_eq!((slots.remove(1), slots.get(0), slots.get(4)), (None, None, None));
+        assert_eq!([slots.insert('d'), slots.insert('e'), slots.insert('f')], [1, 2, 4]);
+    }
+}
