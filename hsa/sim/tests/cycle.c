@@ -71,9 +71,11 @@ int main(void) {
   OK(hsa_amd_vmem_get_access(base, &permission, agents.gpu[1]));
   TRUE(permission == HSA_ACCESS_PERMISSION_RW);
 
-  /* The CPU writes, a GPU fills the rest, and a second handle of the same memory shows both. */
+  /* The CPU writes, a GPU copies behind it, and a second handle of the same memory shows both. */
   memset(base, 0x5a, 4096);
-  OK(hsa_amd_memory_fill((char *)base + 4096, 0x01020304, 1024));
+  uint32_t pattern[1024];
+  for (int word = 0; word < 1024; word++) pattern[word] = 0x01020304;
+  OK(hsa_memory_copy((char *)base + 4096, pattern, sizeof pattern));
   int descriptor;
   OK(hsa_amd_vmem_export_shareable_handle(&descriptor, handle, 0));
   hsa_amd_vmem_alloc_handle_t imported;
