@@ -72,9 +72,9 @@ impl Vmm {
     /// Has the GPU that owns the memory fill a mapped range with a 32-bit value, and waits for it.
     /// `size` is in bytes, a multiple of four.
     ///
-    /// Of imported memory whose owner is not known, any GPU that has been granted to write it. The
-    /// runtime's own `hsa_amd_memory_fill` does not take such addresses before ROCm 7; this is
-    /// done by copies (`hsa_amd_memory_lock`, `hsa_amd_memory_async_copy`).
+    /// Of imported memory whose owner is not known, any GPU that has been granted to write it. Done
+    /// by copies (`hsa_amd_memory_lock`, `hsa_amd_memory_async_copy`): `hsa_amd_memory_fill` was
+    /// seen to refuse such addresses in ROCm 6.4 and to crash on them in 6.1.
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped, address or size are no multiples
