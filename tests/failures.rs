@@ -7,7 +7,7 @@ mod process;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::{MappingInfo, Problem, Usage};
 use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Reservation, VmmError};
-use machine::{Machine, access, at, failing, with_two_cpus, without_cpu_mapping};
+use machine::{Library, Machine, access, at, failing, with_two_cpus, without_cpu_mapping};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
@@ -118,7 +118,7 @@ struct State {
 
 impl State {
     fn of(scene: &Scene, when: &str) -> Self {
-        let Machine { simulation, runtime, vmm } = &scene.machine;
+        let Machine { simulation, library: Library { runtime, vmm } } = &scene.machine;
         vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let mappings = vmm.mappings();
         let mut rights = Vec::new();

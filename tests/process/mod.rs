@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+pub mod handover;
+pub mod limit;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -99,6 +102,14 @@ pub enum End {
 
 /// Runs something in a forked child.
 pub fn in_child(act: impl FnOnce()) -> End {
+    in_child_with_status(|| {
+        act();
+        0
+    })
+}
+
+/// Runs something in a forked child that ends with a status.
+pub fn in_child_with_status(act: impl FnOnce() -> i32) -> End {
     // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
     // after a fork, and the child leaves by _exit.
     let child = unsafe { libc::fork() };
@@ -109,7 +120,7 @@ pub fn in_child(act: impl FnOnce()) -> End {
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
         let outcome = catch_unwind(AssertUnwindSafe(act));
         // SAFETY: ends this process at once, as a child of a fork should.
-        unsafe { libc::_exit(if outcome.is_ok() { 0 } else { 101 }) };
+        unsafe { libc::_exit(outcome.unwrap_or(101)) };
     }
     wait_for(child, Duration::from_secs(30))
 }
