@@ -1,0 +1,19 @@
+//! Defects of AMD's runtime, each shown on the runtime itself and shown to be gone through the
+//! library. The table of them is in `table.rs`.
+
+mod defect;
+#[path = "../machine/mod.rs"]
+mod machine;
+#[path = "../process/mod.rs"]
+mod process;
+mod raw;
+mod table;
+
+mod beyond_the_range;
+mod half_applied;
+mod hole;
+mod in_offset;
+mod past_the_end;
+mod revoked_in_name;
+mod shutdown;
+mod stale_handle;

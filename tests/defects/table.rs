@@ -1,0 +1,58 @@
+//! What AMD's runtime does wrong: the table that the tests beside it prove, row by row.
+//!
+//! The columns are the releases 6.1.2, 6.4.3 and 7.2.4. A source such as "runtime.cpp" is ROCr's
+//! `core/runtime/runtime.cpp` of 2025; `#n` is an issue of ROCm/rocm-systems.
+
+use crate::defect::Defect;
+use crate::defect::Found::{Crash, No, Yes};
+use libc::{SIGABRT, SIGSEGV};
+
+/// A row of the table.
+macro_rules! defects {
+    ($($name:ident: [$($found:expr),*], $what:literal, $source:literal;)*) => {
+        $(
+            #[doc = $what]
+            pub const $name: Defect =
+                Defect { what: $what, source: $source, releases: [$($found),*] };
+        )*
+    };
+}
+
+defects! {
+    IN_OFFSET_IGNORED: [Yes, Yes, Yes],
+        "map shows the start of the memory, whatever in_offset says",
+        "runtime.cpp, VMemoryHandleMap: in_offset is never read";
+    ACCESS_BEYOND_THE_RANGE: [Yes, Yes, Yes],
+        "set_access of a mapping's first page changes all of the mapping",
+        "runtime.cpp, VMemorySetAccess: only the start of the range is compared";
+    ACCESS_BEYOND_THE_SECOND: [Yes, Yes, Yes],
+        "set_access of a mapping and a page more changes all of the next mapping, too",
+        "as above";
+    LIST_HALF_APPLIED: [Yes, Yes, Yes],
+        "a list of agents of which a later one is refused has let the earlier ones in",
+        "runtime.cpp, VMemorySetAccessPerHandle: returns at the first failure";
+    REFUSED_CHANGE_TAKES_ACCESS: [Yes, Yes, Yes],
+        "a change of access that is refused takes away the access there was",
+        "runtime.cpp, VMemorySetAccessPerHandle: removes before it grants";
+    HOLE_IN_THE_RESERVATION: [Yes, Yes, No],
+        "unmap after CPU access leaves a hole, in which a stranger's memory is overwritten, or freed",
+        "runtime.cpp, RemoveAccess: munmap";
+    ACCESS_PAST_THE_END: [Yes, Yes, Yes],
+        "get_access one past the end of a mapping answers as for the mapping",
+        "runtime.cpp, VMemoryGetAccess: <= where < is meant";
+    ACCESS_OF_CPU_NOT_TOLD: [Yes, Yes, Yes],
+        "get_access refuses a CPU that has access",
+        "runtime.cpp, VMemoryGetAccess; answered from ROCm 10 on";
+    STALE_HANDLE_NAMES_NEW_MEMORY: [Yes, Yes, Yes],
+        "the value of a released handle names memory that is made later",
+        "libhsakmt, fmm.c: addresses of mem_handle_aperture are given again at once";
+    SHUTDOWN_CRASHES: [No, Crash(SIGSEGV), No],
+        "hsa_shut_down with a mapping that a GPU has access to crashes",
+        "runtime.cpp, Unload: agents are deleted before the mappings that call them";
+    REVOKED_IN_NAME_ONLY: [Yes, Yes, Yes],
+        "set_access with NONE leaves a GPU's page table as it is",
+        "libdrm, amdgpu_bo_va_op: the flags are not passed on";
+    READ_ONLY_IS_WRITABLE: [Yes, Yes, Yes],
+        "a GPU that may only read can write",
+        "as above";
+}
