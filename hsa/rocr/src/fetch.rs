@@ -1,6 +1,6 @@
 //! Fetching releases.
 
-use crate::apt::{self, Archive, AptError};
+use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -11,6 +11,9 @@ const RUNTIME: &str = "libhsa-runtime64-1";
 /// Comes along: what shows that a driver works. What it needs besides the runtime is for its
 /// companion script.
 const SHOW: &str = "rocminfo";
+
+/// How the folders of fetches at work are called.
+const WORK: &str = ".fetch-";
 
 /// Why releases could not be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -58,13 +61,13 @@ pub fn fetch(
     fs::create_dir_all(folder).map_err(place(folder))?;
     let lock_path = folder.join("lock");
     let lock = File::create(&lock_path).map_err(place(&lock_path))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .map_err(|error| place(&lock_path)(error.into()))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| place(&lock_path)(error.into()))?;
     // Another process may have done it meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
     }
-    let work = tempfile::Builder::new().prefix(".fetch-").tempdir_in(folder);
+    sweep(folder).map_err(place(folder))?;
+    let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
     let work = work.map_err(place(folder))?;
     told("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
@@ -87,6 +90,17 @@ pub fn fetch(
         fs::rename(&root, &end).map_err(place(&end))?;
     }
     Ok(open()?)
+}
+
+/// Removes what fetches left that were killed; whoever holds the lock is the only one at work.
+fn sweep(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(WORK.as_bytes()) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Unpacks all packages of a folder into another, removes them, and leaves a list of what it was.
