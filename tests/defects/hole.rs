@@ -104,5 +104,7 @@ fn use_it(library: &Library, base: Address, round: usize) {
     set(library.cpu(0), Access::ReadWrite);
     vmm.unmap(base, both).unwrap();
     looked("unmapped");
-    memory.map(|memory| vmm.release(memory).unwrap());
+    for memory in memory {
+        vmm.release(memory).unwrap();
+    }
 }
