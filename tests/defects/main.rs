@@ -9,11 +9,17 @@ mod process;
 mod raw;
 mod table;
 
+mod alignment;
 mod beyond_the_range;
+mod descriptors;
+mod fill;
 mod half_applied;
 mod hole;
 mod in_offset;
 mod past_the_end;
+mod reservation_contents;
 mod revoked_in_name;
+mod several_mappings;
 mod shutdown;
 mod stale_handle;
+mod wrong_reason;

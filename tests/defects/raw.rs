@@ -89,19 +89,22 @@ impl Raw {
         raw
     }
 
-    /// Without a hint there is no difference between the two functions but alignment.
     pub fn reserve(&self, size: usize) -> Answer<usize> {
         let mut address = null_mut();
         let reserve = self.vmem.hsa_amd_vmem_address_reserve;
         answer(unsafe { reserve(&mut address, size, 0, 0) }, ()).map(|()| address.addr())
     }
 
-    /// Reserves at an address and an alignment, where the runtime can.
-    pub fn reserve_at(&self, size: usize, hint: usize, alignment: usize) -> Option<Answer<usize>> {
-        let mut address = null_mut();
-        let reserve = self.vmem.hsa_amd_vmem_address_reserve_align?;
-        let status = unsafe { reserve(&mut address, size, hint as u64, alignment as u64, 0) };
-        Some(answer(status, ()).map(|()| address.addr()))
+    /// Reserves near an address, aligned where the runtime can.
+    pub fn reserve_at(&self, size: usize, hint: usize, alignment: usize) -> Answer<usize> {
+        let (mut address, hint) = (null_mut(), hint as u64);
+        let status = match self.vmem.hsa_amd_vmem_address_reserve_align {
+            Some(reserve) => unsafe { reserve(&mut address, size, hint, alignment as u64, 0) },
+            None => unsafe {
+                (self.vmem.hsa_amd_vmem_address_reserve)(&mut address, size, hint, 0)
+            },
+        };
+        answer(status, ()).map(|()| address.addr())
     }
 
     pub fn free(&self, address: usize, size: usize) -> Answer {

@@ -5,7 +5,7 @@
 
 use crate::defect::Defect;
 use crate::defect::Found::{Crash, No, Yes};
-use libc::{SIGABRT, SIGSEGV};
+use libc::SIGSEGV;
 
 /// A row of the table.
 macro_rules! defects {
@@ -55,4 +55,46 @@ defects! {
     READ_ONLY_IS_WRITABLE: [Yes, Yes, Yes],
         "a GPU that may only read can write",
         "as above";
+    INVENTED_AGENT_CRASHES: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
+        "set_access for an agent that does not exist crashes",
+        "agent.h, Agent::Convert: the handle is a pointer";
+    WRITE_ONLY_ACCEPTED: [Yes, Yes, Yes],
+        "a GPU that may only write can read",
+        "libdrm, amdgpu_bo_va_op";
+    INVENTED_PERMISSION_ACCEPTED: [Yes, Yes, Yes],
+        "set_access takes a permission that does not exist",
+        "runtime.cpp, VMemorySetAccess: any number is stored";
+    UNALIGNED_ADDRESS_MAPPED: [Yes, Yes, No],
+        "map takes an address inside a page, where nobody can be given access",
+        "runtime.cpp, VMemoryHandleMap: the address is not looked at";
+    UNALIGNED_SIZE_MAPPED: [Yes, Yes, Yes],
+        "map takes a part of a page",
+        "as above";
+    HINT_BEATS_ALIGNMENT: [Yes, Yes, Yes],
+        "a reservation near an address is not aligned as asked",
+        "libhsakmt, fmm.c: MAP_FIXED_NOREPLACE at the hint; 6.1.2 has no alignment at all";
+    UNMAP_OF_SEVERAL_REFUSED: [Yes, Yes, No],
+        "unmap of two whole mappings is refused",
+        "ROCR-Runtime#285, fixed by f0ce7a8e5";
+    UNNAMED_AGENTS_LOSE_ACCESS: [Yes, No, No],
+        "a change of one agent's access takes it from agents that are not named",
+        "fixed by ROCR-Runtime 73f6bfa7";
+    FILL_REFUSED: [Yes, Yes, No],
+        "hsa_amd_memory_fill does not fill virtual memory; 6.1.2 even says that it has",
+        "runtime.cpp, FillMemory: asks pointer_info for the owner";
+    RESERVATION_CAN_BE_WRITTEN: [Yes, No, No],
+        "reserved addresses can be written before anything is mapped, and that is lost",
+        "libhsakmt of 6.1: mmap with PROT_READ and PROT_WRITE";
+    MEMORY_KEPT_AFTER_UNMAP: [No, No, Yes],
+        "unmapped and released memory is not given back before its addresses are",
+        "torch_memory_saver#84";
+    TOO_LARGE_CALLED_SHORTAGE: [Yes, Yes, No],
+        "a mapping larger than the memory is called a lack of resources",
+        "runtime.cpp, VMemoryHandleMap: any failure of ExportDMABuf";
+    ODD_SIZE_CALLED_SHORTAGE: [Yes, Yes, Yes],
+        "a reservation of a size that is not made of pages is called a lack of resources",
+        "runtime.cpp, VMemoryAddressReserve: any failure of hsaKmtAllocMemoryAlign";
+    IMPORT_HAS_ANOTHER_POOL: [Yes, Yes, Yes],
+        "imported memory is said to be of another pool",
+        "runtime.cpp, VMemoryImportShareableHandle: the last region of the GPU";
 }
