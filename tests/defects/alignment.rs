@@ -1,6 +1,6 @@
 //! Alignment: of mappings it is not looked at, of reservations not always honoured.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::{Library, MIB, at};
 use crate::raw::{PAGE, Raw, SIZE};
 use crate::table::{HINT_BEATS_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
@@ -44,7 +44,7 @@ fn of_a_reservation_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("alignment::through_the_library", |ground| {
+    on_each("alignment::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let (base, memory) = (library.reserve(2 * SIZE), library.create(0, SIZE));
         let vmm = &library.vmm;

@@ -1,6 +1,6 @@
 //! `set_access` does not look at the end of its range: a part of a mapping changes all of it.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::{Library, access, at};
 use crate::raw::{Fault, PAGE, RW, Raw, SIZE};
 use crate::table::{ACCESS_BEYOND_THE_RANGE, ACCESS_BEYOND_THE_SECOND};
@@ -33,7 +33,7 @@ fn into_a_second_mapping_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("beyond_the_range::through_the_library", |ground| {
+    on_each("beyond_the_range::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let base = library.reserve(2 * SIZE);
         for address in [base, at(base, SIZE)] {

@@ -1,7 +1,6 @@
-//! A defect, and how it is looked for: on each release of AMD's runtime itself, and through the
-//! library.
+//! A defect, and how it is looked for on each release of AMD's runtime itself.
 
-use crate::process::{End, in_child, in_child_with_status};
+use crate::process::{End, in_child_with_status};
 use hsa_rocr::test::{Ground, on_each_release};
 use hsa_rocr::{Emulation, Release};
 
@@ -54,17 +53,4 @@ impl Defect {
             Release::R7_2_4 => third,
         }
     }
-}
-
-/// Does on each release, through the library, what shows a defect: the process must end well.
-pub fn is_gone(test: &str, act: impl Fn(&Ground)) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
-        assert_eq!(in_child(|| act(ground)), End::Well, "{}", ground.release());
-    });
-}
-
-/// Configures the emulated kernel driver of this child, before it opens a runtime.
-pub fn emulate(variable: &str, value: &str) {
-    // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
-    unsafe { std::env::set_var(variable, value) };
 }

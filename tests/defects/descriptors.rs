@@ -1,6 +1,6 @@
 //! Descriptors of access that make no sense crash the runtime, or are taken for some sense.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
 use crate::raw::{RW, Raw, SIZE, WO};
 use crate::table::{INVENTED_AGENT_CRASHES, INVENTED_PERMISSION_ACCEPTED, WRITE_ONLY_ACCEPTED};
@@ -40,7 +40,7 @@ fn an_invented_permission_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("descriptors::through_the_library", |ground| {
+    on_each("descriptors::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpu = library.gpu(0);

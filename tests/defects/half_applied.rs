@@ -1,7 +1,7 @@
 //! A list of descriptors of which a later one is refused has taken effect up to there, and a
 //! change that is refused takes away what there was.
 
-use crate::defect::{emulate, is_gone};
+use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_untouchable, in_child};
 use crate::raw::{Fault, RO, RW, Raw, SIZE};
@@ -11,7 +11,7 @@ use hsa_vmm::Access;
 
 /// The kernel refuses one change of a page table, counted from 1.
 fn refused(change: u64) {
-    emulate("HSA_KFD_FAULTS", &format!("GEM_VA#{change}=ENOMEM"));
+    kernel_fails(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
 /// How often `Raw::start` changes page tables: its scratch memory is for two GPUs.
@@ -45,7 +45,7 @@ fn a_change_on_the_runtime() {
 /// Each of the two changes fails once.
 #[test]
 fn through_the_library() {
-    is_gone("half_applied::through_the_library", |ground| {
+    on_each("half_applied::through_the_library", |ground| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
                 refused(change);
@@ -77,7 +77,7 @@ fn a_failing_list_changes_nothing(ground: &Ground, gpu: usize) {
 /// A change from writing to reading, which the runtime makes by taking away and giving again.
 #[test]
 fn a_change_through_the_library() {
-    is_gone("half_applied::a_change_through_the_library", |ground| {
+    on_each("half_applied::a_change_through_the_library", |ground| {
         refused(3);
         let library = Library::load(ground.runtime());
         let (base, _) = library.mapped(0, SIZE);

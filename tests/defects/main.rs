@@ -1,6 +1,8 @@
 //! Defects of AMD's runtime, each shown on the runtime itself and shown to be gone through the
 //! library. The table of them is in `table.rs`.
 
+#[path = "../amd_runtime/mod.rs"]
+mod amd_runtime;
 mod defect;
 #[path = "../machine/mod.rs"]
 mod machine;

@@ -1,6 +1,6 @@
 //! What is behind reserved addresses that nothing is mapped at.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::Library;
 use crate::process::{assert_untouchable, permissions};
 use crate::raw::{RW, Raw, SIZE, load, store};
@@ -43,7 +43,7 @@ fn kept_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("reservation_contents::through_the_library", |ground| {
+    on_each("reservation_contents::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let base = library.reserve(SIZE);
         for _ in 0..3 {

@@ -1,6 +1,6 @@
 //! Access of a GPU is taken away in name only: its page table keeps the entry.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
 use crate::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
 use crate::table::{READ_ONLY_IS_WRITABLE, REVOKED_IN_NAME_ONLY};
@@ -29,7 +29,7 @@ fn read_only_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("revoked_in_name::through_the_library", |ground| {
+    on_each("revoked_in_name::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let (base, _) = library.mapped(0, SIZE);
@@ -57,7 +57,7 @@ fn through_the_library() {
 /// Where the hardware will not enforce it, the library says so, and lets no copy of its own by.
 #[test]
 fn read_only_through_the_library() {
-    is_gone("revoked_in_name::read_only_through_the_library", |ground| {
+    on_each("revoked_in_name::read_only_through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let (gpu, cpu) = (library.gpu(0), library.cpu(0));
         let enforcement = |agent| library.runtime.agent(agent).unwrap().enforcement();

@@ -1,6 +1,6 @@
 //! Calls over several mappings, and the agents that a call does not name.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::{Library, access, at};
 use crate::raw::{RO, RW, Raw, SIZE};
 use crate::table::{UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS};
@@ -32,7 +32,7 @@ fn unnamed_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("several_mappings::through_the_library", |ground| {
+    on_each("several_mappings::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let base = library.reserve(3 * SIZE);

@@ -1,6 +1,6 @@
 //! `hsa_shut_down` crashes while a GPU has access to a mapping.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::Library;
 use crate::raw::{RW, Raw, SIZE};
 use crate::table::SHUTDOWN_CRASHES;
@@ -18,7 +18,7 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("shutdown::through_the_library", |ground| {
+    on_each("shutdown::through_the_library", |ground| {
         // Once more, as what was left behind would be in the way of the next.
         for _ in 0..3 {
             let library = Library::load(ground.runtime());

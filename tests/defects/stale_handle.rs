@@ -1,6 +1,6 @@
 //! The value of a handle that was released names the next memory that is made.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::Library;
 use crate::raw::{RW, Raw, SIZE, load, store};
 use crate::table::STALE_HANDLE_NAMES_NEW_MEMORY;
@@ -26,7 +26,7 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("stale_handle::through_the_library", |ground| {
+    on_each("stale_handle::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let (base, file) = (library.reserve(SIZE), HandleType::PosixFileDescriptor);

@@ -1,6 +1,6 @@
 //! Answers that name the wrong reason, and properties that do not survive sharing.
 
-use crate::defect::is_gone;
+use crate::amd_runtime::on_each;
 use crate::machine::Library;
 use crate::raw::{PAGE, Raw, SIZE};
 use crate::table::{IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_CALLED_SHORTAGE, TOO_LARGE_CALLED_SHORTAGE};
@@ -44,7 +44,7 @@ fn for_an_import_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    is_gone("wrong_reason::through_the_library", |ground| {
+    on_each("wrong_reason::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let (base, memory) = (library.reserve(2 * SIZE), library.create(1, SIZE));
