@@ -97,4 +97,7 @@ defects! {
     IMPORT_HAS_ANOTHER_POOL: [Yes, Yes, Yes],
         "imported memory is said to be of another pool",
         "runtime.cpp, VMemoryImportShareableHandle: the last region of the GPU";
+    MADE_WITHOUT_MEMORY: [Yes, No, No],
+        "handle_create succeeds when there is no memory left, and names nothing",
+        "amd_memory_region.cpp of 6.1, AllocateImpl: returns before it looks";
 }
