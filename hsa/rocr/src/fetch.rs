@@ -2,7 +2,7 @@
 
 use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statvfs};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,8 @@ const RUNTIME: &str = "libhsa-runtime64-1";
 /// companion script.
 const SHOW: &str = "rocminfo";
 
+/// What the lists (48 MiB), the packages and three releases (67 MiB) take, with some to spare.
+const NEEDED: u64 = 192 << 20;
 /// How the folders of fetches at work are called.
 const WORK: &str = ".fetch-";
 
@@ -28,6 +30,17 @@ pub enum FetchError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// The disk is nearly full.
+    #[error(
+        "AMD's runtime needs up to {} MiB in {path}, where {} are left; HSA_VMM_ROCR names another folder",
+        NEEDED >> 20, left >> 20, path = path.display()
+    )]
+    Full {
+        /// The folder.
+        path: PathBuf,
+        /// The bytes it has left.
+        left: u64,
     },
     /// The packages are not what they were.
     #[error("the packages were unpacked, but {0}")]
@@ -65,6 +78,11 @@ pub fn fetch(
     // Another process may have done it meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
+    }
+    let disk = statvfs(folder).map_err(|error| place(folder)(error.into()))?;
+    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if left < NEEDED {
+        return Err(FetchError::Full { path: folder.to_owned(), left });
     }
     sweep(folder).map_err(place(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
