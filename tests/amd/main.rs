@@ -6,8 +6,11 @@ mod amd_runtime;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../scene/mod.rs"]
+mod scene;
 
 mod examples;
+mod failures;
 mod fork;
 mod owned;
 mod share;
