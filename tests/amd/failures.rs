@@ -89,23 +89,35 @@ fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
     assert_eq!(vmm.quarantine(), [], "{when}");
 }
 
+/// Whether AMD's runtime ends the process when this call is refused (defects' table,
+/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What the kernel
+/// refuses for another reason than a lack of descriptors cannot be known before.
+fn may_abort(name: &str, call: &str) -> bool {
+    let lets_in = ["grant", "change", "revoke"].iter().any(|verb| name.starts_with(verb));
+    let asserted = ["EXPORT_DMABUF", "PRIME_FD_TO_HANDLE"];
+    lets_in && asserted.iter().any(|asserted| call.starts_with(asserted))
+}
+
 #[test]
 fn one_refused_call_changes_nothing() {
     let test = "failures::one_refused_call_changes_nothing";
     on_each_release(test, &Emulation::gpus(2), |ground| {
         let mut failures = Vec::new();
-        let mut tried = 0;
+        let (mut tried, mut aborts) = (0, 0);
         for &(name, act) in ACTS {
             for call in calls_of(ground, act, name) {
                 let when = format!("{}: {name}, {call}", ground.release());
                 let end = in_child(|| fails_well(ground, act, &when, &format!("{call}=ENOMEM")));
                 tried += 1;
-                if end != End::Well {
+                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(name, &call);
+                aborts += usize::from(aborted);
+                if end != End::Well && !aborted {
                     failures.push((when, end));
                 }
             }
         }
-        println!("{}: {tried} refused calls", ground.release());
+        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
         assert_eq!(failures, [], "of {tried}");
+        assert!(tried > 150, "only {tried} calls were refused");
     });
 }

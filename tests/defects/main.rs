@@ -18,6 +18,7 @@ mod fill;
 mod half_applied;
 mod hole;
 mod in_offset;
+mod no_descriptor;
 mod no_memory;
 mod past_the_end;
 mod reservation_contents;

@@ -5,7 +5,7 @@
 
 use crate::defect::Defect;
 use crate::defect::Found::{Crash, No, Yes};
-use libc::SIGSEGV;
+use libc::{SIGABRT, SIGSEGV};
 
 /// A row of the table.
 macro_rules! defects {
@@ -100,4 +100,10 @@ defects! {
     MADE_WITHOUT_MEMORY: [Yes, No, No],
         "handle_create succeeds when there is no memory left, and names nothing",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before it looks";
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],
+        "set_access for a GPU ends the process when no descriptor is left",
+        "runtime.cpp, MappedHandleAllowedAgent: an assertion that the export succeeds";
+    MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
+        "a map that the kernel refuses leaves a descriptor open",
+        "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf; not to be helped from outside";
 }
