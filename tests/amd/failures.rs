@@ -1,13 +1,14 @@
 //! The kernel driver refuses one call, each in turn, of each operation: the operation fails and
 //! has changed nothing, or has come about in spite of it, or its range is known to be lost.
 
+use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{emulate, kernel_fails};
 use crate::machine::Library;
 use crate::process::{End, in_child};
 use crate::scene::{ACTS, Act, Books, Scene};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
-use hsa_vmm::VmmError;
+use hsa_vmm::{Address, VmmError};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -38,6 +39,7 @@ fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
     let end = in_child(|| {
         emulate("HSA_KFD_LOG", log.to_str().unwrap());
         let scene = Scene::new(Library::load(ground.runtime()));
+        let _raw = Raw::start(ground);
         let before = calls(&log);
         act(&scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
         let mut made = String::new();
@@ -56,12 +58,31 @@ fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
     made.lines().map(str::to_owned).collect()
 }
 
+/// What must not change: what the library believes, and which GPUs the runtime has let in.
+#[derive(Debug, PartialEq)]
+struct State {
+    books: Books,
+    let_in: Vec<(Address, u64, Result<u32, u32>)>,
+}
+
+impl State {
+    fn of(scene: &Scene, raw: &Raw, when: &str) -> Self {
+        let books = Books::of(&scene.library, when);
+        let of = |address: Address| {
+            raw.gpus.iter().map(move |&gpu| (address, gpu.handle, raw.get(address.get(), gpu)))
+        };
+        let let_in = books.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
+        Self { books, let_in }
+    }
+}
+
 /// One failure, in a process of its own.
 fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
     kernel_fails(plan);
     let scene = Scene::new(Library::load(ground.runtime()));
     let vmm = &scene.library.vmm;
-    let mut before = Books::of(&scene.library, when);
+    let raw = Raw::start(ground);
+    let mut before = State::of(&scene, &raw, when);
     match act(&scene) {
         Ok(()) => vmm.check().unwrap(),
         Err(VmmError::Quarantined { address, now, .. }) => {
@@ -73,14 +94,15 @@ fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
         }
         Err(error) => {
             println!("{when}: {error}");
-            let after = Books::of(&scene.library, when);
+            let after = State::of(&scene, &raw, when);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
                 // The runtime's map has leaked the dma-buf.
-                let leaked = after.descriptors - before.descriptors;
+                let leaked = after.books.descriptors - before.books.descriptors;
                 assert!(leaked <= 1, "{when}: {leaked} descriptors");
-                before.descriptors = after.descriptors;
+                before.books.descriptors = after.books.descriptors;
             }
-            before.assert_same(&after, when);
+            before.books.assert_same(&after.books, when);
+            assert_eq!(before, after, "{when}");
             scene.assert_contents(when);
             act(&scene).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
         }

@@ -8,7 +8,6 @@ mod defect;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
-mod raw;
 mod table;
 
 mod alignment;

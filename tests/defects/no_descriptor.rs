@@ -1,10 +1,10 @@
 //! Descriptors of this process, of which the runtime needs some for a moment.
 
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::{Library, access};
 use crate::process::descriptors;
 use crate::process::limit::{allow_more, no_limit};
-use crate::raw::{RW, Raw, SIZE};
 use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
 use hsa_vmm::{Access, VmmError};
 

@@ -1,8 +1,8 @@
 //! Memory is made where there is none left.
 
+use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{emulate, on_each};
 use crate::machine::{Library, MIB};
-use crate::raw::Raw;
 use crate::table::MADE_WITHOUT_MEMORY;
 use hsa_vmm::VmmError;
 
