@@ -81,10 +81,10 @@ defects! {
         "fixed by ROCR-Runtime 73f6bfa7";
     FILL_REFUSED: [Yes, Yes, No],
         "hsa_amd_memory_fill does not fill virtual memory; 6.1.2 even says that it has",
-        "runtime.cpp, FillMemory: asks pointer_info for the owner";
+        "runtime.cpp, FillMemory: the agent is chosen by what is known of the address";
     RESERVATION_CAN_BE_WRITTEN: [Yes, No, No],
         "reserved addresses can be written before anything is mapped, and that is lost",
-        "libhsakmt of 6.1: mmap with PROT_READ and PROT_WRITE";
+        "/proc/self/maps says rw-p";
     MEMORY_KEPT_AFTER_UNMAP: [No, No, Yes],
         "unmapped and released memory is not given back before its addresses are",
         "torch_memory_saver#84";
@@ -106,4 +106,7 @@ defects! {
     MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
         "a map that the kernel refuses leaves a descriptor open",
         "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf; not to be helped from outside";
+    MAP_LEAKS_MEMORY: [Yes, Yes, Yes],
+        "memory that the kernel did not let be mapped is not given back by its release",
+        "runtime.cpp, VMemoryHandleMap: returns without freeing the imported buffer; not to be helped from outside";
 }
