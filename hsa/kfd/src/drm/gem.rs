@@ -3,7 +3,7 @@
 use super::DrmFile;
 use super::abi::{GemClose, GemMmap, GemVa};
 use crate::driver::Driver;
-use crate::errno::{EINVAL, ENOENT, Result};
+use crate::errno::{EINVAL, ENOENT, EPERM, Result};
 use crate::page_table::Entry;
 
 const MAP: u32 = 1;
@@ -16,7 +16,7 @@ const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
 /// The lowest addresses are the driver's own (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED: u64 = 1 << 16;
 /// Addresses from here up to their signed counterpart name nothing.
-const HOLE: u64 = 1 << 47;
+const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
 /// The mappings of the buffer in this file go with its last handle.
 pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
@@ -28,12 +28,15 @@ pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<
 pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()> {
     let state = file.state();
     let buffer = state.buffer(mmap.handle_or_offset as u32).ok_or(ENOENT)?;
+    if !super::is_visible(buffer) {
+        return Err(EPERM);
+    }
     mmap.handle_or_offset = buffer.offset;
     Ok(())
 }
 
 pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {
-    if va.address < RESERVED || (HOLE..u64::MAX - HOLE).contains(&va.address) {
+    if va.address < RESERVED || HOLE.contains(&va.address) {
         return Err(EINVAL);
     }
     if va.flags & !FLAGS != 0 {

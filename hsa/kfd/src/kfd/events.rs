@@ -4,8 +4,9 @@ use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
 use super::memory::split;
 use super::mmap::{self, Window};
 use crate::driver::Driver;
-use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
+use crate::errno::{EACCES, EINVAL, EIO, ENOMEM, Errno, Result};
 use crate::slots::Slots;
+use crate::user;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -178,65 +179,92 @@ fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool>
     for waiter in waiters.iter_mut() {
         waiter.activated |= state.event(waiter.id)?.age != waiter.age;
     }
+    if waiters.is_empty() {
+        return Ok(true);
+    }
     let mut activated = waiters.iter().map(|waiter| waiter.activated);
     Ok(if all { activated.all(|activated| activated) } else { activated.any(|it| it) })
 }
 
+/// As many can be waited for at once.
+const MOST_WAITERS: u32 = 1 << 16;
+
 pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
-    if wait.events == 0 {
-        return Err(EFAULT);
+    if wait.count > MOST_WAITERS {
+        return Err(ENOMEM);
     }
-    let data = wait.events as *mut EventData;
+    let address = |index: usize| wait.events.wrapping_add((index * size_of::<EventData>()) as u64);
+    let asked = (0..wait.count as usize).map(|index| user::get(address(index)));
+    let mut data = asked.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != FOREVER)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
-    let events = &driver.process.events;
-    let mut state = events.state();
-    let mut waiters = Vec::new();
-    let mut result = Ok(COMPLETE);
-    for index in 0..wait.count as usize {
-        // SAFETY: the caller says that there are `count` of them.
-        let data = unsafe { data.add(index).read_unaligned() };
-        match begin(&mut state, &data) {
-            Ok(waiter) => waiters.push(waiter),
-            Err(error) => result = Err(error),
-        }
+    let (result, told) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
+    wait.result = result.unwrap_or(FAILED);
+    for index in told {
+        user::put(address(index), size_of::<EventData>(), &data[index])?;
     }
-    while result.is_ok() {
-        match is_over(&mut state, &mut waiters, wait.all != 0) {
-            Ok(true) => break,
-            Ok(false) => {}
-            Err(_) => {
-                result = Ok(FAILED);
-                break;
+    match result {
+        Ok(FAILED) => Err(EIO),
+        result => result.map(drop),
+    }
+}
+
+impl Events {
+    /// Waits; what came of it, and which events have something to tell.
+    fn wait(
+        &self,
+        data: &mut [EventData],
+        all: bool,
+        deadline: Option<Instant>,
+    ) -> (Result<u32>, Vec<usize>) {
+        let mut state = self.state();
+        let mut waiters = Vec::new();
+        let mut result = Ok(COMPLETE);
+        for data in data.iter() {
+            match begin(&mut state, data) {
+                Ok(waiter) => waiters.push(waiter),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
         }
-        let left = match deadline {
-            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
-            None => Duration::from_secs(3600),
-        };
-        if left.is_zero() {
-            result = Ok(TIMEOUT);
-            break;
+        while result.is_ok() {
+            match is_over(&mut state, &mut waiters, all) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(_) => {
+                    result = Ok(FAILED);
+                    break;
+                }
+            }
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => Duration::from_secs(3600),
+            };
+            if left.is_zero() {
+                result = Ok(TIMEOUT);
+                break;
+            }
+            let woken = self.changed.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let woken = events.changed.wait_timeout(state, left);
-        state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        let mut told = Vec::new();
+        for (index, waiter) in waiters.iter().enumerate() {
+            let Ok(event) = state.event(waiter.id) else { continue };
+            event.waiters = event.waiters.saturating_sub(1);
+            if result.is_err() || !waiter.activated {
+                continue;
+            }
+            if let Some([cause, other, address]) = event.fault {
+                data[index].age = cause;
+                data[index].fault = [other, address, u64::from(event.fault_gpu)];
+                told.push(index);
+            } else if waiter.tells_age {
+                data[index].age = event.age;
+                told.push(index);
+            }
+        }
+        (result, told)
     }
-    for (index, waiter) in waiters.iter().enumerate() {
-        let Ok(event) = state.event(waiter.id) else { continue };
-        event.waiters = event.waiters.saturating_sub(1);
-        if result.is_err() || !waiter.activated {
-            continue;
-        }
-        if let Some([cause, other, address]) = event.fault {
-            let told = [cause, other, address, u64::from(event.fault_gpu)];
-            // SAFETY: as above; what a fault is told with are the first four words.
-            unsafe { data.add(index).cast::<[u64; 4]>().write_unaligned(told) };
-        }
-        if waiter.tells_age {
-            // SAFETY: as above; the age is the first field.
-            unsafe { (&raw mut (*data.add(index)).age).write_unaligned(event.age) };
-        }
-    }
-    wait.result = result?;
-    if wait.result == FAILED { Err(EINVAL) } else { Ok(()) }
 }

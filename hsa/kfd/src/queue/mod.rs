@@ -47,6 +47,7 @@ pub(crate) struct Queues {
 /// A queue that a thread reads.
 #[derive(Debug)]
 struct Running {
+    ring: Ring,
     orders: Arc<Orders>,
     thread: JoinHandle<()>,
 }
@@ -69,7 +70,7 @@ impl Queues {
             .name(format!("kfd-queue{}", ring.gpu))
             .spawn(move || worker::run(ring, &reach, &told))
             .map_err(|_| EAGAIN)?;
-        let number = self.running().insert(Running { orders, thread });
+        let number = self.running().insert(Running { ring, orders, thread });
         // Nobody listens to it: the write pointer is polled. Each queue has its own all the same.
         Ok((number, u64::from(number) * 8 % doorbells))
     }
@@ -81,6 +82,11 @@ impl Queues {
         // A thread that panicked is gone as well.
         let _ = running.thread.join();
         Ok(())
+    }
+
+    /// The memory of a queue.
+    pub(crate) fn ring(&self, id: u32) -> Result<Ring> {
+        self.running().get(id).map(|running| running.ring).ok_or(EINVAL)
     }
 
     /// Lets a queue pause, or go on.
