@@ -96,6 +96,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
             own::set(file.as_raw_fd(), false);
+            let (start, size) = (self.places.as_ptr(), size_of_val(self.places));
+            // SAFETY: mapped by `shared`, and nobody else has the places.
+            unsafe { libc::syscall(libc::SYS_munmap, start, size) };
         }
     }
 }
@@ -141,7 +144,7 @@ fn is_locked(file: &File, byte: i64) -> bool {
     command(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
 }
 
-/// Maps the places, for as long as the process lives.
+/// Maps the places. A child does not inherit the mapping: it would keep the lock alive.
 fn map(file: &File, size: usize) -> io::Result<&'static [Place]> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
@@ -159,7 +162,9 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Place]> {
     if mapped == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `size` bytes of pages, never unmapped, of a file that is never cut; every process
+    // SAFETY: changes what a fork does with a mapping that was made just now.
+    unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
+    // SAFETY: `size` bytes of pages, unmapped when nobody has them any more, of a file that is never cut; every process
     // uses its numbers atomically, and any bits are numbers.
     Ok(unsafe { std::slice::from_raw_parts(mapped as *const Place, size / size_of::<Place>()) })
 }

@@ -3,7 +3,7 @@
 use super::DrmFile;
 use super::abi::{GemClose, GemMmap, GemVa};
 use crate::driver::Driver;
-use crate::errno::{EINVAL, ENOENT, EPERM, Result};
+use crate::errno::{EINVAL, ENOENT, Result};
 use crate::page_table::Entry;
 
 const MAP: u32 = 1;
@@ -28,9 +28,6 @@ pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<
 pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()> {
     let state = file.state();
     let buffer = state.buffer(mmap.handle_or_offset as u32).ok_or(ENOENT)?;
-    if !super::is_visible(buffer) {
-        return Err(EPERM);
-    }
     mmap.handle_or_offset = buffer.offset;
     Ok(())
 }

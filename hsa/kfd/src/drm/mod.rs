@@ -8,8 +8,7 @@ mod version;
 
 use crate::buffer::Buffer;
 use crate::driver::Driver;
-use crate::errno::{EACCES, EINVAL, EPERM, Result};
-use crate::kfd::abi::flags;
+use crate::errno::{EACCES, EINVAL, Result};
 use crate::page_table::PageTable;
 use crate::real::{self, Mapping};
 use crate::request::Request;
@@ -161,14 +160,6 @@ pub(crate) unsafe fn map(
     if !named && buffer.label.gpu != file.gpu {
         return Err(EACCES);
     }
-    if !is_visible(&buffer) {
-        return Err(EPERM);
-    }
     // SAFETY: the caller answers for the address.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), 0) }
-}
-
-/// Whether the processor may use a buffer's memory: that of a GPU only if it was asked for so.
-fn is_visible(buffer: &Buffer) -> bool {
-    buffer.label.flags & (flags::VRAM | flags::PUBLIC) != flags::VRAM
 }
