@@ -20,6 +20,7 @@ pub(crate) struct Buffer {
     /// Made when it is first needed.
     file: OnceLock<MemoryFile>,
     home: Weak<Buffers>,
+    /// None of another process's, which has claimed it.
     _claim: Option<Claim>,
 }
 
@@ -79,16 +80,16 @@ impl Buffers {
         self.index().by_offset.len()
     }
 
-    /// New memory: that of a GPU if it comes with a claim, else the machine's.
+    /// New memory.
     pub(crate) fn create(
         self: &Arc<Self>,
         gpu: usize,
         flags: u32,
         size: u64,
-        claim: Option<Claim>,
+        claim: Claim,
     ) -> Arc<Buffer> {
         let label = Label { gpu, flags, token: memory_file::token() };
-        self.insert(&mut self.index(), label, size, OnceLock::new(), claim)
+        self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
     /// The memory a dma-buf names: the process's own if it has it, else another process's.
@@ -154,7 +155,7 @@ mod tests {
         let (vram, buffers) = (Vram::new(Memory::alone(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
-        let buffer = buffers.create(0, 1, 1 << 20, Some(claim));
+        let buffer = buffers.create(0, 1, 1 << 20, claim);
         let file = MemoryFile::duplicate(buffer.file().unwrap().descriptor()).unwrap();
         let again = buffers.import(file.descriptor()).unwrap();
         assert!(Arc::ptr_eq(&buffer, &again));
@@ -171,7 +172,8 @@ mod tests {
     #[test]
     fn threads_that_import_one_memory_get_one_buffer() {
         let (ours, theirs) = (Buffers::new(), Buffers::new());
-        let buffer = theirs.create(0, 1, 4096, None);
+        let claim = Vram::new(Memory::alone(), 0, 4096).claim(4096).unwrap();
+        let buffer = theirs.create(0, 1, 4096, claim);
         let descriptor = buffer.file().unwrap().descriptor();
         std::thread::scope(|scope| {
             let threads: Vec<_> =

@@ -4,6 +4,7 @@ use crate::faults::Faults;
 use crate::profile::{self, PROFILES, Profile};
 use crate::{drm, kfd};
 use std::env;
+use std::path::PathBuf;
 
 /// The machine to emulate.
 #[derive(Debug)]
@@ -15,13 +16,15 @@ pub(crate) struct Config {
     /// Processes that name the same machine share the memory of its GPUs.
     pub(crate) machine: Option<String>,
     pub(crate) faults: Faults,
+    /// The file that gets the page tables when the process ends.
+    pub(crate) page_tables: Option<PathBuf>,
 }
 
 /// As many as one machine holds.
 pub(crate) const MOST_GPUS: usize = 8;
 
 impl Config {
-    /// Reads `HSA_KFD` and `HSA_KFD_FAULTS`; an error names the variable and what is wrong in it.
+    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and what is wrong in it.
     pub(crate) fn from_environment() -> Result<Self, String> {
         let read = |name| match env::var(name) {
             Ok(text) => Ok(text),
@@ -32,6 +35,12 @@ impl Config {
             Self::read(&read("HSA_KFD")?).map_err(|wrong| format!("HSA_KFD: {wrong}"))?;
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?, is_call)
             .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
+        if let Some(path) = env::var_os("HSA_KFD_PAGE_TABLES") {
+            // The process may be in another folder when it ends.
+            let path = std::path::absolute(path)
+                .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;
+            config.page_tables = Some(path);
+        }
         Ok(config)
     }
 
@@ -83,7 +92,7 @@ impl Default for Config {
     fn default() -> Self {
         let profile = &PROFILES[0];
         let faults = Faults::default();
-        Self { gpus: 1, profile, memory: profile.memory, machine: None, faults }
+        Self { gpus: 1, profile, memory: profile.memory, machine: None, faults, page_tables: None }
     }
 }
 

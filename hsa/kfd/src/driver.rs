@@ -34,6 +34,8 @@ pub(crate) struct Driver {
     pub(crate) config: Config,
     pub(crate) log: Log,
     pub(crate) gpus: Vec<Gpu>,
+    /// The machine's memory that GPUs use (GTT).
+    pub(crate) host: Vram,
     pub(crate) windows: Windows,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) process: Process,
@@ -60,7 +62,8 @@ impl Driver {
             .map_err(|error| format!("the files of the emulated driver: {error}"))?;
         let process = Process::new(gpus.len());
         let (windows, buffers) = (Windows::default(), Buffers::new());
-        Ok(Self { config, log, gpus, windows, buffers, process, tree })
+        let host = Vram::new(Memory::alone(), 0, sysfs::machine_memory());
+        Ok(Self { config, log, gpus, host, windows, buffers, process, tree })
     }
 
     /// Which GPU amdkfd calls so.

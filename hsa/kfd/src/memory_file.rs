@@ -45,10 +45,8 @@ impl MemoryFile {
     /// A sealed file of zeros that [`recognise`] knows as a buffer object's.
     pub(crate) fn labelled(label: Label, size: u64) -> Result<Self> {
         let file = Self::plain(&label.text(), size)?;
-        let command = libc::F_ADD_SEALS;
-        // SAFETY: sealing changes what may be done with the file and touches no memory.
-        let sealed = unsafe { libc::syscall(libc::SYS_fcntl, file.descriptor, command, SEALS) };
-        if sealed < 0 { Err(Errno::last()) } else { Ok(file) }
+        seal(file.descriptor, SEALS)?;
+        Ok(file)
     }
 
     /// A file of zeros, for what is no buffer object.
@@ -102,12 +100,30 @@ impl MemoryFile {
 }
 
 /// An empty memory file under the lowest number that is free.
-pub(crate) fn create(name: &str) -> Result<c_int> {
+fn create(name: &str) -> Result<c_int> {
     let name = CString::new(name).map_err(|_| crate::errno::EINVAL)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name ends with a zero and lives until the call returns.
     let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if descriptor < 0 { Err(Errno::last()) } else { Ok(descriptor) }
+}
+
+fn seal(descriptor: c_int, seals: c_int) -> Result<()> {
+    // SAFETY: sealing changes what may be done with the file and touches no memory.
+    let sealed = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_ADD_SEALS, seals) };
+    if sealed < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// A file that stands for a device, for the program, under the lowest number that is free. It
+/// has nothing in it, and nothing can be written to it.
+pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
+    let descriptor = create(name)?;
+    if let Err(error) = seal(descriptor, SEALS | libc::F_SEAL_WRITE) {
+        real::close(descriptor);
+        return Err(error);
+    }
+    real::set_close_on_exec(descriptor, close_on_exec);
+    Ok(descriptor)
 }
 
 /// A file for the program to read, with a text in it, under the lowest number that is free.

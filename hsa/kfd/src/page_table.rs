@@ -24,6 +24,23 @@ pub(crate) struct Entry {
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
 
+impl Entry {
+    /// Where its range ends if it starts at an address; `EINVAL` if it is not made of pages, or not
+    /// of pages of its buffer.
+    fn check(&self, address: u64) -> Result<u64> {
+        if !self.offset.is_multiple_of(PAGE) {
+            return Err(EINVAL);
+        }
+        if let Some(buffer) = &self.buffer {
+            let last = self.offset.checked_add(self.size).ok_or(EINVAL)?;
+            if last > buffer.size.next_multiple_of(PAGE) {
+                return Err(EINVAL);
+            }
+        }
+        end(address, self.size)
+    }
+}
+
 /// Entries that never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
@@ -35,20 +52,19 @@ pub(crate) struct PageTable {
 impl PageTable {
     /// Adds an entry; `EINVAL` if it is not made of pages or overlaps another, as in amdgpu.
     pub(crate) fn map(&mut self, address: u64, entry: Entry) -> Result<()> {
-        let end = end(address, entry.size)?;
-        if !entry.offset.is_multiple_of(PAGE) {
-            return Err(EINVAL);
-        }
-        if let Some(buffer) = &entry.buffer {
-            let last = entry.offset.checked_add(entry.size).ok_or(EINVAL)?;
-            if last > buffer.size.next_multiple_of(PAGE) {
-                return Err(EINVAL);
-            }
-        }
+        let end = entry.check(address)?;
         let below = self.entries.range(..end).next_back();
         if below.is_some_and(|(start, entry)| start + entry.size > address) {
             return Err(EINVAL);
         }
+        self.insert(address, entry);
+        Ok(())
+    }
+
+    /// Puts an entry where others may be, cutting those that reach out of its range.
+    pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
+        entry.check(address)?;
+        self.clear(address, entry.size)?;
         self.insert(address, entry);
         Ok(())
     }
@@ -142,6 +158,7 @@ fn end(address: u64, size: u64) -> Result<u64> {
 mod tests {
     use super::*;
     use crate::buffer::Buffers;
+    use crate::vram::{Memory, Vram};
 
     fn entry(size: u64) -> Entry {
         Entry { size, offset: 0, flags: 0xe, buffer: None }
@@ -201,7 +218,9 @@ mod tests {
     #[test]
     fn it_does_what_a_row_of_pages_does() {
         let buffers = Buffers::new();
-        let memory = [(); 3].map(|()| buffers.create(0, 1, 16 * PAGE, None));
+        let vram = Vram::new(Memory::alone(), 0, 48 * PAGE);
+        let memory =
+            [(); 3].map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()));
         for seed in 1..=200 {
             let mut dice = Dice(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
             let (mut table, mut model): (_, Model) = (PageTable::default(), [None; PAGES]);
@@ -212,12 +231,16 @@ mod tests {
                 let pages = page as usize..(page + count).min(PAGES as u64) as usize;
                 let (address, size) = (page * PAGE, pages.len() as u64 * PAGE);
                 match dice.below(8) {
-                    0..4 => {
+                    kind @ 0..4 => {
                         let offset = dice.below(8) * PAGE;
-                        let free = model[pages.clone()].iter().all(Option::is_none);
+                        let free = kind == 0 || model[pages.clone()].iter().all(Option::is_none);
                         let fits = offset + size <= buffer.size;
                         let entry = Entry { size, offset, flags: 2, buffer: Some(buffer.clone()) };
-                        assert_eq!(table.map(address, entry).is_ok(), free && fits);
+                        let done = match kind {
+                            0 => table.replace(address, entry),
+                            _ => table.map(address, entry),
+                        };
+                        assert_eq!(done.is_ok(), free && fits);
                         for (index, page) in pages.enumerate().filter(|_| free && fits) {
                             model[page] = Some((token, offset / PAGE + index as u64));
                         }

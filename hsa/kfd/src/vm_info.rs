@@ -27,6 +27,7 @@ fn line(address: u64, entry: &Entry) -> String {
     let (size, offset) = (entry.size, entry.offset);
     let memory = match &entry.buffer {
         Some(buffer) => format!("buffer {:016x} of gpu {}", buffer.label.token, buffer.label.gpu),
+        None if offset == 0 => "doorbells or registers".to_owned(),
         None => "memory of the process".to_owned(),
     };
     format!("{address:#018x} size {size:#x} {memory} offset {offset:#x} {flags}")
@@ -60,13 +61,13 @@ pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
 /// Appends all page tables to the file `HSA_KFD_PAGE_TABLES` names, if the process has a driver.
 extern "C" fn write_at_end() {
     let Some(driver) = driver::current() else { return };
-    let Some(path) = std::env::var_os("HSA_KFD_PAGE_TABLES") else { return };
+    let Some(path) = &driver.config.page_tables else { return };
     let mut text = format!("process {}\n", std::process::id());
     (0..driver.gpus.len()).for_each(|gpu| text.push_str(&tables(driver, gpu)));
     text.push_str(&totals(driver));
-    let file = File::options().create(true).append(true).open(&path);
+    let file = File::options().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-        eprintln!("hsa-kfd: HSA_KFD_PAGE_TABLES: {}: {error}", path.to_string_lossy());
+        eprintln!("hsa-kfd: HSA_KFD_PAGE_TABLES: {}: {error}", path.display());
     }
 }
 

@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,10 +46,9 @@ impl Memory {
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
         // SAFETY: asks for a number and touches no memory.
         let user = unsafe { libc::geteuid() };
-        let path = std::env::temp_dir().join(format!("hsa-kfd-{user}-{name}.machine"));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path)?)?;
+        let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?)?;
         let status = file.metadata()?;
         if status.uid() != user || !status.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
@@ -101,6 +101,11 @@ impl Drop for Memory {
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
         }
     }
+}
+
+/// The file of a user's machine.
+fn path(user: u32, name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("hsa-kfd-{user}-{name}.machine"))
 }
 
 fn byte(place: usize) -> i64 {
@@ -221,6 +226,11 @@ impl Drop for Claim {
 mod tests {
     use super::*;
 
+    fn remove(name: &str) {
+        // SAFETY: asks for a number and touches no memory.
+        std::fs::remove_file(path(unsafe { libc::geteuid() }, name)).unwrap();
+    }
+
     #[test]
     fn processes_of_a_machine_share_its_memory() {
         // Two that open the file have two open files, as two processes do.
@@ -236,6 +246,7 @@ mod tests {
         assert_eq!(one.available(), 40);
         drop(claim);
         assert_eq!(one.available(), 100);
+        remove(&name);
     }
 
     #[test]
@@ -248,5 +259,6 @@ mod tests {
         drop(lost);
         assert_eq!(kept.available(), 100);
         assert!(kept.claim(100).is_ok());
+        remove(&name);
     }
 }

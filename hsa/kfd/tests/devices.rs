@@ -199,19 +199,23 @@ fn duplicates_are_the_device_too() {
 #[test]
 fn a_number_that_names_another_file_is_no_device() {
     under("a_number_that_names_another_file_is_no_device", &[], || {
-        let closes: [fn(i32); 4] = [
-            // SAFETY: here and below, each closes the test's own descriptor.
-            |descriptor| unsafe { drop(libc::syscall(libc::SYS_close, descriptor)) },
-            |descriptor| unsafe {
-                drop(libc::close_range(descriptor as u32, descriptor as u32, 0))
-            },
-            |descriptor| unsafe { drop(libc::fclose(libc::fdopen(descriptor, c"r".as_ptr()))) },
-            |descriptor| unsafe { drop(libc::dup2(0, descriptor)) },
-        ];
+        // SAFETY: here and below, each closes the test's own descriptor.
+        let directly = |descriptor: i32| unsafe { libc::syscall(libc::SYS_close, descriptor) };
+        let of_range = |descriptor: i32| {
+            // SAFETY: as above.
+            i64::from(unsafe { libc::close_range(descriptor as u32, descriptor as u32, 0) })
+        };
+        let of_stream = |descriptor: i32| {
+            // SAFETY: as above; the mode ends with a zero.
+            i64::from(unsafe { libc::fclose(libc::fdopen(descriptor, c"r".as_ptr())) })
+        };
+        // SAFETY: as above.
+        let by_another = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
+        let closes: [&dyn Fn(i32) -> i64; 4] = [&directly, &of_range, &of_stream, &by_another];
         for (index, close_it) in closes.iter().enumerate() {
             let descriptor = open("/dev/dri/renderD128").unwrap();
             assert!(is_render(descriptor));
-            close_it(descriptor);
+            assert!(close_it(descriptor) >= 0);
             if index < 3 {
                 assert_eq!(open("/dev/null").unwrap(), descriptor, "the lowest number is free");
             }
@@ -292,7 +296,7 @@ fn running_out_of_descriptors_loses_nothing() {
         for (handle, _) in buffers {
             gpu.free(handle).unwrap();
         }
-        taken.into_iter().for_each(|descriptor| drop(close(descriptor)));
+        taken.into_iter().for_each(|descriptor| assert!(close(descriptor).is_ok()));
         assert_eq!(page_tables().1, "buffers 1, descriptors 1", "the one that was imported");
     });
 }
@@ -317,5 +321,130 @@ fn processes_of_a_machine_share_its_memory() {
         let second = ground::again(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
         assert!(String::from_utf8_lossy(&second.stdout).contains("second has it"), "{second:?}");
         assert_eq!(gpu.available(), 24 * MIB, "its share came back");
+    });
+    // SAFETY: asks for a number.
+    let user = unsafe { libc::geteuid() };
+    let machine = setting.rsplit_once('=').expect("a name").1;
+    let file = std::env::temp_dir().join(format!("hsa-kfd-{user}-{machine}.machine"));
+    // The inner process removes it first.
+    let _ = fs::remove_file(file);
+}
+
+#[test]
+fn a_device_is_not_written_to() {
+    under("a_device_is_not_written_to", &[], || {
+        for path in ["/dev/kfd", "/dev/dri/renderD128"] {
+            let descriptor = open(path).unwrap();
+            // SAFETY: reads a byte of a constant.
+            assert_eq!(unsafe { libc::write(descriptor, c"x".as_ptr().cast(), 1) }, -1);
+            // SAFETY: asks for a flag; a device is no terminal.
+            assert_eq!(unsafe { libc::isatty(descriptor) }, 0);
+        }
+    });
+}
+
+/// The log of a process that runs this test's body.
+fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
+    let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
+    let path = log.to_str().expect("text").to_owned();
+    let inside = std::env::var_os("HSA_KFD_LOG").is_some();
+    under(name, &[("HSA_KFD_LOG", &path), ("HSA_KFD_FAULTS", faults)], body);
+    if inside {
+        return None;
+    }
+    let text = fs::read_to_string(&log).expect("a log");
+    fs::remove_file(&log).expect("a log");
+    Some(text)
+}
+
+#[test]
+fn the_log_tells_each_call() {
+    let text = log_of("the_log_tells_each_call", "", || {
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(4096, VRAM | PUBLIC).unwrap();
+        let mapped = mmap(gpu.drm, offset, 4096).unwrap();
+        // SAFETY: mapped just now.
+        unsafe { libc::munmap(mapped.cast(), 4096) };
+        gpu.free(handle).unwrap();
+        gpu.free(handle).unwrap_err();
+        call(gpu.kfd, b'K', 0x20, &mut [0u64]).unwrap_err();
+        gpu.close();
+    });
+    let Some(text) = text else { return };
+    let expected = [
+        "kfd OPEN descriptor=",
+        "drm0 OPEN descriptor=",
+        "kfd ACQUIRE_VM drm_fd=",
+        "kfd ALLOC_MEMORY_OF_GPU address=0x0 size=0x1000 handle=0x0 offset=0x0 gpu_id=4097 \
+         flags=VRAM|PUBLIC|WRITABLE -> handle=0x100100000001 offset=0x100000000 (",
+        "drm0 MMAP address=0x0 length=0x1000 protection=R|W flags=SHARED offset=0x100000000 -> 0x",
+        "drm0 MUNMAP address=0x",
+        "kfd FREE_MEMORY_OF_GPU handle=0x100100000001 -> ok (",
+        "kfd FREE_MEMORY_OF_GPU handle=0x100100000001 = EINVAL (",
+        "NOT EMULATED: kfd call 0xc0084b20 SVM = ENOTTY",
+        "drm0 CLOSE descriptor=",
+        "kfd CLOSE descriptor=",
+    ];
+    // A process and a thread, and the time, come first.
+    let lines: Vec<_> = text.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
+    assert_eq!(lines.len(), expected.len(), "{text}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{line}\n{expected}");
+    }
+}
+
+#[test]
+fn calls_fail_and_last_as_planned() {
+    let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms";
+    let text = log_of("calls_fail_and_last_as_planned", plan, || {
+        let gpu = Gpu::open();
+        let results = [(); 4].map(|()| gpu.alloc(4096, VRAM));
+        assert_eq!(results.map(|result| result.err()), [None, Some(EBUSY), Some(EBUSY), None]);
+        let (_, offset) = results[0].unwrap();
+        assert_eq!(mmap(gpu.drm, offset, 4096), Err(libc::EIO));
+        assert!(mmap(gpu.drm, offset, 4096).is_ok());
+        let took = || {
+            let began = std::time::Instant::now();
+            gpu.available();
+            began.elapsed().as_millis()
+        };
+        assert!(took() < 30);
+        assert!(took() >= 30);
+    });
+    if let Some(text) = text {
+        assert_eq!(text.matches(" = EBUSY (").count(), 2, "{text}");
+    }
+}
+
+#[test]
+fn the_page_tables_are_written_at_the_end() {
+    let file = std::env::temp_dir().join(format!("hsa-kfd-tables-{}", std::process::id()));
+    let name = file.to_str().expect("text");
+    let inside = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
+    under("the_page_tables_are_written_at_the_end", &[("HSA_KFD_PAGE_TABLES", name)], || {
+        let gpu = Gpu::open();
+        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        gpu.map(0x18, handle).unwrap();
+    });
+    if inside {
+        return;
+    }
+    let text = fs::read_to_string(&file).expect("page tables");
+    fs::remove_file(&file).expect("page tables");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("process "), "{text}");
+    assert_eq!(lines[1], "gpu 0 id 4097 file 0: 1 mappings");
+    assert!(lines[2].starts_with(&format!("  {AT:#018x} size 0x100000 buffer ")), "{text}");
+    assert!(lines[2].ends_with(" offset 0x0 rw-"), "{text}");
+    assert_eq!(lines[3..], ["buffers 1, descriptors 0"]);
+}
+
+#[test]
+fn the_machines_memory_ends_too() {
+    under("the_machines_memory_ends_too", &[], || {
+        let gpu = Gpu::open();
+        assert_eq!(gpu.alloc(1 << 47, GTT), Err(ENOMEM));
+        let (handle, _) = gpu.alloc(MIB, GTT).unwrap();
+        gpu.free(handle).unwrap();
     });
 }

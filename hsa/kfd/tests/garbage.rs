@@ -87,11 +87,92 @@ fn garbage_is_refused() {
                 }
             }
         }
-        eprintln!("{refused} refused, {answered} answered, {} threads", std::fs::read_dir("/proc/self/task").unwrap().count());
+        eprintln!(
+            "{refused} refused, {answered} answered, {} threads",
+            std::fs::read_dir("/proc/self/task").unwrap().count()
+        );
         assert!(refused > 10_000 && answered > 1000, "{refused} refused, {answered} answered");
         // It works all the same.
         let (handle, _) = gpu.alloc(4096, kernel::GTT).unwrap();
         gpu.free(handle).unwrap();
+    });
+}
+
+/// Calls that are right, with what the process has.
+fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
+    let one = 1 + dice.below(3);
+    let (handle, address) = (gpu.id << 32 | one, 0x1000_0000 + (dice.below(64) << 12));
+    let (dmabuf, size) = (dmabuf as u64, 4096 * one);
+    let flags = [kernel::VRAM, kernel::GTT, kernel::VRAM | kernel::PUBLIC][dice.below(3) as usize];
+    let queue = [memory, memory + 8192, memory + 8200, 0, 4096 | gpu.id << 32, 2 | 100 << 32, 7];
+    match dice.below(16) {
+        0 => (b'K', 0x16, vec![address, size, 0, 0, gpu.id | (flags | kernel::WRITABLE) << 32]),
+        1 => (b'K', 0x17, vec![handle]),
+        2 => (b'K', 0x18, vec![handle, memory + 4096, 1]),
+        3 => (b'K', 0x19, vec![handle, memory + 4096, 1]),
+        4 => (b'K', 0x24, vec![handle, libc::O_CLOEXEC as u64]),
+        5 => (b'K', 0x1d, vec![address, 0, gpu.id | dmabuf << 32]),
+        6 => (b'K', 0x1c, vec![0, 0, 0, dmabuf << 32]),
+        // A thread each, so not many.
+        7 if dice.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
+        7 => (b'K', 0x23, vec![0, gpu.id]),
+        8 => (b'K', 0x03, vec![one]),
+        9 => (b'K', 0x08, vec![0, 0, 0, 0]),
+        10 => (b'K', 0x14, vec![memory, 2]),
+        11 => (b'd', 0x2e, vec![0, dmabuf]),
+        12 => (b'd', 0x48, vec![one, (1 + dice.below(4)) | (0xe << 32), address, 0, size]),
+        13 => (b'd', 0x45, vec![memory, 360 | 0x16 << 32, 0, 0]),
+        14 => (b'd', 0x41, vec![one]),
+        _ => (b'd', 0x09, vec![one]),
+    }
+}
+
+/// Calls of which one word at most is wrong get further into the driver.
+#[test]
+fn what_is_nearly_right_is_answered_or_refused() {
+    let name = "what_is_nearly_right_is_answered_or_refused";
+    under(name, &[("HSA_KFD", "vram=1GiB")], || {
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
+        let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
+        // SAFETY: mapped just now.
+        unsafe { memory.add(4096).cast::<u32>().write(Gpu::ID as u32) };
+        let (memory, dmabuf) = (memory as u64, gpu.export(handle).unwrap());
+        let mut dice = Dice(0xfeed);
+        let (mut refused, mut answered) = (0, 0);
+        for _ in 0..30_000 {
+            let (family, number, mut argument) = right(gpu, &mut dice, memory, dmabuf);
+            if dice.below(2) == 0 {
+                let index = dice.below(argument.len() as u64) as usize;
+                argument[index] = dice.word(memory, &[gpu.kfd, gpu.drm, dmabuf]);
+            }
+            let device = if family == b'd' { gpu.drm } else { gpu.kfd };
+            let size = (argument.len() * 8) as u64;
+            let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
+            // SAFETY: as in the other test.
+            let result = unsafe { libc::ioctl(device, code, argument.as_mut_ptr()) };
+            if result == 0 {
+                answered += 1
+            } else {
+                refused += 1
+            }
+            if (number, result) == (0x24, 0) {
+                kernel::close((argument[1] >> 32) as i32).unwrap();
+            }
+        }
+        assert!(refused > 3000 && answered > 3000, "{refused} refused, {answered} answered");
+        // What is left can be given back, and then nothing is left.
+        kernel::close(dmabuf).unwrap();
+        for handle in (1..30_000).map(|number| gpu.id << 32 | number) {
+            let _ = gpu.map(0x19, handle);
+            let _ = gpu.free(handle);
+        }
+        for handle in 1..100 {
+            let _ = gpu.gem_close(handle);
+        }
+        assert_eq!(kernel::page_tables().0, [] as [String; 0]);
+        assert!(kernel::page_tables().1.starts_with("buffers 0, "), "{:?}", kernel::page_tables());
+        assert_eq!(gpu.available(), 1 << 30);
     });
 }
 

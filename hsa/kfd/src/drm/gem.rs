@@ -40,7 +40,10 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {
-        driver.log.missing(format_args!("GEM_VA with synchronisation objects"));
+        driver.log.missing(format_args!("GEM_VA with synchronisation objects = EINVAL"));
+        return Err(EINVAL);
+    }
+    if !(MAP..=REPLACE).contains(&va.operation) {
         return Err(EINVAL);
     }
     let mut state = file.state();
@@ -48,15 +51,13 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
         return state.table.clear(va.address, va.size);
     }
     let buffer = state.buffer(va.handle).cloned().ok_or(ENOENT)?;
+    if va.operation == UNMAP {
+        return state.table.unmap(va.address, Some(&buffer)).map(drop);
+    }
+    let (size, offset, flags) = (va.size, va.offset, va.flags);
+    let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {
-        MAP | REPLACE => {
-            if va.operation == REPLACE {
-                state.table.clear(va.address, va.size)?;
-            }
-            let (size, offset, flags) = (va.size, va.offset, va.flags);
-            state.table.map(va.address, Entry { size, offset, flags, buffer: Some(buffer) })
-        }
-        UNMAP => state.table.unmap(va.address, Some(&buffer)).map(drop),
-        _ => Err(EINVAL),
+        REPLACE => state.table.replace(va.address, entry),
+        _ => state.table.map(va.address, entry),
     }
 }

@@ -5,7 +5,7 @@ use crate::descriptors::{self, Device};
 use crate::drm::DrmFile;
 use crate::errno::{EACCES, Errno};
 use crate::paths::{self, Place};
-use crate::real::{self, next};
+use crate::real::next;
 use crate::{driver, memory_file};
 use libc::{c_char, c_int, mode_t};
 
@@ -40,11 +40,10 @@ fn redirect(path: *const c_char, flags: c_int, plain: impl Fn(*const c_char) -> 
     open_at(guarded(|| paths::resolve(path), None), path, flags, plain)
 }
 
-/// A descriptor that stands for a device: that of an empty memory file.
+/// A descriptor that stands for a device.
 fn device(device: Device, flags: c_int) -> c_int {
-    match memory_file::create(&format!("hsa-kfd {device}")) {
+    match memory_file::device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
         Ok(descriptor) => {
-            real::set_close_on_exec(descriptor, flags & libc::O_CLOEXEC != 0);
             let log = &driver::get().log;
             log.line(format_args!("{device} OPEN descriptor={descriptor}"));
             descriptors::insert(descriptor, device);

@@ -35,6 +35,7 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
         status.write_bytes(0, 1);
         (*status).st_mode = libc::S_IFCHR | 0o666;
         (*status).st_rdev = libc::makedev(major, minor);
+        (*status).st_ino = (*status).st_rdev;
         (*status).st_nlink = 1;
         (*status).st_blksize = 4096;
     }
@@ -164,7 +165,8 @@ fn fill_extended(status: *mut Extended, (major, minor): Number) -> c_int {
     // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
     unsafe {
         status.write_bytes(0, 1);
-        (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE;
+        (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_INO;
+        (*status).stx_ino = libc::makedev(major, minor);
         (*status).stx_mode = (libc::S_IFCHR | 0o666) as u16;
         (*status).stx_rdev_major = major;
         (*status).stx_rdev_minor = minor;

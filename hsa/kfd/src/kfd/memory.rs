@@ -45,12 +45,12 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
         flags::VRAM => {
-            let buffer = create(Some(driver.gpus[gpu].vram.claim(size)?));
+            let buffer = create(driver.gpus[gpu].vram.claim(size)?);
             alloc.offset = buffer.offset;
             Some(buffer)
         }
         flags::GTT => {
-            let buffer = create(None);
+            let buffer = create(driver.host.claim(size)?);
             alloc.offset = buffer.offset;
             Some(buffer)
         }

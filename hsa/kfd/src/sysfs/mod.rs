@@ -7,6 +7,7 @@ mod counters;
 mod topology;
 
 pub(crate) use counters::Counter;
+pub(crate) use topology::machine_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER};
