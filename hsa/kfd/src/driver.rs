@@ -4,7 +4,7 @@ use crate::buffer::Buffers;
 use crate::config::Config;
 use crate::errno::{EINVAL, Result};
 use crate::kfd::Process;
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::sysfs;
 use crate::vram::{Memory, Vram};
 use crate::windows::Windows;
@@ -108,7 +108,7 @@ pub(crate) fn get() -> &'static Driver {
         return driver;
     }
     let driver = Driver::new().unwrap_or_else(|wrong| {
-        eprintln!("hsa-kfd: {wrong}");
+        log::complain(format_args!("{wrong}"));
         // SAFETY: ends the process at once; no handler runs that could come back here.
         unsafe { libc::_exit(2) }
     });

@@ -32,6 +32,11 @@ const FLAGS: [(u32, &str); 4] = [
     (libc::MAP_NORESERVE as u32, "NORESERVE"),
 ];
 
+/// Says on standard error, if anybody can hear it, what stands in the way.
+pub(crate) fn complain(what: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "hsa-kfd: {what}");
+}
+
 impl Log {
     /// Opens the file; an error names it.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {

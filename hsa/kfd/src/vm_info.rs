@@ -3,7 +3,7 @@
 use crate::driver::Driver;
 use crate::drm::DrmFile;
 use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
-use crate::{descriptors, driver, own};
+use crate::{descriptors, driver, log, own};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -67,7 +67,7 @@ extern "C" fn write_at_end() {
     text.push_str(&totals(driver));
     let file = File::options().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-        eprintln!("hsa-kfd: HSA_KFD_PAGE_TABLES: {}: {error}", path.display());
+        log::complain(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
     }
 }
 

@@ -268,3 +268,57 @@ impl Events {
         (result, told)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: u32, auto_reset: bool) -> Event {
+        let (signalled, age, waiters, fault, fault_gpu) = (false, 1, 0, None, 0);
+        Event { kind, auto_reset, signalled, age, waiters, fault, fault_gpu }
+    }
+
+    fn asked(event_id: u32, age: u64) -> EventData {
+        EventData { age, fault: [0; 3], extension: 0, event_id, pad: 0 }
+    }
+
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(5))
+    }
+
+    #[test]
+    fn who_waits_is_told_of_a_fault() {
+        let events = Events::default();
+        let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
+        assert_eq!(events.wait(&mut [asked(id, 0)], false, soon()).0, Ok(TIMEOUT));
+        events.fault(0x1001, 0xabc000, crate::errno::EFAULT);
+        let mut data = [asked(id, 0)];
+        assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
+        assert_eq!((data[0].age, data[0].fault), (1, [0, 0xabc000, 0x1001]));
+    }
+
+    #[test]
+    fn one_signal_wakes_one_wait_of_an_event_that_resets_itself() {
+        let events = Events::default();
+        let id = events.state().signals.insert(event(KIND_SIGNAL, true));
+        events.signal(id).unwrap();
+        assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(COMPLETE));
+        assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(TIMEOUT));
+        // Who knows an older age has missed a signal.
+        let mut data = [asked(id, 1)];
+        assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
+        assert_eq!(data[0].age, 2);
+    }
+
+    #[test]
+    fn all_or_any_are_waited_for() {
+        let events = Events::default();
+        let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
+        events.signal(ids[1]).unwrap();
+        let mut both = ids.map(|id| asked(id, 0));
+        assert_eq!(events.wait(&mut both, false, soon()).0, Ok(COMPLETE));
+        assert_eq!(events.wait(&mut both, true, soon()).0, Ok(TIMEOUT));
+        assert_eq!(events.wait(&mut [asked(99, 0)], true, None).0, Err(EINVAL));
+        assert_eq!(events.wait(&mut [], false, None).0, Ok(COMPLETE));
+    }
+}
