@@ -28,6 +28,10 @@ pub(crate) unsafe fn create(
     }
     let behaviour = instance.behaviour;
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let of_gpu = pool.allocates() && matches!(pool.owner, Agent::Gpu(_));
+    if behaviour.create_looks_at_pool_first() && !of_gpu {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
     if !pool.allocates() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }

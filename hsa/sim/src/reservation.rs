@@ -1,6 +1,7 @@
 //! Reserved ranges of addresses: real ones, taken from the process's address space.
 
 use crate::address_space::{self, PAGE, Protection};
+use crate::era::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::ranges::Ranges;
@@ -42,10 +43,11 @@ impl State {
         (address - base < reservation.size).then_some((*base, reservation))
     }
 
-    /// The base of the one reservation that a range is in.
+    /// The base of the one reservation that a range is in. As in AMD's runtime the end is not
+    /// looked at closely: a size so large that it wraps around ends before every reservation.
     pub(crate) fn reservation_around(&self, address: usize, size: usize) -> Option<usize> {
         let (base, reservation) = self.reservations.range(..=address).next_back()?;
-        let end = address.checked_add(size)?;
+        let end = address.wrapping_add(size);
         (end <= base + reservation.size).then_some(*base)
     }
 }
@@ -100,7 +102,7 @@ pub(crate) unsafe fn reserve_align(
     }
     let mut state = instance.lock();
     let (base, taken) = if unregistered {
-        take_unregistered(size, hint, alignment)
+        take_unregistered(behaviour, size, hint, alignment)
     } else {
         take_registered(instance, size, hint, alignment)
     }
@@ -157,12 +159,19 @@ fn natural_alignment(size: usize) -> usize {
     power.clamp(PAGE, HUGE)
 }
 
-fn take_unregistered(size: usize, hint: usize, alignment: usize) -> Option<Taken> {
+fn take_unregistered(
+    behaviour: Behaviour,
+    size: usize,
+    hint: usize,
+    alignment: usize,
+) -> Option<Taken> {
     // AMD's runtime computes nonsense from any other alignment.
     if alignment < PAGE || !alignment.is_power_of_two() {
         return None;
     }
     let total = size.checked_add(alignment - PAGE)?;
+    let rounded = || hint.checked_next_multiple_of(alignment);
+    let hint = if behaviour.no_register_rounds_hint() { rounded()? } else { hint };
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
     if size >= HUGE {

@@ -47,8 +47,18 @@ impl Books {
         let Some(at) = self.in_area(place) else { return false };
         self.mappings.iter().any(|mapping| {
             let start = self.start_of(mapping);
-            start <= at && at + size <= start.saturating_add(mapping.size)
+            start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
         })
+    }
+
+    /// How many mappings a range touches.
+    pub fn mappings_in(&self, place: Place, size: u64) -> usize {
+        let Some(at) = self.in_area(place) else { return 0 };
+        let touched = |mapping: &&Mapping| {
+            let start = self.start_of(mapping);
+            start < at.saturating_add(size) && at < start.saturating_add(mapping.size)
+        };
+        self.mappings.iter().filter(touched).count()
     }
 
     /// Writes down what a call has done. A handle is named as its value is by now.

@@ -41,6 +41,26 @@ pub enum Call {
     Fill { at: Place, value: u32, words: u64 },
 }
 
+impl Call {
+    /// The name under which it is counted.
+    pub fn function(&self) -> String {
+        let call = serde_json::to_value(self).expect("a call is plain data");
+        call["call"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The ranges that a copy touches.
+    pub fn copied(&self) -> Vec<(Place, u64)> {
+        match *self {
+            Self::Poke { at, .. } | Self::Peek { at } => vec![(at, 8)],
+            Self::Copy { to, from, size } | Self::CopyAsync { to, from, size, .. } => {
+                vec![(to, size), (from, size)]
+            }
+            Self::Fill { at, words, .. } => vec![(at, words * 4)],
+            _ => vec![],
+        }
+    }
+}
+
 /// An address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,6 +105,8 @@ pub enum Descriptor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pool {
+    /// The first of a GPU: coarse-grained video memory.
+    Gpu(usize),
     /// The number among all pools of all agents.
     Number(usize),
     Zero,

@@ -169,12 +169,11 @@ impl Generator {
             0..75 => PAGE * self.random.pick(&[1, 2, 4, 4, 8, 8, 16]),
             75..85 => PAGE * self.random.pick(&[512, 513]),
             85..93 => 384 * MIB,
-            _ => self.random.pick(&[0, 1, 4095, 4097, 65 << 30, u64::MAX, u64::MAX - 4095]),
+            _ => self.random.pick(&[0, 1, 4095, 4097, 1 << 41, u64::MAX, u64::MAX - 4095]),
         };
         let pool = match self.random.below(100) {
-            // Of the first GPU, of the second; the rest is any pool of any agent.
-            0..50 => Pool::Number(4),
-            50..80 => Pool::Number(8),
+            0..50 => Pool::Gpu(0),
+            50..80 => Pool::Gpu(1),
             80..98 => Pool::Number(self.random.below(12) as usize),
             _ => Pool::Zero,
         };
@@ -267,7 +266,7 @@ impl Generator {
 
     fn copy(&mut self) -> Call {
         let (to, from) = (self.word(), self.word());
-        let size = self.random.pick(&[1, 8, 100, PAGE, 2 * PAGE, 4 * PAGE]);
+        let size = self.random.pick(&[0, 1, 8, 100, PAGE, 2 * PAGE, 4 * PAGE]);
         if self.random.percent(50) {
             return Call::Copy { to, from, size };
         }

@@ -3,51 +3,102 @@
 
 use crate::books::Books;
 use crate::calls::*;
+use crate::observe::Piece;
 use hsa_rocr::Release;
 
 /// Why a call is left out, in the words of the table below.
 pub type Reason = &'static str;
 
+/// What a call would meet.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    pub release: Release,
+    pub books: &'a Books,
+    /// What AMD's runtime has in its area.
+    pub pieces: Vec<Piece>,
+}
+
 /// A kind of call that is left out.
 struct LeftOut {
     reason: Reason,
-    applies: fn(Release, &Call, &Books) -> bool,
+    applies: fn(&Scene<'_>, &Call) -> bool,
 }
 
 const TABLE: &[LeftOut] = &[
     LeftOut {
         // The address is rounded with a mask made of it.
         reason: "NO_REGISTER with an alignment that is no power of two is rounded to nonsense",
-        applies: |release, call, _| {
+        applies: |scene, call| {
             let Call::Reserve { alignment, flags, .. } = *call else { return false };
             let usual = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
-            release >= Release::R7_2_4 && flags & 1 != 0 && !usual
+            scene.release >= Release::R7_2_4 && flags & 1 != 0 && !usual
+        },
+    },
+    LeftOut {
+        // Up to 6.4 the processor's access leaves holes behind. What is reserved in one belongs
+        // to two reservations, and to whichever AMD's libraries find first.
+        reason: "a reservation in the hole of another",
+        applies: |scene, call| {
+            let Call::Reserve { hint: Hint::Area(start), size, .. } = *call else { return false };
+            let end = start.saturating_add(size);
+            let overlaps = |from: u64, to: u64| from < end && start < to;
+            let reserved = |&(from, size): &(u64, u64)| overlaps(from, from + size);
+            scene.books.reservations.values().any(reserved)
+                && !scene.pieces.iter().any(|piece| overlaps(piece.start, piece.end))
         },
     },
     LeftOut {
         // Copies to or from virtual memory are the GPU's, and no page means a fault.
         reason: "a GPU that touches what it has no page for ends the process",
-        applies: |_, call, books| {
-            let ranges = match *call {
-                Call::Poke { at, .. } | Call::Peek { at } => vec![(at, 8)],
-                Call::Copy { to, from, size } | Call::CopyAsync { to, from, size, .. } => {
-                    vec![(to, size), (from, size)]
-                }
-                Call::Fill { at, words, .. } => vec![(at, words * 4)],
-                _ => return false,
+        applies: |scene, call| {
+            let mapped = |&(at, size): &(Place, u64)| scene.books.is_mapped(at, size);
+            !call.copied().iter().all(mapped)
+        },
+    },
+    LeftOut {
+        // To these releases virtual memory is the processor's: they call memcpy.
+        reason: "up to 6.4, hsa_memory_copy of virtual memory that the processor may not touch",
+        applies: |scene, call| {
+            let copies = matches!(call, Call::Poke { .. } | Call::Peek { .. } | Call::Copy { .. });
+            let open = |(at, size): (Place, u64)| {
+                let at = scene.books.in_area(at).unwrap_or(u64::MAX);
+                let around = |piece: &Piece| piece.start <= at && at + size <= piece.end;
+                scene.pieces.iter().any(|piece| piece.access == "rw-s" && around(piece))
             };
-            !ranges.into_iter().all(|(at, size)| books.is_mapped(at, size))
+            scene.release <= Release::R6_4_3 && copies && !call.copied().into_iter().all(open)
+        },
+    },
+    LeftOut {
+        // Assertion `ret_cpu_addr == va': Debian's 6.1.2 is built with assertions.
+        reason: "6.1.2 aborts when the processor is given access to an address that is no page",
+        applies: |scene, call| {
+            let Call::SetAccess { at, ref wishes, .. } = *call else { return false };
+            let page = scene.books.in_area(at).is_none_or(|at| at.is_multiple_of(4096));
+            scene.release == Release::R6_1_2 && names_processor(wishes) && !page
+        },
+    },
+    LeftOut {
+        // The same assertion: it maps as many bytes of each as both have.
+        reason: "6.1.2 aborts when the processor is given access to several mappings at once",
+        applies: |scene, call| {
+            let Call::SetAccess { at, size, ref wishes } = *call else { return false };
+            let several = scene.books.mappings_in(at, size) > 1;
+            scene.release == Release::R6_1_2 && names_processor(wishes) && several
         },
     },
     LeftOut {
         reason: "a fill of virtual memory crashes 6.1.2, or fills with the lowest byte",
-        applies: |release, call, _| {
-            release == Release::R6_1_2 && matches!(call, Call::Fill { .. })
+        applies: |scene, call| {
+            scene.release == Release::R6_1_2 && matches!(call, Call::Fill { .. })
         },
     },
 ];
 
-/// Why a call must not be made on a release, if so.
-pub fn reason(release: Release, call: &Call, books: &Books) -> Option<Reason> {
-    TABLE.iter().find(|entry| (entry.applies)(release, call, books)).map(|entry| entry.reason)
+fn names_processor(wishes: &[Wish]) -> bool {
+    wishes.iter().any(|(agent, _)| *agent == Agent::Number(0))
+}
+
+/// Why a call must not be made, if so.
+pub fn reason(scene: &Scene<'_>, call: &Call) -> Option<Reason> {
+    TABLE.iter().find(|entry| (entry.applies)(scene, call)).map(|entry| entry.reason)
 }

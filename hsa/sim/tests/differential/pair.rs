@@ -2,7 +2,7 @@
 
 use crate::books::Books;
 use crate::calls::*;
-use crate::left_out;
+use crate::left_out::{self, Scene};
 use crate::observe::{self, Piece};
 use crate::side::{AREA, Outcome, Side};
 use core::fmt;
@@ -27,9 +27,8 @@ pub struct Pair {
     simulated: Side,
     /// What was left of the GPUs' memory before the sequence.
     memory_before: [Vec<u64>; 2],
-    /// How many calls were made, and how many were left out for which reason.
-    pub made: u64,
-    pub left_out: BTreeMap<&'static str, u64>,
+    /// How many calls were made or left out, by what became of them.
+    pub made: BTreeMap<String, u64>,
 }
 
 /// Where the two runtimes differ.
@@ -83,9 +82,10 @@ impl Pair {
         let simulation = simulation(release);
         let amd = Side::start(library.table(), AMD_AREAS);
         let simulated = Side::start(simulation.table(), SIMULATED_AREAS);
+        assert_eq!(amd.inventory(), simulated.inventory(), "pools of AMD's and of the simulation");
         let memory_before = [amd.memory_left(), simulated.memory_left()];
-        let (made, left_out) = (0, BTreeMap::new());
-        Self { release, library, simulation, amd, simulated, memory_before, made, left_out }
+        let made = BTreeMap::new();
+        Self { release, library, simulation, amd, simulated, memory_before, made }
     }
 
     /// Stops both and starts them anew.
@@ -127,9 +127,10 @@ impl Pair {
         if !self.can_be_made(call, books) {
             return None;
         }
-        self.made += 1;
         let amd = self.amd.perform(call);
         let simulated = self.simulated.perform(call);
+        let kind = if amd.status == HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
+        *self.made.entry(format!("{} {kind}", call.function())).or_default() += 1;
         let after = Some((number, call.clone()));
         if amd != simulated {
             return Some(Difference { after, what: vec![(show(&amd), show(&simulated))] });
@@ -160,13 +161,17 @@ impl Pair {
             && self.amd.named_now(name) != self.simulated.named_now(name)
         {
             Some("a stale handle that names new memory in one runtime only")
-        } else if gpu_places(call).into_iter().any(|place| !self.every_gpu_may(place)) {
-            Some("a GPU that touches what it has no access to")
         } else {
-            left_out::reason(self.release, call, books)
+            let pieces = observe::pieces(self.amd.area, self.amd.area + AREA);
+            let by_gpu = self.release >= Release::R7_2_4 || matches!(call, Call::CopyAsync { .. });
+            let may = |(place, _): (Place, u64)| !by_gpu || self.every_gpu_may(place);
+            left_out::reason(&Scene { release: self.release, books, pieces }, call).or_else(|| {
+                let all = call.copied().into_iter().all(may);
+                (!all).then_some("a GPU that touches what it has no access to")
+            })
         };
         if let Some(reason) = reason {
-            *self.left_out.entry(reason).or_default() += 1;
+            *self.made.entry(format!("left out: {reason}")).or_default() += 1;
         }
         reason.is_none()
     }
@@ -192,13 +197,19 @@ impl Pair {
         let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
         let pieces = self.comparable(observe::pieces(area, area + AREA));
         let left = side.memory_left();
-        let used = self.memory_before[which].iter().zip(left).map(|(before, left)| *before as i64 - left as i64);
+        let used = self.memory_before[which].iter().zip(left);
+        let mut used: Vec<_> = used.map(|(before, left)| *before as i64 - left as i64).collect();
+        if which == 1 {
+            // The emulated kernel does not see that a mapping of the processor's keeps memory.
+            let lingering = self.simulation.usage().vram_lingering;
+            used.iter_mut().zip(lingering).for_each(|(used, bytes)| *used -= bytes as i64);
+        }
         Shown {
             access: books.points.iter().map(access).collect(),
             properties: side.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &pieces),
             pieces,
-            memory_used: used.collect(),
+            memory_used: used,
         }
     }
 
@@ -227,9 +238,12 @@ impl Pair {
     /// What is left when everything was undone: nothing of the simulation's, and the same of both.
     fn left_over(&mut self) -> Option<Difference> {
         let mut what = Vec::new();
-        let usage = self.simulation.usage();
+        let mut usage = self.simulation.usage();
+        // What was lost is compared below.
+        usage.vram_used.fill(0);
         let mut nothing = Usage::default();
         nothing.vram_used = vec![0; self.simulated.gpus.len()];
+        nothing.vram_lingering = nothing.vram_used.clone();
         if usage != nothing {
             what.push((format!("{nothing:?}"), format!("{usage:?}")));
         }
@@ -289,15 +303,6 @@ fn places(call: &Call) -> Vec<Place> {
         | Call::Poke { at, .. }
         | Call::Peek { at }
         | Call::Fill { at, .. } => vec![at],
-        Call::Copy { to, from, .. } | Call::CopyAsync { to, from, .. } => vec![to, from],
-        _ => vec![],
-    }
-}
-
-/// What a GPU touches.
-fn gpu_places(call: &Call) -> Vec<Place> {
-    match *call {
-        Call::Poke { at, .. } | Call::Peek { at } | Call::Fill { at, .. } => vec![at],
         Call::Copy { to, from, .. } | Call::CopyAsync { to, from, .. } => vec![to, from],
         _ => vec![],
     }

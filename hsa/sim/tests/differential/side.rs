@@ -167,6 +167,7 @@ impl Side {
 
     fn pool(&self, pool: calls::Pool) -> hsa_amd_memory_pool_t {
         match pool {
+            calls::Pool::Gpu(number) => rig::pools(&self.core, self.gpus[number])[0],
             calls::Pool::Number(number) => self.pools[number % self.pools.len()],
             calls::Pool::Zero => hsa_amd_memory_pool_t { handle: 0 },
         }
@@ -355,9 +356,6 @@ impl Side {
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
         let ask = self.core.hsa_amd_pointer_info.expect("there");
         let status = unsafe { ask(self.pointer(at), &mut info, None, null_mut(), null_mut()) };
-        if status != OK || info.type_ == HSA_EXT_POINTER_TYPE_UNKNOWN {
-            return Outcome { status, values: vec![Value::Number(info.type_.into())] };
-        }
         let owner = self.agents.iter().position(|agent| agent.handle == info.agentOwner.handle);
         let values = vec![
             Value::Number(info.type_.into()),
@@ -384,15 +382,37 @@ impl Side {
         let (to, from, size) = (self.pointer(to), self.pointer(from), size as usize);
         let status = unsafe { copy(to, agent, from, agent, size, 0, null(), signal) };
         let wait = self.core.hsa_signal_wait_scacquire.expect("there");
-        let left = if status == OK {
-            let seconds = 1_000_000_000 * 20;
-            unsafe { wait(signal, HSA_SIGNAL_CONDITION_LT, 1, seconds, HSA_WAIT_STATE_BLOCKED) }
+        let left = if status == OK && size > 0 {
+            let patience = u64::MAX;
+            unsafe { wait(signal, HSA_SIGNAL_CONDITION_LT, 1, patience, HSA_WAIT_STATE_BLOCKED) }
         } else {
             1
         };
         let destroy = self.core.hsa_signal_destroy.expect("there");
         assert_eq!(unsafe { destroy(signal) }, OK, "hsa_signal_destroy");
         Outcome { status, values: vec![Value::Number(left as u64)] }
+    }
+
+    /// The pools in order, each with what tells it from others.
+    pub fn inventory(&self) -> Vec<[Result<u64, hsa_status_t>; 6]> {
+        let pools = self.pools.iter().map(|pool| {
+            let word = |what| rig::pool_info::<u32>(&self.core, *pool, what).map(u64::from);
+            let size = |what| rig::pool_info::<u64>(&self.core, *pool, what);
+            [
+                word(HSA_AMD_MEMORY_POOL_INFO_SEGMENT),
+                word(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS),
+                word(HSA_AMD_MEMORY_POOL_INFO_LOCATION),
+                rig::pool_info::<bool>(
+                    &self.core,
+                    *pool,
+                    HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED,
+                )
+                .map(u64::from),
+                size(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE),
+                size(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE),
+            ]
+        });
+        pools.collect()
     }
 
     /// How much memory of each GPU is not taken.

@@ -5,16 +5,17 @@ use crate::pair::Pair;
 use crate::trail::Trail;
 use crate::{calls, generator};
 use hsa_rocr::test::Ground;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-/// After so many sequences both runtimes are stopped and started.
-const BATCH: u64 = 100;
 
 const WORK: &str = "HSA_SIM_WORK";
 const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
 const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
 const TRAIL: &str = "HSA_SIM_WORK_TRAIL";
+
+/// How the line begins in which a worker says what it has done.
+const MADE: &str = "made: ";
 
 /// What a worker is to do.
 #[derive(Clone, Debug)]
@@ -56,6 +57,13 @@ impl Work {
     }
 }
 
+/// What a worker has done, as it says itself.
+pub fn made(output: &Output) -> BTreeMap<String, u64> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix(MADE)).expect("what was made");
+    serde_json::from_str(line).expect("numbers")
+}
+
 /// Does the work that the environment names, if it names one.
 pub fn work() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -78,14 +86,12 @@ pub fn work() {
         }
         Work::Sequences { seed, first, count } => {
             for number in first..first + count {
-                if number % BATCH == BATCH - 1 {
-                    pair.restart();
-                }
                 let title = format!("sequence {number} of seed {seed} on {release}");
                 run(&mut pair, &title, &generator::sequence(seed, number));
             }
         }
     }
+    let made = serde_json::to_string(&pair.made).expect("numbers");
+    println!("\n{MADE}{made}");
     pair.restart();
-    println!("\nmade {} calls; left out: {:#?}", pair.made, pair.left_out);
 }
