@@ -1,5 +1,6 @@
 //! Handles of physical memory: created, released, retained, asked about.
 
+use crate::address_space::PAGE;
 use crate::agents::Agent;
 use crate::handles::{Content, Handle};
 use crate::instance::{Instance, State};
@@ -32,12 +33,12 @@ pub(crate) unsafe fn create(
     if behaviour.create_looks_at_pool_first() && !of_gpu {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
+    let size = size as u64;
+    if !size.is_multiple_of(instance.granule(pool).max(PAGE as u64)) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
     if !pool.allocates() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
-    }
-    let size = size as u64;
-    if !size.is_multiple_of(instance.granule(pool)) {
-        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if size > instance.pool_size(pool) {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);

@@ -79,9 +79,9 @@ impl Behaviour {
         self.extension >= 10
     }
 
-    /// The hint of such a range is rounded up before it is used (seen in 7.2.4; 7.0's source does
-    /// not).
-    pub(crate) fn no_register_rounds_hint(self) -> bool {
+    /// Such a range is taken with room for two alignments, and cut to one (seen in 7.2.4; 7.0's
+    /// source has room for one and does not cut).
+    pub(crate) fn no_register_trims(self) -> bool {
         self.era >= Era::B
     }
 

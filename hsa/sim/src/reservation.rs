@@ -169,16 +169,28 @@ fn take_unregistered(
     if alignment < PAGE || !alignment.is_power_of_two() {
         return None;
     }
-    let total = size.checked_add(alignment - PAGE)?;
-    let rounded = || hint.checked_next_multiple_of(alignment);
-    let hint = if behaviour.no_register_rounds_hint() { rounded()? } else { hint };
+    let wanted = size.checked_add(alignment - PAGE)?;
+    let total = if behaviour.no_register_trims() {
+        wanted.checked_add(alignment - PAGE)?
+    } else {
+        wanted
+    };
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
     if size >= HUGE {
         address_space::wish_huge_pages(base, size);
     }
-    let end = start.saturating_add(total.next_multiple_of(PAGE));
-    Some((base, start..end))
+    let end = start + total.next_multiple_of(PAGE);
+    if !behaviour.no_register_trims() {
+        return Some((base, start..end));
+    }
+    let kept = base..(base + wanted).next_multiple_of(PAGE);
+    // SAFETY: both ends are part of what was just taken, and outside what is answered.
+    unsafe {
+        address_space::release(start, kept.start - start);
+        address_space::release(kept.end, end - kept.end);
+    }
+    Some((base, kept))
 }
 
 /// `hsa_amd_vmem_address_free`

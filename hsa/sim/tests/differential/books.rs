@@ -17,6 +17,8 @@ pub struct Mapping {
 pub struct Books {
     /// Name, where it begins in the area, and size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
+    /// Where every reservation began that there ever was.
+    starts: BTreeMap<Name, u64>,
     /// References of every handle that has some.
     pub references: BTreeMap<Name, u64>,
     pub mappings: Vec<Mapping>,
@@ -31,8 +33,7 @@ impl Books {
             Place::Null => None,
             Place::Area(offset) => Some(offset),
             Place::In(name, offset) => {
-                let (start, _) = self.reservations.get(&name)?;
-                Some(start.wrapping_add_signed(offset))
+                Some(self.starts.get(&name)?.wrapping_add_signed(offset))
             }
         }
     }
@@ -70,6 +71,7 @@ impl Books {
             Call::Reserve { id, size, .. } => {
                 if let [Value::InArea(start)] = outcome.values[..] {
                     self.reservations.insert(id, (start, size));
+                    self.starts.insert(id, start);
                     self.points.extend([start, start + size]);
                 }
             }

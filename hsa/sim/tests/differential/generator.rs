@@ -141,8 +141,10 @@ impl Generator {
         };
         let flags = match self.random.below(100) {
             0..85 => 0,
-            85..93 => 1,
-            _ => self.random.pick(&[2, 0xfe, 0xff]),
+            // The bit of NO_REGISTER; with such an alignment that would leave the area.
+            85..93 if alignment < 1 << 30 => 1,
+            93..96 if alignment < 1 << 30 => 0xff,
+            _ => self.random.pick(&[2, 0xfe]),
         };
         if let Hint::Area(start) = hint
             && size < MIB * 8

@@ -27,6 +27,9 @@ pub struct Pair {
     simulated: Side,
     /// What was left of the GPUs' memory before the sequence.
     memory_before: [Vec<u64>; 2],
+    /// Whether memory of the sequence was only claimed by mappings that are no more. The emulated
+    /// kernel does not see that those keep memory, so from then on the two count differently.
+    lingered: bool,
     /// How many calls were made or left out, by what became of them.
     pub made: BTreeMap<String, u64>,
 }
@@ -85,7 +88,7 @@ impl Pair {
         assert_eq!(amd.inventory(), simulated.inventory(), "pools of AMD's and of the simulation");
         let memory_before = [amd.memory_left(), simulated.memory_left()];
         let made = BTreeMap::new();
-        Self { release, library, simulation, amd, simulated, memory_before, made }
+        Self { release, library, simulation, amd, simulated, memory_before, lingered: false, made }
     }
 
     /// Stops both and starts them anew.
@@ -106,6 +109,7 @@ impl Pair {
         self.amd.next_sequence();
         self.simulated.next_sequence();
         self.memory_before = [self.amd.memory_left(), self.simulated.memory_left()];
+        self.lingered = false;
         let mut books = Books::default();
         let mut found = None;
         for (number, call) in calls.iter().enumerate() {
@@ -137,6 +141,7 @@ impl Pair {
         }
         let named_now = |name| self.amd.named_now(name).unwrap_or(name);
         books.note(call, &amd, named_now);
+        self.lingered |= self.simulation.usage().vram_lingering.iter().any(|bytes| *bytes > 0);
         let [amd, simulated] = [0, 1].map(|side| self.shown(side, books));
         let what = differences(&amd, &simulated);
         (!what.is_empty()).then_some(Difference { after, what })
@@ -198,18 +203,14 @@ impl Pair {
         let pieces = self.comparable(observe::pieces(area, area + AREA));
         let left = side.memory_left();
         let used = self.memory_before[which].iter().zip(left);
-        let mut used: Vec<_> = used.map(|(before, left)| *before as i64 - left as i64).collect();
-        if which == 1 {
-            // The emulated kernel does not see that a mapping of the processor's keeps memory.
-            let lingering = self.simulation.usage().vram_lingering;
-            used.iter_mut().zip(lingering).for_each(|(used, bytes)| *used -= bytes as i64);
-        }
+        let used = used.map(|(before, left)| *before as i64 - left as i64);
+        let memory_used = if self.lingered { vec![] } else { used.collect() };
         Shown {
             access: books.points.iter().map(access).collect(),
             properties: side.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &pieces),
             pieces,
-            memory_used: used,
+            memory_used,
         }
     }
 

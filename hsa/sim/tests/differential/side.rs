@@ -295,6 +295,7 @@ impl Side {
         }
         // Beside whatever else the process has mapped; nothing further could be compared there.
         let natural = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
+        let natural = if flags & 1 == 0 { natural } else { PAGE };
         let aligned = (address.addr() as u64).is_multiple_of(natural);
         let freed = unsafe { (self.vmem.hsa_amd_vmem_address_free)(address, bytes) };
         Outcome { status, values: vec![Value::Elsewhere { aligned, freed }] }
