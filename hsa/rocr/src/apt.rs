@@ -101,7 +101,8 @@ impl Archive {
         }
         let mirror = mirror()?;
         // Only the lists of packages: no translations, icons, or whatever else is configured.
-        let line = |suite| format!("deb [signed-by={KEYS} target=Packages] {mirror} {suite} main\n");
+        let line =
+            |suite| format!("deb [signed-by={KEYS} target=Packages] {mirror} {suite} main\n");
         let sources: String = SUITES.into_iter().map(line).collect();
         for (name, contents) in [("sources.list", sources.as_str()), ("status", "")] {
             let path = folder.join(name);
@@ -231,7 +232,9 @@ pub(crate) fn choose(package: &str, version: &str, offers: &[Offer]) -> Result<O
     let is_it = |offer: &&Offer| {
         let upstream = offer.version.split_once(':').map_or(offer.version.as_str(), |(_, v)| v);
         let rest = upstream.strip_prefix(version);
-        rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit() || next == '.'))
+        rest.is_some_and(|rest| {
+            !rest.starts_with(|next: char| next.is_ascii_digit() || next == '.')
+        })
     };
     offers.iter().find(is_it).cloned().ok_or_else(|| {
         let there: Vec<_> =

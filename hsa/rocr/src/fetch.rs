@@ -1,6 +1,6 @@
 //! Fetching releases.
 
-use crate::apt::{self, Archive, AptError};
+use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -58,8 +58,7 @@ pub fn fetch(
     fs::create_dir_all(folder).map_err(place(folder))?;
     let lock_path = folder.join("lock");
     let lock = File::create(&lock_path).map_err(place(&lock_path))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .map_err(|error| place(&lock_path)(error.into()))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| place(&lock_path)(error.into()))?;
     // Another process may have done it meanwhile.
     if let Ok(all) = open() {
         return Ok(all);

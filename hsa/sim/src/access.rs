@@ -40,7 +40,7 @@ pub(crate) unsafe fn set(
     let wishes = (0..count).map(wish).collect::<Answer<Vec<Wish>>>()?;
     let address = address.addr();
     let mut state = instance.lock();
-    state.reservation_around(address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    state.reservation_around(behaviour, address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // The end is not checked: whatever mapping is touched is changed as a whole.
     let (starts, _) = state.run(address, address.wrapping_add(size))?;
     if starts.len() > 1 && !behaviour.sets_access_of_several() {
@@ -93,8 +93,7 @@ impl Instance {
         let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
         *grants = kept;
         let dropped: Vec<Grant> = dropped;
-        let remove =
-            |grant: Grant| self.remove_access(state, start, grant.agent, grant.permission);
+        let remove = |grant: Grant| self.remove_access(state, start, grant.agent, grant.permission);
         dropped.into_iter().try_for_each(remove)
     }
 

@@ -52,14 +52,18 @@ pub(crate) unsafe fn create(
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
     }
-    let claim = instance.account(pool.owner).claim(size);
-    let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
-    let memory = Memory::new(size, pool.owner, claim);
-    if behaviour.descriptor_per_handle() {
+    let content = match instance.account(pool.owner).claim(size) {
+        Some(claim) => Content::Memory(Memory::new(size, pool.owner, claim)),
+        None if behaviour.create_hides_exhaustion() => Content::Missing,
+        None => return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),
+    };
+    if behaviour.descriptor_per_handle()
+        && let Content::Memory(memory) = &content
+    {
         memory.file().map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     }
     let made = Handle {
-        content: Content::Memory(memory),
+        content,
         pool: instance.pool_handle(pool).handle,
         memory_type,
         imported: false,

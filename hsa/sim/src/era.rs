@@ -107,6 +107,12 @@ impl Behaviour {
         self.extension < 6
     }
 
+    /// Where video memory is used up, `create` answers a handle all the same (seen in 6.1.2, whose
+    /// kernel had refused); mapping or exporting that fails.
+    pub(crate) fn create_hides_exhaustion(self) -> bool {
+        self.extension < 6
+    }
+
     pub(crate) fn memory_of_cpus(self) -> bool {
         self.era == Era::D
     }
@@ -254,6 +260,11 @@ impl Behaviour {
     /// `pointer_info` tells reservations from other addresses.
     pub(crate) fn pointer_info_knows_reservations(self) -> bool {
         self.extension >= 7
+    }
+
+    /// A range that wraps around is found in a reservation that its start is not in (not in 7.2.4).
+    pub(crate) fn ranges_may_wrap(self) -> bool {
+        self.era == Era::A
     }
 
     /// The address one past a reservation is still taken for it (seen in 7.2.4).

@@ -75,7 +75,7 @@ pub(crate) fn map(
     }
     let (behaviour, address) = (instance.behaviour, address.addr());
     let mut state = instance.lock();
-    let base = state.reservation_around(address, size).ok_or(INVALID)?;
+    let base = state.reservation_around(behaviour, address, size).ok_or(INVALID)?;
     if state.mapping_at(address).is_some() {
         return Err(INVALID);
     }
@@ -112,8 +112,7 @@ pub(crate) fn map(
             // SAFETY: inside a reservation of this instance, where nothing is mapped.
             unsafe { address_space::blank(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
         }
-        let (agent, permission) =
-            (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
+        let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
         grants.push(Grant { agent, permission, extent: size });
         reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);
     }

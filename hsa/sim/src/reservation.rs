@@ -44,11 +44,17 @@ impl State {
     }
 
     /// The base of the one reservation that a range is in. As in AMD's runtime the end is not
-    /// looked at closely: a size so large that it wraps around ends before every reservation.
-    pub(crate) fn reservation_around(&self, address: usize, size: usize) -> Option<usize> {
+    /// looked at closely: a size so large that it wraps around ends before the reservation does.
+    pub(crate) fn reservation_around(
+        &self,
+        behaviour: Behaviour,
+        address: usize,
+        size: usize,
+    ) -> Option<usize> {
         let (base, reservation) = self.reservations.range(..=address).next_back()?;
-        let end = address.wrapping_add(size);
-        (end <= base + reservation.size).then_some(*base)
+        let end = base + reservation.size;
+        let wraps = behaviour.ranges_may_wrap() || address <= end;
+        (wraps && address.wrapping_add(size) <= end).then_some(*base)
     }
 }
 
@@ -170,11 +176,8 @@ fn take_unregistered(
         return None;
     }
     let wanted = size.checked_add(alignment - PAGE)?;
-    let total = if behaviour.no_register_trims() {
-        wanted.checked_add(alignment - PAGE)?
-    } else {
-        wanted
-    };
+    let total =
+        if behaviour.no_register_trims() { wanted.checked_add(alignment - PAGE)? } else { wanted };
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
     if size >= HUGE {

@@ -41,7 +41,7 @@ impl Usage {
             match &handle.content {
                 Content::Memory(memory) => file(memory),
                 Content::Unseen(_) => others += 1,
-                Content::Borrowed(_) => {}
+                Content::Borrowed(_) | Content::Missing => {}
             }
         }
         state.allocations.values().filter_map(|a| a.memory.as_ref()).for_each(&mut file);

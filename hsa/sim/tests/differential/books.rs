@@ -32,9 +32,7 @@ impl Books {
         match place {
             Place::Null => None,
             Place::Area(offset) => Some(offset),
-            Place::In(name, offset) => {
-                Some(self.starts.get(&name)?.wrapping_add_signed(offset))
-            }
+            Place::In(name, offset) => Some(self.starts.get(&name)?.wrapping_add_signed(offset)),
         }
     }
 
@@ -50,6 +48,11 @@ impl Books {
             let start = self.start_of(mapping);
             start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
         })
+    }
+
+    /// Whether a handle has references.
+    pub fn is_alive(&self, handle: Name) -> bool {
+        self.references.contains_key(&handle)
     }
 
     /// How many mappings a range touches.
@@ -131,7 +134,9 @@ impl Books {
             size: *size,
         };
         let release = |(name, references): (&Name, &u64)| {
-            (0..*references).map(|_| Call::Release { handle: Handle::Of(*name) }).collect::<Vec<_>>()
+            (0..*references)
+                .map(|_| Call::Release { handle: Handle::Of(*name) })
+                .collect::<Vec<_>>()
         };
         let unmaps = self.mappings.iter().map(unmap);
         let frees = self.reservations.iter().map(free);

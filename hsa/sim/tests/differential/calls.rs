@@ -10,35 +10,109 @@ pub type Name = u32;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Call {
-    Reserve { id: Name, size: u64, hint: Hint, alignment: u64, flags: u64 },
-    Free { at: Place, size: u64 },
-    Create { id: Name, pool: Pool, size: u64, memory_type: u32, flags: u64 },
-    Release { handle: Handle },
-    Map { at: Place, size: u64, offset: u64, handle: Handle, flags: u64 },
-    Unmap { at: Place, size: u64 },
-    SetAccess { at: Place, size: u64, wishes: Vec<Wish> },
-    GetAccess { at: Place, agent: Agent },
-    AllowAccess { at: Place, agents: Vec<Agent> },
-    Export { id: Name, handle: Handle, flags: u64 },
-    Import { id: Name, descriptor: Descriptor },
-    Close { descriptor: Name },
-    Retain { at: Place },
-    Properties { handle: Handle },
-    PointerInfo { at: Place },
+    Reserve {
+        id: Name,
+        size: u64,
+        hint: Hint,
+        alignment: u64,
+        flags: u64,
+    },
+    Free {
+        at: Place,
+        size: u64,
+    },
+    Create {
+        id: Name,
+        pool: Pool,
+        size: u64,
+        memory_type: u32,
+        flags: u64,
+    },
+    Release {
+        handle: Handle,
+    },
+    Map {
+        at: Place,
+        size: u64,
+        offset: u64,
+        handle: Handle,
+        flags: u64,
+    },
+    Unmap {
+        at: Place,
+        size: u64,
+    },
+    SetAccess {
+        at: Place,
+        size: u64,
+        wishes: Vec<Wish>,
+    },
+    GetAccess {
+        at: Place,
+        agent: Agent,
+    },
+    AllowAccess {
+        at: Place,
+        agents: Vec<Agent>,
+    },
+    Export {
+        id: Name,
+        handle: Handle,
+        flags: u64,
+    },
+    Import {
+        id: Name,
+        descriptor: Descriptor,
+    },
+    Close {
+        descriptor: Name,
+    },
+    Retain {
+        at: Place,
+    },
+    Properties {
+        handle: Handle,
+    },
+    PointerInfo {
+        at: Place,
+    },
     /// Ends with an error at every address of virtual memory.
-    PoolFree { at: Place },
+    PoolFree {
+        at: Place,
+    },
     /// The processor writes a word, where it may.
-    Write { at: Place, value: u64 },
+    Write {
+        at: Place,
+        value: u64,
+    },
     /// A GPU writes a word, where every GPU may.
-    Poke { at: Place, value: u64 },
+    Poke {
+        at: Place,
+        value: u64,
+    },
     /// A GPU reads a word, where every GPU may.
-    Peek { at: Place },
+    Peek {
+        at: Place,
+    },
     /// A GPU copies, where every GPU may.
-    Copy { to: Place, from: Place, size: u64 },
+    Copy {
+        to: Place,
+        from: Place,
+        size: u64,
+    },
     /// The same with a signal, by the GPU of this number.
-    CopyAsync { to: Place, from: Place, size: u64, gpu: usize },
+    CopyAsync {
+        to: Place,
+        from: Place,
+        size: u64,
+        gpu: usize,
+    },
     /// A GPU fills words, where every GPU may.
-    Fill { at: Place, value: u32, words: u64 },
+    Fill {
+        at: Place,
+        value: u32,
+        words: u64,
+    },
 }
 
 impl Call {
@@ -46,6 +120,47 @@ impl Call {
     pub fn function(&self) -> String {
         let call = serde_json::to_value(self).expect("a call is plain data");
         call["call"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Whether it is carried out by `hsa_memory_copy`.
+    pub fn is_memory_copy(&self) -> bool {
+        matches!(self, Self::Poke { .. } | Self::Peek { .. } | Self::Copy { .. })
+    }
+
+    /// The places that it names.
+    pub fn places(&self) -> Vec<Place> {
+        match *self {
+            Self::Free { at, .. }
+            | Self::Map { at, .. }
+            | Self::Unmap { at, .. }
+            | Self::SetAccess { at, .. }
+            | Self::GetAccess { at, .. }
+            | Self::AllowAccess { at, .. }
+            | Self::Retain { at }
+            | Self::PointerInfo { at }
+            | Self::PoolFree { at }
+            | Self::Write { at, .. } => vec![at],
+            _ => self.copied().into_iter().map(|(at, _)| at).collect(),
+        }
+    }
+
+    pub fn handle(&self) -> Option<Handle> {
+        match *self {
+            Self::Release { handle }
+            | Self::Map { handle, .. }
+            | Self::Export { handle, .. }
+            | Self::Properties { handle } => Some(handle),
+            _ => None,
+        }
+    }
+
+    /// The descriptor that it names, by the call that exported it.
+    pub fn descriptor(&self) -> Option<Name> {
+        match *self {
+            Self::Close { descriptor: name }
+            | Self::Import { descriptor: Descriptor::Of(name), .. } => Some(name),
+            _ => None,
+        }
     }
 
     /// The ranges that a copy touches.

@@ -296,7 +296,8 @@ impl Generator {
 
     /// A size near another.
     fn size(&mut self, size: u64) -> u64 {
-        let other = [0, 1, PAGE, 4095, size.wrapping_add(PAGE), size / 2, size.wrapping_mul(2), u64::MAX];
+        let other =
+            [0, 1, PAGE, 4095, size.wrapping_add(PAGE), size / 2, size.wrapping_mul(2), u64::MAX];
         self.random.pick(&other)
     }
 
@@ -310,7 +311,8 @@ impl Generator {
             0..70 => (at, size),
             // Over what was mapped behind it, too.
             70..80 => {
-                let next = self.mappings.iter().find(|m| m.0 == name && m.1 == offset.wrapping_add(size));
+                let next =
+                    self.mappings.iter().find(|m| m.0 == name && m.1 == offset.wrapping_add(size));
                 (at, size.wrapping_add(next.map_or(PAGE, |(_, _, more)| *more)))
             }
             80..88 => (at, self.size(size)),

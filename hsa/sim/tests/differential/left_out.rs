@@ -3,19 +3,31 @@
 
 use crate::books::Books;
 use crate::calls::*;
-use crate::observe::Piece;
+use crate::observe::{self, Piece};
+use crate::side::{AREA, Side, Value};
 use hsa_rocr::Release;
+use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_STATUS_SUCCESS};
 
 /// Why a call is left out, in the words of the table below.
 pub type Reason = &'static str;
 
 /// What a call would meet.
-#[derive(Debug)]
-pub struct Scene<'a> {
-    pub release: Release,
-    pub books: &'a Books,
+struct Scene<'a> {
+    release: Release,
+    side: &'a Side,
+    books: &'a Books,
     /// What AMD's runtime has in its area.
-    pub pieces: Vec<Piece>,
+    pieces: Vec<Piece>,
+}
+
+impl Scene<'_> {
+    fn every_gpu_may(&self, place: Place) -> bool {
+        self.side.gpus.iter().all(|gpu| {
+            let outcome = self.side.get_access(self.side.address(place), *gpu);
+            let full = Value::Number(HSA_ACCESS_PERMISSION_RW.into());
+            outcome.status == HSA_STATUS_SUCCESS && outcome.values == [full]
+        })
+    }
 }
 
 /// A kind of call that is left out.
@@ -56,16 +68,25 @@ const TABLE: &[LeftOut] = &[
         },
     },
     LeftOut {
+        reason: "a GPU that touches what it has no access to ends the process",
+        applies: |scene, call| {
+            let by_processor = scene.release <= Release::R6_4_3 && call.is_memory_copy();
+            let open = |&(at, _): &(Place, u64)| scene.every_gpu_may(at);
+            !by_processor && !call.copied().iter().all(open)
+        },
+    },
+    LeftOut {
         // To these releases virtual memory is the processor's: they call memcpy.
         reason: "up to 6.4, hsa_memory_copy of virtual memory that the processor may not touch",
         applies: |scene, call| {
-            let copies = matches!(call, Call::Poke { .. } | Call::Peek { .. } | Call::Copy { .. });
             let open = |(at, size): (Place, u64)| {
                 let at = scene.books.in_area(at).unwrap_or(u64::MAX);
                 let around = |piece: &Piece| piece.start <= at && at + size <= piece.end;
                 scene.pieces.iter().any(|piece| piece.access == "rw-s" && around(piece))
             };
-            scene.release <= Release::R6_4_3 && copies && !call.copied().into_iter().all(open)
+            scene.release <= Release::R6_4_3
+                && call.is_memory_copy()
+                && !call.copied().into_iter().all(open)
         },
     },
     LeftOut {
@@ -98,7 +119,9 @@ fn names_processor(wishes: &[Wish]) -> bool {
     wishes.iter().any(|(agent, _)| *agent == Agent::Number(0))
 }
 
-/// Why a call must not be made, if so.
-pub fn reason(scene: &Scene<'_>, call: &Call) -> Option<Reason> {
-    TABLE.iter().find(|entry| (entry.applies)(scene, call)).map(|entry| entry.reason)
+/// Why a call must not be made, if so. Every name in it means something.
+pub fn reason(release: Release, side: &Side, books: &Books, call: &Call) -> Option<Reason> {
+    let pieces = observe::pieces(side.area, side.area + AREA);
+    let scene = Scene { release, side, books, pieces };
+    TABLE.iter().find(|entry| (entry.applies)(&scene, call)).map(|entry| entry.reason)
 }

@@ -10,12 +10,14 @@ mod rig;
 
 mod books;
 mod calls;
+mod crashes;
 mod generator;
 mod left_out;
 mod observe;
 mod pair;
 mod shrink;
 mod side;
+mod stress;
 mod trail;
 mod worker;
 
@@ -94,8 +96,9 @@ fn agrees_from(ground: &Ground, seed: u64, sequences: u64) {
         let (agreed, said) = replay(ground, &shrunk);
         let title = format!("# sequence {number} of seed {seed} on {release}");
         differences.push(if agreed {
-            let first = String::from_utf8_lossy(&output.stdout);
-            format!("{title}: not when it is run by itself\n{first}{}", calls::to_text(&calls))
+            let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            let said = format!("{}: {}", output.status, said.concat());
+            format!("{title}: not when it is run by itself\n{said}{}", calls::to_text(&calls))
         } else {
             format!("{title}\n{}{said}", calls::to_text(&shrunk))
         });
@@ -148,6 +151,17 @@ fn what_differed_once_agrees() {
             assert!(agreed, "{} on {}: {said}", path.display(), ground.release());
         }
     });
+}
+
+#[test]
+fn known_crashes_happen() {
+    test::on_each_release("known_crashes_happen", &emulation(), crashes::happen);
+}
+
+#[test]
+fn four_threads_leave_nothing() {
+    let releases = [Release::R6_4_3, Release::R7_2_4];
+    test::on(&releases, "four_threads_leave_nothing", &emulation(), stress::survives);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use crate::books::Books;
 use crate::calls::*;
-use crate::left_out::{self, Scene};
+use crate::left_out;
 use crate::observe::{self, Piece};
 use crate::side::{AREA, Outcome, Side};
 use core::fmt;
 use hsa_rocr::Release;
 use hsa_sim::{Simulation, Usage};
-use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_STATUS_SUCCESS, Library, Search, Table};
+use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search, Table};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -150,43 +150,21 @@ impl Pair {
     /// Whether all names of a call mean something, the same to both, and the call is not one of
     /// those that must not be made.
     fn can_be_made(&mut self, call: &Call, books: &Books) -> bool {
-        let places_known = places(call).into_iter().all(|place| self.amd.knows(place));
-        let descriptor_known = match *call {
-            Call::Close { descriptor: name }
-            | Call::Import { descriptor: Descriptor::Of(name), .. } => {
-                self.amd.has_descriptor(name)
-            }
-            _ => true,
-        };
-        if !places_known || !descriptor_known || !handle(call).is_none_or(|h| self.amd.has_handle(h))
-        {
+        if !self.amd.understands(call) {
             return false;
         }
-        let reason = if let Some(Handle::Of(name)) = handle(call)
-            && self.amd.named_now(name) != self.simulated.named_now(name)
-        {
-            Some("a stale handle that names new memory in one runtime only")
-        } else {
-            let pieces = observe::pieces(self.amd.area, self.amd.area + AREA);
-            let by_gpu = self.release >= Release::R7_2_4 || matches!(call, Call::CopyAsync { .. });
-            let may = |(place, _): (Place, u64)| !by_gpu || self.every_gpu_may(place);
-            left_out::reason(&Scene { release: self.release, books, pieces }, call).or_else(|| {
-                let all = call.copied().into_iter().all(may);
-                (!all).then_some("a GPU that touches what it has no access to")
-            })
+        let stale = call.handle().is_some_and(|handle| match handle {
+            Handle::Of(name) => self.amd.named_now(name) != self.simulated.named_now(name),
+            Handle::Zero | Handle::Garbage => false,
+        });
+        let reason = match stale {
+            true => Some("a stale handle that names new memory in one runtime only"),
+            false => left_out::reason(self.release, &self.amd, books, call),
         };
         if let Some(reason) = reason {
             *self.made.entry(format!("left out: {reason}")).or_default() += 1;
         }
         reason.is_none()
-    }
-
-    fn every_gpu_may(&self, place: Place) -> bool {
-        self.amd.gpus.iter().all(|gpu| {
-            let outcome = self.amd.get_access(self.amd.address(place), *gpu);
-            let full = crate::side::Value::Number(HSA_ACCESS_PERMISSION_RW.into());
-            outcome.status == HSA_STATUS_SUCCESS && outcome.values == [full]
-        })
     }
 
     fn shown(&self, which: usize, books: &Books) -> Shown {
@@ -196,9 +174,8 @@ impl Pair {
             let agents = side.agents.iter();
             (point, agents.map(|agent| side.get_access(area + point, *agent)).collect())
         };
-        let same_name = |name: &&Name| {
-            self.amd.named_now(**name) == self.simulated.named_now(**name)
-        };
+        let same_name =
+            |name: &&Name| self.amd.named_now(**name) == self.simulated.named_now(**name);
         let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
         let pieces = self.comparable(observe::pieces(area, area + AREA));
         let left = side.memory_left();
@@ -287,34 +264,4 @@ fn differences(amd: &Shown, simulated: &Shown) -> Vec<(String, String)> {
         }
     }
     what
-}
-
-fn places(call: &Call) -> Vec<Place> {
-    match *call {
-        Call::Free { at, .. }
-        | Call::Map { at, .. }
-        | Call::Unmap { at, .. }
-        | Call::SetAccess { at, .. }
-        | Call::GetAccess { at, .. }
-        | Call::AllowAccess { at, .. }
-        | Call::Retain { at }
-        | Call::PointerInfo { at }
-        | Call::PoolFree { at }
-        | Call::Write { at, .. }
-        | Call::Poke { at, .. }
-        | Call::Peek { at }
-        | Call::Fill { at, .. } => vec![at],
-        Call::Copy { to, from, .. } | Call::CopyAsync { to, from, .. } => vec![to, from],
-        _ => vec![],
-    }
-}
-
-fn handle(call: &Call) -> Option<Handle> {
-    match *call {
-        Call::Release { handle }
-        | Call::Map { handle, .. }
-        | Call::Export { handle, .. }
-        | Call::Properties { handle } => Some(handle),
-        _ => None,
-    }
 }

@@ -32,7 +32,10 @@ pub enum Value {
     /// So many bytes from where the area begins.
     InArea(u64),
     /// Where the runtime liked; it was given back at once, with this status.
-    Elsewhere { aligned: bool, freed: hsa_status_t },
+    Elsewhere {
+        aligned: bool,
+        freed: hsa_status_t,
+    },
     Handle(Name),
     /// The number of an agent or a pool, if it is one that callers can see.
     Index(Option<usize>),
@@ -48,7 +51,7 @@ impl From<hsa_status_t> for Outcome {
 #[derive(Debug)]
 pub struct Side {
     core: Core,
-    vmem: Vmem,
+    pub vmem: Vmem,
     pub agents: Vec<hsa_agent_t>,
     pub gpus: Vec<hsa_agent_t>,
     pools: Vec<hsa_amd_memory_pool_t>,
@@ -102,18 +105,18 @@ impl Side {
     }
 
     /// Whether every name in a call means something: what failed to be made does not.
-    pub fn knows(&self, place: Place) -> bool {
-        match place {
+    pub fn understands(&self, call: &Call) -> bool {
+        let place = |place| match place {
             Place::In(name, _) => self.reservations.contains_key(&name),
             Place::Null | Place::Area(_) => true,
-        }
-    }
-
-    pub fn has_handle(&self, handle: Handle) -> bool {
-        match handle {
+        };
+        let handle = |handle| match handle {
             Handle::Of(name) => self.handles.contains_key(&name),
             Handle::Zero | Handle::Garbage => true,
-        }
+        };
+        call.places().into_iter().all(place)
+            && call.handle().is_none_or(handle)
+            && call.descriptor().is_none_or(|name| self.descriptors.contains_key(&name))
     }
 
     pub fn handle_names(&self) -> impl Iterator<Item = &Name> {
@@ -123,10 +126,6 @@ impl Side {
     /// Closes what was exported.
     pub fn forget_descriptors(&mut self) {
         self.descriptors.clear();
-    }
-
-    pub fn has_descriptor(&self, name: Name) -> bool {
-        self.descriptors.contains_key(&name)
     }
 
     /// What a handle's value names by now: values are given out again.
@@ -165,7 +164,7 @@ impl Side {
         }
     }
 
-    fn pool(&self, pool: calls::Pool) -> hsa_amd_memory_pool_t {
+    pub fn pool(&self, pool: calls::Pool) -> hsa_amd_memory_pool_t {
         match pool {
             calls::Pool::Gpu(number) => rig::pools(&self.core, self.gpus[number])[0],
             calls::Pool::Number(number) => self.pools[number % self.pools.len()],

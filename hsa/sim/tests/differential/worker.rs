@@ -36,10 +36,13 @@ impl Work {
 
     fn prepare(&self, ground: &Ground, trail: &Path, command: &mut Command) {
         command.args(["works", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-        command.env(WORK, match self {
-            Self::Sequences { seed, first, count } => format!("{seed} {first} {count}"),
-            Self::File(path) => path.display().to_string(),
-        });
+        command.env(
+            WORK,
+            match self {
+                Self::Sequences { seed, first, count } => format!("{seed} {first} {count}"),
+                Self::File(path) => path.display().to_string(),
+            },
+        );
         command.env(RELEASE, ground.release().version());
         command.env(RUNTIME, ground.runtime());
         command.env(TRAIL, trail);
