@@ -30,6 +30,8 @@ mod descriptors;
 mod filter;
 mod junit;
 mod known;
+pub mod model;
+pub mod operations;
 pub mod replay;
 mod report;
 mod run;
