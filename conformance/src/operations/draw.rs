@@ -9,26 +9,26 @@ use super::{
     Who,
 };
 
-/// What is drawn, and how often in a hundred times.
+/// What is drawn, and how often in 256 times.
 const WEIGHTS: [(Kind, u8); 19] = [
-    (Kind::Reserve, 7),
-    (Kind::Create, 9),
-    (Kind::Map, 18),
-    (Kind::SetAccess, 16),
-    (Kind::Write, 8),
-    (Kind::Fill, 4),
-    (Kind::Copy, 6),
-    (Kind::Unmap, 7),
-    (Kind::Release, 5),
-    (Kind::Free, 3),
-    (Kind::Revoke, 4),
-    (Kind::Retain, 2),
-    (Kind::Export, 3),
-    (Kind::Import, 3),
-    (Kind::Close, 1),
-    (Kind::GetAccess, 1),
-    (Kind::Properties, 1),
-    (Kind::Read, 1),
+    (Kind::Reserve, 16),
+    (Kind::Create, 24),
+    (Kind::Map, 50),
+    (Kind::SetAccess, 48),
+    (Kind::Write, 24),
+    (Kind::Fill, 12),
+    (Kind::Copy, 22),
+    (Kind::Unmap, 10),
+    (Kind::Release, 8),
+    (Kind::Free, 4),
+    (Kind::Revoke, 8),
+    (Kind::Retain, 4),
+    (Kind::Export, 7),
+    (Kind::Import, 8),
+    (Kind::Close, 2),
+    (Kind::GetAccess, 3),
+    (Kind::Properties, 2),
+    (Kind::Read, 3),
     (Kind::Shutdown, 1),
 ];
 
@@ -59,17 +59,70 @@ impl Operation {
     /// How many bytes are enough for any operation.
     pub const BYTES: usize = 32;
 
-    /// The operation that these bytes choose; missing ones count as 0.
+    /// The operation that these bytes choose where there is this much; missing ones count as 0.
     #[must_use]
-    pub fn drawn_from(bytes: &[u8]) -> Self {
-        draw(&mut Choices::new(bytes))
+    pub fn drawn_from(bytes: &[u8], stock: Stock) -> Self {
+        let by = &mut Choices::new(bytes);
+        let kind = kind(by);
+        let unlikely = by.percent(10);
+        draw(if unlikely { kind } else { possible(kind, stock) }, by)
     }
 }
 
-fn draw(by: &mut Choices) -> Operation {
-    match kind(by) {
+/// How much there is to work on, or about how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stock {
+    /// Reservations.
+    pub reservations: usize,
+    /// Handles.
+    pub handles: usize,
+    /// Mappings.
+    pub mappings: usize,
+    /// Exported descriptors.
+    pub exported: usize,
+}
+
+impl Stock {
+    /// About how much there is after an operation, if it is done.
+    #[must_use]
+    pub fn after(self, operation: &Operation) -> Self {
+        let Self { reservations, handles, mappings, exported } = self;
+        match operation {
+            Operation::Reserve { .. } => Self { reservations: reservations + 1, ..self },
+            Operation::Free { .. } => Self { reservations: reservations.saturating_sub(1), ..self },
+            Operation::Create { .. } | Operation::Import { .. } => {
+                Self { handles: handles + 1, ..self }
+            }
+            Operation::Release { .. } => Self { handles: handles.saturating_sub(1), ..self },
+            Operation::Map { .. } => Self { mappings: mappings + 1, ..self },
+            Operation::Unmap { .. } => Self { mappings: mappings.saturating_sub(1), ..self },
+            Operation::Export { .. } => Self { exported: exported + 1, ..self },
+            Operation::Close { .. } => Self { exported: exported.saturating_sub(1), ..self },
+            Operation::Shutdown => Self { exported, ..Self::default() },
+            _ => self,
+        }
+    }
+}
+
+/// What is drawn instead of an operation that has nothing to work on: what makes it.
+fn possible(kind: Kind, stock: Stock) -> Kind {
+    match kind {
+        Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
+        Kind::Import | Kind::Close if stock.exported > 0 => kind,
+        _ if stock.reservations == 0 => Kind::Reserve,
+        Kind::Free => kind,
+        _ if stock.handles == 0 => Kind::Create,
+        Kind::Import | Kind::Close => Kind::Export,
+        Kind::Map | Kind::Release | Kind::Export | Kind::Properties => kind,
+        _ if stock.mappings == 0 => Kind::Map,
+        _ => kind,
+    }
+}
+
+fn draw(kind: Kind, by: &mut Choices) -> Operation {
+    match kind {
         Kind::Reserve => Operation::Reserve {
-            size: amount(by, 12),
+            size: amount(by, 20),
             alignment: alignment(by),
             hint: hint(by),
             flags: flags(by),
@@ -92,9 +145,7 @@ fn draw(by: &mut Choices) -> Operation {
             flags: flags(by),
         },
         Kind::Unmap => Operation::Unmap { span: run(by) },
-        Kind::SetAccess => {
-            Operation::SetAccess { span: run(by), grants: list(by, |by| (agent(by), access(by))) }
-        }
+        Kind::SetAccess => Operation::SetAccess { span: run(by), grants: grants(by) },
         Kind::GetAccess => Operation::GetAccess { agent: agent(by), spot: spot(by) },
         Kind::Revoke => Operation::Revoke { span: run(by), agents: list(by, agent) },
         Kind::Retain => Operation::Retain { spot: spot(by) },
@@ -106,16 +157,16 @@ fn draw(by: &mut Choices) -> Operation {
         }
         Kind::Close => Operation::Close { exported: by.byte() },
         Kind::Properties => Operation::Properties { handle: name(by) },
-        Kind::Write => Operation::Write { spot: spot(by), size: by.below(64), byte: by.byte() },
-        Kind::Read => Operation::Read { spot: spot(by), size: by.below(64) },
-        Kind::Fill => Operation::Fill { span: run(by), value: by.number() as u32 },
-        Kind::Copy => Operation::Copy { agent: agent(by), to: run(by), from: run(by) },
+        Kind::Write => Operation::Write { spot: spot(by), size: by.below(40), byte: by.byte() },
+        Kind::Read => Operation::Read { spot: spot(by), size: by.below(40) },
+        Kind::Fill => Operation::Fill { span: writable(by), value: by.number() as u32 },
+        Kind::Copy => Operation::Copy { agent: agent(by), to: writable(by), from: writable(by) },
         Kind::Shutdown => Operation::Shutdown,
     }
 }
 
 fn kind(by: &mut Choices) -> Kind {
-    let mut left = by.below(100);
+    let mut left = by.byte();
     for (kind, weight) in WEIGHTS {
         match left.checked_sub(weight) {
             Some(rest) => left = rest,
@@ -167,9 +218,9 @@ fn name(by: &mut Choices) -> Name {
 }
 
 fn agent(by: &mut Choices) -> Who {
-    match by.below(40) {
-        0..38 => Who::Agent(by.byte()),
-        38 => Who::Invented(by.byte()),
+    match by.below(100) {
+        0..98 => Who::Agent(by.byte()),
+        98 => Who::Invented(by.byte()),
         _ => Who::Foreign(by.byte()),
     }
 }
@@ -199,6 +250,15 @@ fn descriptor(by: &mut Choices) -> Descriptor {
     }
 }
 
+/// Everybody everything, or some something.
+fn grants(by: &mut Choices) -> Vec<(Who, u8)> {
+    if by.percent(35) {
+        return list(by, |by| (agent(by), access(by)));
+    }
+    let access = by.one_of([3, 3, 3, 3, 3, 1, 0]);
+    (0..4).map(|agent| (Who::Agent(agent), access)).collect()
+}
+
 /// One to four of something, and seldom none.
 fn list<T>(by: &mut Choices, mut one: impl FnMut(&mut Choices) -> T) -> Vec<T> {
     let length = if by.percent(2) { 0 } else { 1 + by.below(4) };
@@ -206,19 +266,29 @@ fn list<T>(by: &mut Choices, mut one: impl FnMut(&mut Choices) -> T) -> Vec<T> {
 }
 
 fn spot(by: &mut Choices) -> Spot {
-    let edge = match by.below(8) {
-        0..3 => Edge::First,
-        3 => Edge::Middle,
-        4..7 => Edge::BeforeEnd(by.below(64) + 1),
+    let edge = match by.below(20) {
+        0..11 => Edge::First,
+        11..14 => Edge::Middle,
+        14..19 => Edge::BeforeEnd(by.below(64) + 1),
         _ => Edge::End,
     };
-    Spot { edge, span: run(by) }
+    Spot { edge, span: writable(by) }
+}
+
+/// Mostly mappings that somebody may write.
+fn writable(by: &mut Choices) -> Span {
+    if by.percent(30) {
+        return run(by);
+    }
+    let place = Place::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
+    shifted(by, place)
 }
 
 /// Mostly mappings.
 fn run(by: &mut Choices) -> Span {
     let place = match by.below(20) {
-        0..17 => Place::Mappings(by.byte(), by.one_of([1, 1, 1, 2, 2, 3])),
+        0..17 => Place::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
+        17 => Place::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
         _ => elsewhere(by),
     };
     shifted(by, place)
@@ -227,7 +297,7 @@ fn run(by: &mut Choices) -> Span {
 /// Mostly room for a mapping.
 fn gap(by: &mut Choices) -> Span {
     let place = match by.below(20) {
-        0..17 => Place::Gap(by.byte(), 1 + by.below(4)),
+        0..18 => Place::Gap(by.byte(), 1 + by.below(4)),
         _ => elsewhere(by),
     };
     shifted(by, place)
@@ -257,9 +327,9 @@ fn elsewhere(by: &mut Choices) -> Place {
 fn shifted(by: &mut Choices, place: Place) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];
-    let (start, end) = match by.below(20) {
-        18 => (by.one_of(shifts), Shift::None),
-        19 => (Shift::None, by.one_of(shifts)),
+    let (start, end) = match by.below(25) {
+        23 => (by.one_of(shifts), Shift::None),
+        24 => (Shift::None, by.one_of(shifts)),
         _ => (Shift::None, Shift::None),
     };
     Span { place, start, end }

@@ -13,6 +13,7 @@ mod names;
 mod operation;
 mod trial;
 
+pub use draw::Stock;
 pub use names::{Amount, Edge, Name, Place, Shift, Span, Spot, Who};
 pub use operation::{Alignment, Descriptor, Extent, Hint, Operation};
 pub use trial::{Difference, Trial};

@@ -63,11 +63,15 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// From one mapping to another, so many in all.
+    /// From one mapping on, so many, as long as each begins where the one before it ends.
+    Run(u8, u8),
+    /// The same among the mappings that some agent may write.
+    Writable(u8, u8),
+    /// From one mapping on, so many, and what is between them.
     Mappings(u8, u8),
     /// From one granule of a reservation on, so many.
     Granules(u8, u8, u8),
-    /// The first place in a reservation with so many granules in a row that are not mapped.
+    /// The first place, from one reservation on, with so many granules that are not mapped.
     Gap(u8, u8),
     /// A whole reservation.
     Reservation(u8),

@@ -1,7 +1,7 @@
 //! Sequences of operations as property tests: drawn, put to library and model, and shrunk.
 
 use hsa_vmm::Runtime;
-use hsa_vmm_conformance::operations::{Operation, Trial};
+use hsa_vmm_conformance::operations::{Operation, Stock, Trial};
 use proptest::prelude::*;
 use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, RngSeed, TestCaseError, TestRunner,
@@ -25,24 +25,25 @@ pub trait Ground: Clone + Debug + 'static {
 const LONGEST: usize = 100;
 
 /// Sequences on a ground. Any operation may follow any other, as each names what it works on by
-/// its place among what there is: the model runs beside the library, because it has to be told
-/// what the documents leave open, and is not needed to draw.
+/// its place among what there is, so that drawing needs to know only about how much there is. The
+/// model itself runs beside the library, which has to tell it what the documents leave open.
 struct Sequences<G>(PhantomData<G>);
 
 impl<G: Ground> ReferenceStateMachine for Sequences<G> {
-    type State = G;
+    type State = (G, Stock);
     type Transition = Operation;
 
-    fn init_state() -> BoxedStrategy<G> {
-        G::any()
+    fn init_state() -> BoxedStrategy<(G, Stock)> {
+        G::any().prop_map(|ground| (ground, Stock::default())).boxed()
     }
 
-    fn transitions(_: &G) -> BoxedStrategy<Operation> {
-        any::<[u8; Operation::BYTES]>().prop_map(|bytes| Operation::drawn_from(&bytes)).boxed()
+    fn transitions(&(_, stock): &(G, Stock)) -> BoxedStrategy<Operation> {
+        let bytes = any::<[u8; Operation::BYTES]>();
+        bytes.prop_map(move |bytes| Operation::drawn_from(&bytes, stock)).boxed()
     }
 
-    fn apply(ground: G, _: &Operation) -> G {
-        ground
+    fn apply((ground, stock): (G, Stock), operation: &Operation) -> (G, Stock) {
+        (ground, stock.after(operation))
     }
 }
 
@@ -71,7 +72,7 @@ pub fn run<G: Ground>(name: &'static str, cases: u32) {
     let steps = AtomicU64::new(0);
     let sequences = Sequences::<G>::sequential_strategy(1..LONGEST);
     let cases = config.cases;
-    let result = TestRunner::new(config).run(&sequences, |(ground, operations, seen)| {
+    let result = TestRunner::new(config).run(&sequences, |((ground, _), operations, seen)| {
         let begun = || {
             steps.fetch_add(1, Ordering::Relaxed);
             seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst))

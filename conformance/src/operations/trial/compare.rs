@@ -74,8 +74,7 @@ impl Trial {
         let world = self.model.world();
         for agent in world.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read) {
             for address in [mapping.start, mapping.start + mapping.size - AT_EDGES] {
-                self.copy(world.agents[agent].id, window.address, address, AT_EDGES)?;
-                self.read(window.address, AT_EDGES)?;
+                self.look(&window, world.agents[agent].id, address, AT_EDGES)?;
             }
         }
         Ok(())

@@ -10,10 +10,10 @@ mod resolve;
 mod simulation;
 mod window;
 
-use super::Operation;
 use super::{
     Alignment, Amount, Descriptor, Edge, Extent, Hint, Name, Place, Shift, Span, Spot, Who,
 };
+use super::{Operation, Stock};
 use crate::descriptors;
 use crate::model::{Model, Shared, World};
 pub use difference::Difference;
@@ -88,11 +88,23 @@ impl Trial {
         &self.model
     }
 
-    /// Performs an operation on both, and holds them against each other.
+    /// How much there is for operations to work on.
+    #[must_use]
+    pub fn stock(&self) -> Stock {
+        Stock {
+            reservations: self.open_reservations().len(),
+            handles: self.model.handles().len() - usize::from(self.window.is_some()),
+            mappings: self.open_mappings().len(),
+            exported: self.exported.len(),
+        }
+    }
+
+    /// Performs an operation on both, and holds them against each other. Says whether it was done;
+    /// if not, both have refused it.
     ///
     /// # Errors
     /// The first difference. After one nothing else can be said.
-    pub fn apply(&mut self, operation: &Operation) -> Result<(), Difference> {
+    pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
         let descriptors = descriptors::count();
         let done = self.perform(operation)?;
         if !done {
@@ -102,7 +114,8 @@ impl Trial {
                 &descriptors::count(),
             )?;
         }
-        self.compare()
+        self.compare()?;
+        Ok(done)
     }
 
     /// Unmaps, releases and frees all that is left, and looks whether anything stays behind.

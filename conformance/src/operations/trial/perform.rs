@@ -1,7 +1,6 @@
 //! Operations made calls: what is named is looked up, and both are asked.
 
 use super::calls::Both;
-use super::resolve::nth;
 use super::{Descriptor, Difference, Extent, Operation, Place, Span, Trial};
 use crate::operations::Name;
 use hsa_vmm::Access;
@@ -89,10 +88,8 @@ impl Trial {
             (Extent::TooMuch, Ok(all)) => size = all + self.granule(),
             _ => return (address, size),
         }
-        if let (Place::Gap(which, _), true) = (span.place, span.is_not_shifted())
-            && let Some(reservation) = nth(&self.open_reservations(), which)
-        {
-            address = self.gap(reservation, size);
+        if let (Place::Gap(which, _), true) = (span.place, span.is_not_shifted()) {
+            address = self.gap(which, size);
         }
         (address, size)
     }

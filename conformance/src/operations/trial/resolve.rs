@@ -2,7 +2,7 @@
 
 use super::{Alignment, Amount, Edge, Hint, Name, Place, Shift, Span, Spot, Trial, Who};
 use crate::model::{Mapped, Reservation};
-use hsa_vmm::{AgentId, Handle, HandleType};
+use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
 /// A place in an identifier's number that no agent and no runtime is at.
 const NOBODY: u64 = 0x00ff_0000;
@@ -110,22 +110,20 @@ impl Trial {
         let granules = |count: u8| usize::from(count) * self.granule();
         let reservation = |which| nth(&self.open_reservations(), which);
         let nowhere = (0, self.granule());
+        let open = || self.open_mappings();
         match place {
-            Place::Mappings(first, count) => {
-                let open = self.open_mappings();
-                let Some(start) = nth(&open, first) else { return nowhere };
-                let from = open.iter().filter(|it| it.start >= start.start);
-                let last = from.take(usize::from(count).max(1)).last().unwrap_or(&start);
-                (start.start, last.start + last.size - start.start)
+            Place::Run(first, count) => run(&open(), first, count).unwrap_or(nowhere),
+            Place::Writable(first, count) => {
+                let writable = |it: &Mapped| it.access.contains(&Access::ReadWrite);
+                let all: Vec<_> = open().into_iter().filter(writable).collect();
+                run(&all, first, count).unwrap_or(nowhere)
             }
+            Place::Mappings(first, count) => all_from(&open(), first, count).unwrap_or(nowhere),
             Place::Granules(which, first, count) => {
                 let base = reservation(which).map_or(0, |it| it.base);
                 (base.wrapping_add(granules(first)), granules(count))
             }
-            Place::Gap(which, count) => match reservation(which) {
-                Some(it) => (self.gap(it, granules(count)), granules(count)),
-                None => nowhere,
-            },
+            Place::Gap(which, count) => (self.gap(which, granules(count)), granules(count)),
             Place::Reservation(which) => {
                 reservation(which).map_or(nowhere, |it| (it.base, it.size))
             }
@@ -134,15 +132,24 @@ impl Trial {
         }
     }
 
-    /// Where so many bytes in a reservation are not mapped; its end if they are nowhere.
-    pub(super) fn gap(&self, reservation: Reservation, size: usize) -> usize {
-        let mut at = reservation.base;
-        for mapping in self.model.mappings().iter().filter(|it| it.start >= reservation.base) {
-            if at + size <= mapping.start {
-                break;
+    /// The first place from a reservation on where so many bytes are not mapped; the end of the
+    /// last, if they are nowhere.
+    pub(super) fn gap(&self, which: u8, size: usize) -> usize {
+        let mut all = self.open_reservations();
+        let first = usize::from(which) % all.len().max(1);
+        all.rotate_left(first);
+        let mut at = 0;
+        for reservation in all {
+            let end = reservation.base + reservation.size;
+            at = reservation.base;
+            for mapping in self.model.mappings() {
+                let is_here = reservation.base <= mapping.start && mapping.start < end;
+                if is_here && mapping.start < at + size {
+                    at = mapping.start + mapping.size;
+                }
             }
-            if mapping.start < reservation.base + reservation.size {
-                at = mapping.start + mapping.size;
+            if at + size <= end {
+                break;
             }
         }
         at
@@ -150,12 +157,14 @@ impl Trial {
 
     pub(super) fn open_reservations(&self) -> Vec<Reservation> {
         let all = self.model.reservations().iter().copied();
-        all.filter(|it| self.is_open_to_operations(it.base)).collect()
+        all.filter(|it| self.window.is_none_or(|window| window.reservation != it.base)).collect()
     }
 
     pub(super) fn open_mappings(&self) -> Vec<Mapped> {
         let all = self.model.mappings().iter();
-        all.filter(|it| self.is_open_to_operations(it.start)).cloned().collect()
+        all.filter(|it| self.window.is_none_or(|window| window.address != it.start))
+            .cloned()
+            .collect()
     }
 
     fn past(&self, which: u8) -> Option<Handle> {
@@ -174,4 +183,24 @@ pub(super) fn nth<T: Clone>(all: &[T], which: u8) -> Option<T> {
 
 fn from_newest<T: Clone>(all: &[T], which: u8) -> Option<T> {
     all.iter().rev().nth(usize::from(which) % all.len().max(1)).cloned()
+}
+
+/// From one mapping on, so many, as long as each begins where the one before it ends.
+fn run(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
+    let start = nth(all, first)?.start;
+    let mut end = start;
+    for mapping in all.iter().filter(|it| it.start >= start).take(count.max(1).into()) {
+        if end != start && end != mapping.start {
+            break;
+        }
+        end = mapping.range().end;
+    }
+    Some((start, end - start))
+}
+
+/// From one mapping to another, so many in all.
+fn all_from(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
+    let start = nth(all, first)?.start;
+    let last = all.iter().filter(|it| it.start >= start).take(count.max(1).into()).last()?;
+    Some((start, last.range().end - start))
 }
