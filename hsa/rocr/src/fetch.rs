@@ -1,0 +1,140 @@
+//! Fetching releases.
+
+use crate::apt::{self, AptError, Archive};
+use crate::{Installation, NotInstalled, Release};
+use rustix::fs::{FlockOperation, flock, statvfs};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const RUNTIME: &str = "libhsa-runtime64-1";
+/// Comes along: what shows that a driver works. What it needs besides the runtime is for its
+/// companion script.
+const SHOW: &str = "rocminfo";
+
+/// What the lists (48 MiB), the packages and three releases (67 MiB) take, with some to spare.
+const NEEDED: u64 = 192 << 20;
+/// How the folders of fetches at work are called.
+const WORK: &str = ".fetch-";
+
+/// Why releases could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The packages could not be got.
+    #[error("AMD's runtime cannot be fetched: {0}")]
+    Apt(#[from] AptError),
+    /// A file or folder could not be made.
+    #[error("AMD's runtime cannot be kept in {path}: {source}", path = path.display())]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The disk is nearly full.
+    #[error(
+        "AMD's runtime needs up to {} MiB in {path}, where {} are left; HSA_VMM_ROCR names another folder",
+        NEEDED >> 20, left >> 20, path = path.display()
+    )]
+    Full {
+        /// The folder.
+        path: PathBuf,
+        /// The bytes it has left.
+        left: u64,
+    },
+    /// The packages are not what they were.
+    #[error("the packages were unpacked, but {0}")]
+    Incomplete(#[from] NotInstalled),
+}
+
+/// Gets releases of AMD's runtime, with all that they need, from this machine's package mirror.
+///
+/// Each goes to `folder/VERSION` as a whole or not at all; nothing outside the folder is touched,
+/// and root's rights are not needed. What is there already is left as it is. Several processes may
+/// do this at once: one fetches, the others wait. `told` is told of each step.
+///
+/// The mirror is the one of the machine's own package sources, or `HSA_VMM_MIRROR`. Signatures and
+/// sums are checked by `apt-get`, against the keys of the package `debian-archive-keyring`; a suite
+/// whose lists have expired is accepted, as its signature holds.
+pub fn fetch(
+    releases: &[Release],
+    folder: &Path,
+    told: &mut dyn FnMut(&str),
+) -> Result<Vec<Installation>, FetchError> {
+    let place = |path: &Path| {
+        let path = path.to_owned();
+        move |source| FetchError::Folder { path, source }
+    };
+    let open = || -> Result<Vec<_>, NotInstalled> {
+        releases.iter().map(|&release| Installation::open(folder, release)).collect()
+    };
+    if let Ok(all) = open() {
+        return Ok(all);
+    }
+    fs::create_dir_all(folder).map_err(place(folder))?;
+    let lock_path = folder.join("lock");
+    let lock = File::create(&lock_path).map_err(place(&lock_path))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| place(&lock_path)(error.into()))?;
+    // Another process may have done it meanwhile.
+    if let Ok(all) = open() {
+        return Ok(all);
+    }
+    let disk = statvfs(folder).map_err(|error| place(folder)(error.into()))?;
+    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if left < NEEDED {
+        return Err(FetchError::Full { path: folder.to_owned(), left });
+    }
+    sweep(folder).map_err(place(folder))?;
+    let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
+    let work = work.map_err(place(folder))?;
+    told("getting the lists of packages");
+    let archive = Archive::open(&work.path().join("apt"))?;
+    let offers = archive.offers(RUNTIME)?;
+    for &release in releases {
+        if Installation::open(folder, release).is_ok() {
+            continue;
+        }
+        let offer = apt::choose(RUNTIME, release.version(), &offers)?;
+        told(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
+        let packages = archive.download(RUNTIME, &offer, &[SHOW])?;
+        let root = work.path().join(release.version());
+        fs::create_dir(&root).map_err(place(&root))?;
+        unpack(&packages, &root)?;
+        let end = folder.join(release.version());
+        // What is there is not whole, or there would be nothing to fetch.
+        if end.exists() {
+            fs::remove_dir_all(&end).map_err(place(&end))?;
+        }
+        fs::rename(&root, &end).map_err(place(&end))?;
+    }
+    Ok(open()?)
+}
+
+/// Removes what fetches left that were killed; whoever holds the lock is the only one at work.
+fn sweep(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(WORK.as_bytes()) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks all packages of a folder into another, removes them, and leaves a list of what it was.
+fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
+    let place = |source| FetchError::Folder { path: packages.to_owned(), source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(packages).map_err(place)? {
+        let entry = entry.map_err(place)?;
+        if let Some(name) = apt::name_and_version(&entry.file_name()) {
+            apt::unpack(&entry.path(), root)?;
+            fs::remove_file(entry.path()).map_err(place)?;
+            names.push(name);
+        }
+    }
+    names.sort();
+    let list = root.join("packages");
+    fs::write(&list, names.join("\n") + "\n")
+        .map_err(|source| FetchError::Folder { path: list, source })
+}

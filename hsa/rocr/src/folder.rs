@@ -1,0 +1,52 @@
+//! Where fetched releases are kept.
+
+use std::path::{Path, PathBuf};
+
+/// The folder that holds the fetched releases, one folder each.
+///
+/// `HSA_VMM_ROCR` names it. Else it is `rocr` in cargo's build folder if the running program was
+/// built there, or `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, else `~/.cache`), or in
+/// the current folder if there is no home.
+pub fn folder() -> PathBuf {
+    let folder = named_or_found();
+    std::path::absolute(&folder).unwrap_or(folder)
+}
+
+fn named_or_found() -> PathBuf {
+    if let Some(named) = std::env::var_os("HSA_VMM_ROCR").filter(|named| !named.is_empty()) {
+        return named.into();
+    }
+    if let Some(build) = program().as_deref().and_then(build_folder) {
+        return build.join("rocr");
+    }
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let cache = named("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || named("HOME").map(|home| Path::new(&home).join(".cache"));
+    cache.or_else(home).unwrap_or_default().join("hsa-vmm/rocr")
+}
+
+/// The file of the running program.
+///
+/// A program that was started by a dynamic loader of its own, as [`crate::Installation::command`]
+/// does, is not what `/proc/self/exe` says, but its first argument.
+pub(crate) fn program() -> Option<PathBuf> {
+    let file = std::env::current_exe().ok()?;
+    let is_loader = file.file_name()?.as_encoded_bytes().starts_with(b"ld-");
+    if is_loader { std::env::args_os().next().map(PathBuf::from) } else { Some(file) }
+}
+
+/// Cargo marks its build folder as one that backups may leave out.
+fn build_folder(program: &Path) -> Option<&Path> {
+    program.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_test_was_built_in_cargos_folder() {
+        let program = super::program().unwrap();
+        let build = super::build_folder(&program).unwrap();
+        assert!(program.starts_with(build));
+        assert!(super::build_folder("/nowhere/at/all".as_ref()).is_none());
+    }
+}

@@ -1,0 +1,132 @@
+//! A release that was fetched.
+
+use crate::Release;
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A release of AMD's runtime in a folder, with its own C library and loader.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    release: Release,
+    root: PathBuf,
+    libraries: PathBuf,
+    loader: PathBuf,
+}
+
+/// Why there is no release in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {what} of release {release} in {folder}; `hsa-vmm rocr fetch` gets it", folder = folder.display())]
+pub struct NotInstalled {
+    release: Release,
+    folder: PathBuf,
+    what: &'static str,
+}
+
+impl Installation {
+    /// Finds a release that [`fetch`](crate::fetch()) left in a folder.
+    pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
+        let root = folder.join(release.version());
+        let lacks = |what| NotInstalled { release, folder: folder.to_owned(), what };
+        let libraries = root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
+        let loader = loader(&libraries).ok_or_else(|| lacks("loader"))?;
+        let found = Self { release, root, libraries, loader };
+        // The list is written last.
+        if !found.root.join("packages").is_file() {
+            return Err(lacks("list of packages"));
+        }
+        if !found.runtime().is_file() {
+            return Err(lacks("runtime"));
+        }
+        Ok(found)
+    }
+
+    /// Which release it is.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
+    /// Its folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The file of the runtime.
+    pub fn runtime(&self) -> PathBuf {
+        self.libraries.join("libhsa-runtime64.so.1")
+    }
+
+    /// The packages it was made of: `libc6 2.41-12` and so on.
+    pub fn packages(&self) -> Vec<String> {
+        // The list was there when this was opened; without it, nothing is known.
+        let list = fs::read_to_string(self.root.join("packages")).unwrap_or_default();
+        list.lines().map(str::to_owned).collect()
+    }
+
+    /// A program of this release (`rocminfo`).
+    pub fn program(&self, name: &OsStr) -> Option<PathBuf> {
+        let inside = !name.as_encoded_bytes().contains(&b'/');
+        Some(self.root.join("usr/bin").join(name)).filter(|path| inside && path.is_file())
+    }
+
+    /// A command that starts a program with this runtime, and with its loader and C library, which
+    /// may be newer than those of the machine.
+    ///
+    /// The program is one of this release (`rocminfo`), a path, or a name that `PATH` has. The
+    /// processes it starts in turn are the machine's own.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let program = program.as_ref();
+        let path = self.program(program).or_else(|| on_path(program));
+        let mut command = Command::new(&self.loader);
+        command.arg("--library-path").arg(&self.libraries);
+        command.arg(path.as_deref().map_or(program, Path::as_os_str));
+        command
+    }
+}
+
+/// The dynamic loader among libraries: `ld-linux-x86-64.so.2`, or another architecture's.
+fn loader(libraries: &Path) -> Option<PathBuf> {
+    let is_loader = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-linux-"))
+    };
+    fs::read_dir(libraries).ok()?.filter_map(|entry| Some(entry.ok()?.path())).find(is_loader)
+}
+
+/// Whether a shell would find this program: a path, or a name that `PATH` has.
+pub fn is_program(program: &OsStr) -> bool {
+    Path::new(program).is_file() && program.as_encoded_bytes().contains(&b'/')
+        || on_path(program).is_some()
+}
+
+/// The file that a shell would start: the loader does not search `PATH`.
+fn on_path(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return None;
+    }
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Installation, on_path};
+    use crate::Release;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn what_is_missing_is_said_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Installation::open(folder.path(), Release::R6_4_3).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("6.4.3") && text.contains("rocr fetch"), "{text}");
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert!(on_path(OsStr::new("sh")).is_some_and(|path| path.is_file()));
+        assert_eq!(on_path(OsStr::new("/bin/sh")), None);
+        assert_eq!(on_path(OsStr::new("no such program")), None);
+    }
+}

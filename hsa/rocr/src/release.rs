@@ -1,0 +1,62 @@
+//! The releases of AMD's runtime that are to be had as packages.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A release of ROCm whose runtime Debian has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Release {
+    /// 6.1.2: the first with virtual memory as HIP 6 uses it.
+    R6_1_2,
+    /// 6.4.3.
+    R6_4_3,
+    /// 7.2.4: another implementation of mapping.
+    R7_2_4,
+}
+
+impl Release {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 3] = [Self::R6_1_2, Self::R6_4_3, Self::R7_2_4];
+
+    /// As people write it: `6.4.3`.
+    pub const fn version(self) -> &'static str {
+        match self {
+            Self::R6_1_2 => "6.1.2",
+            Self::R6_4_3 => "6.4.3",
+            Self::R7_2_4 => "7.2.4",
+        }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.version())
+    }
+}
+
+/// Text that names no release.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no release that can be had: 6.1.2, 6.4.3 and 7.2.4 are")]
+pub struct UnknownRelease(String);
+
+impl FromStr for Release {
+    type Err = UnknownRelease;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRelease> {
+        let named = Self::ALL.into_iter().find(|release| release.version() == text);
+        named.ok_or_else(|| UnknownRelease(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Release;
+
+    #[test]
+    fn a_release_is_read_as_it_is_written() {
+        for release in Release::ALL {
+            assert_eq!(release.to_string().parse(), Ok(release));
+        }
+        assert!("6.4".parse::<Release>().is_err());
+    }
+}

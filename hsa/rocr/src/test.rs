@@ -1,0 +1,146 @@
+//! Tests that run on AMD's own runtime.
+//!
+//! ```no_run
+//! # use hsa_rocr::{Emulation, test};
+//! #[test]
+//! fn a_page_is_reserved() {
+//!     test::on_each_release("a_page_is_reserved", &Emulation::gpus(2), |ground| {
+//!         // Here, once a release: a process that has AMD's runtime and finds two GPUs.
+//!         assert!(ground.runtime().exists());
+//!     });
+//! }
+//! ```
+//!
+//! The test starts its own program again, with only that test, under the loader and libraries of a
+//! release and over the emulated driver. Where the release cannot be fetched, the test says on
+//! standard error that it is skipped and why; where `HSA_VMM_REQUIRE` contains the word `rocr`, as
+//! in continuous integration, it fails.
+
+use crate::{Emulation, FetchError, Installation, Release, fetch, folder, folder::program};
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// In the processes that tests start: which release it is.
+const INSIDE: &str = "HSA_ROCR_TEST_INSIDE";
+/// How long one test may take on one release.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// What a test stands on.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    installation: Installation,
+}
+
+impl Ground {
+    /// The release of AMD's runtime.
+    pub fn release(&self) -> Release {
+        self.installation.release()
+    }
+
+    /// The file of the runtime.
+    pub fn runtime(&self) -> PathBuf {
+        self.installation.runtime()
+    }
+
+    /// The release, to start other programs on it.
+    pub fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    /// A command that starts this very program again on the same ground; the environment is
+    /// inherited. What it does there is up to its arguments and environment.
+    pub fn this_program(&self) -> Command {
+        let program = program().expect("a test knows its own file");
+        let mut command = self.installation.command(program);
+        // Whoever runs there is not this test once more.
+        command.env_remove(INSIDE);
+        command
+    }
+}
+
+/// Runs a test once on each release. `name` is the test's full name, as `cargo test` prints it.
+#[track_caller]
+pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+    on(&Release::ALL, name, emulation, body);
+}
+
+/// Runs a test once on each of some releases.
+#[track_caller]
+pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+    if let Ok(inside) = env::var(INSIDE) {
+        let release = inside.parse().expect("a release");
+        let installation = Installation::open(&folder(), release).expect("it was there");
+        body(&Ground { installation });
+        return;
+    }
+    let Some(installations) = installations(name) else { return };
+    let wanted = |installation: &&Installation| releases.contains(&installation.release());
+    let mut ran = 0;
+    for installation in installations.iter().filter(wanted) {
+        let program = program().expect("a test knows its own file");
+        let mut command = installation.command(program);
+        command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
+        command.env(INSIDE, installation.release().version());
+        // The loader is not what the program thinks it was built by.
+        command.env("HSA_VMM_ROCR", folder());
+        emulation.apply(&mut command).expect("the emulated driver was built");
+        let (status, output) = finish(&mut command);
+        let passed = status.is_some_and(|status| status.success());
+        let ended = status.map_or("did not end".to_owned(), |status| status.to_string());
+        let release = installation.release();
+        assert!(passed, "{name} on {release} ({ended}):\n{output}");
+        assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
+        ran += 1;
+    }
+    assert_eq!(ran, releases.len(), "{name}: not on every release");
+}
+
+/// All releases, or `None` after saying that the test is skipped.
+#[track_caller]
+pub fn installations(name: &str) -> Option<&'static [Installation]> {
+    static FETCHED: OnceLock<Result<Vec<Installation>, FetchError>> = OnceLock::new();
+    let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &folder(), &mut |_| ()));
+    match fetched {
+        Ok(installations) => Some(installations),
+        Err(error) => {
+            let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();
+            let required = required.split_whitespace().any(|word| word == "rocr");
+            assert!(!required, "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
+            // Not eprintln: the test harness would keep it to itself.
+            let line = format!("SKIPPED {name}: {error}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            None
+        }
+    }
+}
+
+/// Runs a command to its end, and returns its status, unless it had to be killed, and all it said.
+fn finish(command: &mut Command) -> (Option<ExitStatus>, String) {
+    let mut output = tempfile::tempfile().expect("a temporary file");
+    let also = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
+    command.stdin(Stdio::null()).stdout(also(&output)).stderr(also(&output));
+    let shown = OsStr::to_owned(command.get_program());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", shown.display()));
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child to wait for") {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut text = Vec::new();
+    output.rewind().expect("a file to read");
+    output.read_to_end(&mut text).expect("a file to read");
+    (status, String::from_utf8_lossy(&text).into_owned())
+}
