@@ -14,7 +14,7 @@ type Tally = BTreeMap<String, (u32, u32)>;
 fn each_operation_is_often_done_and_often_refused() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut tally = Tally::new();
-    for _ in 0..20 {
+    for _ in 0..12 {
         let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
         let mut trial = Trial::open(&runtime).unwrap();
         for _ in 0..150 {
@@ -32,6 +32,6 @@ fn each_operation_is_often_done_and_often_refused() {
     assert_eq!(tally.len(), 19, "{tally:#?}");
     for (name, (done, refused)) in &tally {
         let is_never_refused = name == "\"shutdown\"";
-        assert!(*done >= 5 && (*refused >= 3 || is_never_refused), "{name}: {tally:#?}");
+        assert!(*done >= 3 && (*refused >= 1 || is_never_refused), "{name}: {tally:#?}");
     }
 }

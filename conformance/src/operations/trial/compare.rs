@@ -30,10 +30,7 @@ impl Trial {
         }
         self.compare_address_space()?;
         self.compare_simulation()?;
-        for mapping in self.open_mappings() {
-            self.compare_contents(&mapping)?;
-        }
-        Ok(())
+        self.compare_by_cpu()
     }
 
     /// Reservations, handles and mappings that there are to be.
@@ -63,18 +60,40 @@ impl Trial {
         Ok(())
     }
 
-    /// Reads a mapping in every way there is.
-    fn compare_contents(&self, mapping: &Mapped) -> Result<(), Difference> {
-        if self.model.cpu_access(mapping) >= Access::Read {
-            for (address, size) in self.samples(mapping) {
-                self.read(address, size)?;
+    /// Reads every mapping that this process may read.
+    fn compare_by_cpu(&self) -> Result<(), Difference> {
+        for mapping in self.open_mappings() {
+            if self.model.cpu_access(&mapping) >= Access::Read {
+                for (address, size) in self.samples(&mapping) {
+                    self.read(address, size)?;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Has GPUs look at the mappings that they may read: of `n` looks the one whose turn it is, as
+    /// each takes long; all without a turn.
+    pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window else { return Ok(()) };
         let world = self.model.world();
-        for agent in world.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read) {
-            for address in [mapping.start, mapping.start + mapping.size - AT_EDGES] {
-                self.look(&window, world.agents[agent].id, address, AT_EDGES)?;
+        let looks: Vec<_> = self
+            .open_mappings()
+            .iter()
+            .flat_map(|mapping| {
+                let readers = world.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read);
+                readers
+                    .flat_map(|gpu| {
+                        let edges = [mapping.start, mapping.range().end - AT_EDGES];
+                        edges.map(|address| (world.agents[gpu].id, address))
+                    })
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let chosen = turn.map(|turn| turn % looks.len().max(1));
+        for (number, (agent, address)) in looks.into_iter().enumerate() {
+            if chosen.is_none_or(|chosen| chosen == number) {
+                self.look(&window, agent, address, AT_EDGES)?;
             }
         }
         Ok(())

@@ -38,6 +38,7 @@ pub struct Trial {
     given_out: Vec<Handle>,
     exported: Vec<(OwnedFd, Shared)>,
     before: Outside,
+    steps: usize,
 }
 
 /// What this process has that is not the library's alone.
@@ -77,6 +78,7 @@ impl Trial {
             given_out: Vec::new(),
             exported: Vec::new(),
             before,
+            steps: 0,
         };
         trial.open_window()?;
         Ok(trial)
@@ -115,6 +117,8 @@ impl Trial {
             )?;
         }
         self.compare()?;
+        self.steps += 1;
+        self.compare_by_gpus(Some(self.steps))?;
         Ok(done)
     }
 
@@ -123,6 +127,7 @@ impl Trial {
     /// # Errors
     /// The first difference.
     pub fn finish(mut self) -> Result<(), Difference> {
+        self.compare_by_gpus(None)?;
         self.exported.clear();
         for (address, size) in self.mapped() {
             self.unmap(address, size)?;
@@ -145,6 +150,7 @@ impl Trial {
 
     /// Drops the library with all that it holds, and opens it again.
     fn shut_down(&mut self) -> Result<(), Difference> {
+        self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());
         self.window = None;
         self.model = Model::new(World::of(&self.runtime));

@@ -4,6 +4,9 @@ use super::difference::same;
 use super::{Difference, Trial};
 use hsa_vmm::{Access, Runtime};
 
+/// What pages are counted in.
+const PAGE: u64 = 4096;
+
 impl Trial {
     /// Holds what the simulation has in use, and what its GPUs reach, against the model.
     pub(super) fn compare_simulation(&self) -> Result<(), Difference> {
@@ -16,7 +19,10 @@ impl Trial {
                 for address in [mapping.start, mapping.start + mapping.size - 1] {
                     let page = simulation.page(number, address);
                     let must = mapping.access[agent] != Access::None;
-                    if page.is_some() != must && (must || !mapping.granted[agent]) {
+                    let offset = (address - mapping.start) as u64;
+                    let shifted = page.is_some_and(|page| page.offset / PAGE != offset / PAGE);
+                    let missing = page.is_some() != must && (must || !mapping.granted[agent]);
+                    if missing || shifted {
                         return Err(Difference::State {
                             what: format!("page of GPU {number} at {address:#x}"),
                             expected: if must { "there" } else { "not there" }.to_owned(),
