@@ -53,7 +53,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Runs sequences: so many, or as many as `PROPTEST_CASES` says, from the seed in
 /// `PROPTEST_RNG_SEED` or a fresh one. What fails is kept in `tests/regressions/NAME.txt` and run
 /// first the next time.
-pub fn run<G: Ground>(name: &'static str, cases: u32) {
+pub fn run<G: Ground>(name: &str, cases: u32) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let default = Config::default();
     let given = |variable| std::env::var_os(variable).is_some();
