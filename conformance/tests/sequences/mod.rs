@@ -21,6 +21,9 @@ pub trait Ground: Clone + Debug + 'static {
     fn runtime(&self) -> Runtime;
 }
 
+/// How often a failure is made smaller, if not 20,000 times.
+const SHRINKING: &str = "PROPTEST_MAX_SHRINK_ITERS";
+
 /// The most operations in a sequence.
 const LONGEST: usize = 100;
 
@@ -64,34 +67,35 @@ pub fn run<G: Ground>(name: &str, cases: u32) {
     let config = Config {
         cases: if given("PROPTEST_CASES") { default.cases } else { cases },
         rng_seed: RngSeed::Fixed(seed),
-        max_shrink_iters: 20_000,
+        max_shrink_iters: if given(SHRINKING) { default.max_shrink_iters } else { 20_000 },
         failure_persistence: Some(regressions(name)),
         source_file: Some(file!()),
         ..default
     };
-    let steps = AtomicU64::new(0);
+    let (tried, steps) = (AtomicU64::new(0), AtomicU64::new(0));
     let sequences = Sequences::<G>::sequential_strategy(1..LONGEST);
-    let cases = config.cases;
     let result = TestRunner::new(config).run(&sequences, |((ground, _), operations, seen)| {
+        // What is not counted is a try to make a failure smaller.
+        tried.fetch_add(seen.is_some().into(), Ordering::Relaxed);
         let begun = || {
-            steps.fetch_add(1, Ordering::Relaxed);
-            seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst))
+            let seen = seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst));
+            steps.fetch_add(seen.is_some().into(), Ordering::Relaxed);
         };
         sequence(&ground.runtime(), &operations, begun)
     });
+    let (tried, steps) = (tried.into_inner(), steps.into_inner());
     // Not by `eprintln!`, which is not shown of tests that pass.
-    let steps = steps.into_inner();
-    let told = format!("{name}: {cases} cases, {steps} steps, PROPTEST_RNG_SEED={seed}\n");
-    std::io::stderr().write_all(told.as_bytes()).unwrap();
+    let told = format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}\n");
+    std::io::stderr().write_all(told.as_bytes()).expect("standard error");
     if let Err(error) = result {
         panic!("{error}\nPROPTEST_RNG_SEED={seed}");
     }
 }
 
-fn sequence<T>(
+fn sequence(
     runtime: &Runtime,
     operations: &[Operation],
-    begun: impl Fn() -> T,
+    begun: impl Fn(),
 ) -> Result<(), TestCaseError> {
     let failed = |place: &str, error| TestCaseError::fail(format!("{place}: {error}"));
     let mut trial = Trial::open(runtime).map_err(|error| failed("at the start", error))?;
