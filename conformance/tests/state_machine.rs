@@ -11,9 +11,14 @@ use sequences::Ground;
 #[derive(Clone, Copy, Debug)]
 struct Simulated<const ERA: usize> {
     machine: Machine,
+    /// The minor version of AMD's extension, which some behaviour follows.
+    extension: u32,
     granule: u64,
     dmabuf_cpu_mapping: bool,
 }
+
+/// The extension's versions of each era, from ROCm 6.0 to 10.1.
+const EXTENSIONS: [&[u32]; 4] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 21]];
 
 #[derive(Clone, Copy, Debug)]
 enum Machine {
@@ -35,9 +40,11 @@ impl<const ERA: usize> Ground for Simulated<ERA> {
         ];
         // Large granules take long.
         let granule = prop_oneof![7 => Just(4 << 10), 1 => Just(2 << 20)];
-        (machine, granule, any::<bool>())
-            .prop_map(|(machine, granule, dmabuf_cpu_mapping)| Self {
+        let extension = prop::sample::select(EXTENSIONS[ERA]);
+        (machine, extension, granule, any::<bool>())
+            .prop_map(|(machine, extension, granule, dmabuf_cpu_mapping)| Self {
                 machine,
+                extension,
                 granule,
                 dmabuf_cpu_mapping,
             })
@@ -55,7 +62,8 @@ impl<const ERA: usize> Ground for Simulated<ERA> {
             }
         };
         let era = [Era::A, Era::B, Era::C, Era::D][ERA];
-        let mut config = config.with_era(era).with_granule(self.granule);
+        let config = config.with_era(era).with_extension(self.extension);
+        let mut config = config.with_granule(self.granule);
         config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
         Runtime::simulated(config).unwrap()
     }
