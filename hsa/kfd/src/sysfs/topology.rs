@@ -17,8 +17,9 @@ const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
 
-/// Doorbells of 64 bits; four watch points.
-const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8;
+/// Doorbells of 64 bits; four watch points; firmware that can be debugged, without which AMD's
+/// runtime (6.4.3, 7.2.4) does not let go of the driver when it stops, and cannot start again.
+const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8 | 1 << 29;
 
 /// The text of a file of `name value` lines.
 fn text(fields: &[(&str, u64)]) -> String {
