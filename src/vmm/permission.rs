@@ -203,13 +203,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a GPU is to be granted access to a mapping whose owner has some already, where
-    /// the runtime cannot do that.
+    /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
+    /// where the runtime cannot do that.
     fn comes_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
         let granted = |index| piece.record.granted.contains(index);
+        let is_new = |&&(index, access): &&Change| access != Access::None && !granted(index);
+        let new = gpus.iter().filter(is_new).count();
         self.quirks.peer_after_owner_fails
-            && piece.owner.is_some_and(granted)
-            && gpus.iter().any(|&(index, access)| access != Access::None && !granted(index))
+            && new > 0
+            && match piece.owner {
+                Some(owner) => granted(owner),
+                // Any of several may be the owner.
+                None => {
+                    new + piece.record.granted.iter().filter(|&at| !self.is_cpu(at)).count() > 1
+                }
+            }
     }
 
     /// Makes a mapping anew to change who may use it.
