@@ -29,12 +29,12 @@ const CONF: &str = "apt.conf";
 #[derive(Debug, thiserror::Error)]
 pub enum AptError {
     /// This is no machine with Debian's package tools.
-    #[error("`{program}` does not start ({source}); fetching needs Debian's package tools")]
+    #[error("`{program}` does not start ({cause}); fetching needs Debian's package tools")]
     NoTool {
         /// What was to be started.
         program: &'static str,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The machine's own package sources name no mirror of Debian.
     #[error(
@@ -73,12 +73,12 @@ pub enum AptError {
         there: String,
     },
     /// A file could not be made.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {cause}", path = path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -111,7 +111,7 @@ impl Archive {
         let archive = Self { folder: folder.to_owned() };
         let file = |path: &Path| {
             let path = path.to_owned();
-            move |source| AptError::File { path, source }
+            move |cause| AptError::File { path, cause }
         };
         for part in ["lists/partial", "cache/archives/partial"] {
             let part = folder.join(part);
@@ -211,7 +211,7 @@ fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output
     // An emulated driver under a program is not for the tools it uses.
     command.env_remove("LD_PRELOAD");
     let output = output_within(PATIENCE, command);
-    let output = output.map_err(|source| AptError::NoTool { program, source })?;
+    let output = output.map_err(|cause| AptError::NoTool { program, cause })?;
     let Some(output) = output else {
         return Err(AptError::NoEnd { what: what.to_owned(), patience: PATIENCE });
     };

@@ -22,14 +22,14 @@ const WORK: &str = ".fetch-";
 pub enum FetchError {
     /// The packages could not be got.
     #[error("AMD's runtime cannot be fetched: {0}")]
-    Apt(#[from] AptError),
+    Apt(AptError),
     /// A file or folder could not be made.
-    #[error("AMD's runtime cannot be kept in {path}: {source}", path = path.display())]
+    #[error("AMD's runtime cannot be kept in {path}: {cause}", path = path.display())]
     Folder {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The disk is nearly full.
     #[error(
@@ -44,7 +44,19 @@ pub enum FetchError {
     },
     /// The packages are not what they were.
     #[error("the packages were unpacked, but {0}")]
-    Incomplete(#[from] NotInstalled),
+    Incomplete(NotInstalled),
+}
+
+impl From<AptError> for FetchError {
+    fn from(error: AptError) -> Self {
+        Self::Apt(error)
+    }
+}
+
+impl From<NotInstalled> for FetchError {
+    fn from(error: NotInstalled) -> Self {
+        Self::Incomplete(error)
+    }
 }
 
 /// Gets releases of AMD's runtime, with all that they need, from this machine's package mirror.
@@ -63,7 +75,7 @@ pub fn fetch(
 ) -> Result<Vec<Installation>, FetchError> {
     let place = |path: &Path| {
         let path = path.to_owned();
-        move |source| FetchError::Folder { path, source }
+        move |cause| FetchError::Folder { path, cause }
     };
     let open = || -> Result<Vec<_>, NotInstalled> {
         releases.iter().map(|&release| Installation::open(folder, release)).collect()
@@ -123,7 +135,7 @@ fn sweep(folder: &Path) -> io::Result<()> {
 
 /// Unpacks all packages of a folder into another, removes them, and leaves a list of what it was.
 fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
-    let place = |source| FetchError::Folder { path: packages.to_owned(), source };
+    let place = |cause| FetchError::Folder { path: packages.to_owned(), cause };
     let mut names = Vec::new();
     for entry in fs::read_dir(packages).map_err(place)? {
         let entry = entry.map_err(place)?;
@@ -136,5 +148,5 @@ fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
     names.sort();
     let list = root.join("packages");
     fs::write(&list, names.join("\n") + "\n")
-        .map_err(|source| FetchError::Folder { path: list, source })
+        .map_err(|cause| FetchError::Folder { path: list, cause })
 }
