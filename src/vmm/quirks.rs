@@ -61,6 +61,10 @@ quirks! {
     /// only with them (since ROCm 7.2): it is covered.
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
 
+    /// To let a GPU in when no descriptor is left ends the process (an assertion about the export,
+    /// seen in ROCm 6.1, 6.4 and 7.2): it is looked first.
+    grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15;
+
     /// A peer that is granted access after the memory's owner corrupts the mapping or is refused
     /// (ROCm 7.14): the mapping is made anew with the owner last.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
@@ -122,8 +126,13 @@ mod tests {
         let rocm_6_4 = Quirks::of_extension((1, 7));
         assert!(!rocm_6_4.set_access_drops_unnamed_agents && rocm_6_4.cpu_unmap_leaves_hole);
         let rocm_7_2 = Quirks::of_extension((1, 15));
-        let unlocked = Quirks { some_calls_take_no_lock: true, ..Quirks::default() };
-        assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..unlocked });
+        let expected = Quirks {
+            unmap_keeps_memory: true,
+            grant_without_descriptor_aborts: true,
+            some_calls_take_no_lock: true,
+            ..Quirks::default()
+        };
+        assert_eq!(rocm_7_2, expected);
         let rocm_7_14 = Quirks::of_extension((1, 20));
         assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_needs_descriptor);
         assert!(rocm_7_14.peer_after_owner_fails);
