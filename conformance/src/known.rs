@@ -30,14 +30,6 @@ pub const KNOWN: &[Known] = &[
         reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
         source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
     },
-    Known {
-        runtime: "*",
-        first: (1, 16),
-        last: (1, 20),
-        case: "share.import.peer_after_the_owner",
-        reason: "ROCm 7.14 grants nobody after the owner, and does not tell whose an import is",
-        source: "rocm-systems#9908",
-    },
 ];
 
 /// What is known of a case on this runtime.

@@ -48,7 +48,7 @@ pub use properties::{
     AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
 };
 pub use quarantine::Quarantined;
-pub use quirks::Quirks;
+pub use quirks::{Quirk, Quirks};
 
 use crate::agent::{Agent, AgentId};
 use crate::hip::HipProfile;

@@ -293,11 +293,15 @@ impl Shared {
         if told.is_empty() {
             return Ok(());
         }
-        let mut list = told.to_vec();
+        let mut list = Vec::with_capacity(told.len());
         if self.quirks.set_access_drops_unnamed_agents {
+            let named = |&index: &usize| told.iter().any(|&(other, _)| other == index);
+            let unnamed = after.granted.iter().filter(|index| !named(index));
             let access = |index| self.access_in_runtime(&after.access, index);
-            list = after.granted.iter().map(|index| (index, access(index))).collect();
+            list.extend(unnamed.map(|index| (index, access(index))));
         }
+        // In the caller's order: whose an import is may be known to nobody else.
+        list.extend(told);
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
         let list: Vec<NativeAccess> = list
             .into_iter()
