@@ -2,9 +2,10 @@
 
 use super::ledger::{Range, ReservationRecord};
 use super::{
-    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock, no_flags,
+    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, no_flags,
 };
 use crate::native::{Failure, map_nothing};
+use crate::sync::lock;
 
 /// How a reservation's address is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,15 @@ mod amd_runtime;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../serial/mod.rs"]
+mod serial;
+
+use std::thread as threads;
 
 mod examples;
 mod fork;
 mod owned;
+mod serial_order;
 mod share;
 mod shortage;
 mod start;
