@@ -7,7 +7,7 @@ mod serial;
 
 use hsa_vmm::simulation::Era;
 use machine::{Machine, without_cpu_mapping};
-use std::thread as threads;
+use std::thread;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -9,7 +9,7 @@ mod process;
 #[path = "../serial/mod.rs"]
 mod serial;
 
-use std::thread as threads;
+use std::thread;
 
 mod examples;
 mod fork;

@@ -2,7 +2,7 @@
 
 use crate::calls::{self, Seen};
 use crate::machine::{Machine, access, at, failing};
-use crate::{in_many_orders, threads};
+use crate::{in_many_orders, thread};
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
 use hsa_vmm::vmm::Problem;
 use hsa_vmm::{Access, Address, HandleType, VmmError};
@@ -21,7 +21,7 @@ fn machine() -> Machine {
 /// Does several things at once and returns how the runtime's calls met.
 fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
     calls::begin();
-    threads::scope(|scope| {
+    thread::scope(|scope| {
         for act in acts {
             scope.spawn(move || act(machine));
         }

@@ -15,7 +15,7 @@ mod random;
 mod serial;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::thread as threads;
+use shuttle::thread;
 use shuttle::{Config, Runner};
 
 /// Runs something in many orders: half of them by chance, half with few but nasty switches.

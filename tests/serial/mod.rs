@@ -19,7 +19,7 @@ pub use ground::Ground;
 pub use state::State;
 
 use crate::machine::Library;
-use crate::threads;
+use crate::thread;
 use hsa_vmm::Access;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,7 +150,7 @@ pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
     let clock = AtomicU64::new(0);
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let histories = Mutex::new(vec![Vec::new(); programs.len()]);
-    threads::scope(|scope| {
+    thread::scope(|scope| {
         for (number, program) in programs.iter().enumerate() {
             let (tick, histories) = (&tick, &histories);
             scope.spawn(move || {
