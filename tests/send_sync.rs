@@ -15,12 +15,18 @@ const _: () = {
     both::<Agent>();
     both::<AgentId>();
     both::<AgentKind>();
+    both::<agent::PciAddress>();
+    both::<agent::Link>();
+    both::<agent::LinkKind>();
+    both::<agent::Peer>();
     both::<Enforcement>();
     both::<Pool>();
     both::<PoolFlags>();
+    both::<pool::PoolLocation>();
     both::<Segment>();
     both::<HipError>();
     both::<HipProfile>();
+    both::<hip::UnknownProfile>();
     both::<Vmm>();
     both::<vmm::VmmOptions>();
     both::<vmm::Quirks>();

@@ -8,9 +8,12 @@ mod machine;
 mod process;
 #[path = "../serial/mod.rs"]
 mod serial;
+#[path = "../stranger/mod.rs"]
+mod stranger;
 
 use std::thread;
 
+mod besieged;
 mod examples;
 mod fork;
 mod owned;
