@@ -382,3 +382,35 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
         assert_eq!(end, End::Well, "{release}");
     }
 }
+
+#[test]
+fn an_import_of_an_unknown_owner_is_granted_to_several_gpus() {
+    let _alone = process::alone();
+    for (release, mut config) in machine::releases() {
+        config.gpus = vec![config.gpus[0].clone(); 3];
+        let machine = Machine::new(config);
+        let size = machine.granule();
+        for owner in 0..3 {
+            let original = machine.create(owner, size);
+            let imported =
+                machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
+            let base = machine.reserve(size);
+            machine.map(base, size, imported);
+            // The owner is the first, in the middle or last; and one of them by itself before.
+            machine.grant(base, size, machine.gpu(1), Access::Read);
+            let all: Vec<_> =
+                machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
+            machine.vmm.set_access(base, size, &all).unwrap_or_else(|e| panic!("{release}: {e}"));
+            let reached = |gpu| machine.simulation.page(gpu, base.get()).is_some();
+            assert!((0..3).all(reached), "{release}, GPU {owner}'s memory");
+            machine.vmm.revoke(base, size, &[machine.gpu(0)]).unwrap();
+            assert_eq!([0, 1, 2].map(reached), [false, true, true], "{release}, GPU {owner}'s");
+            assert_eq!(machine.vmm.quarantine(), []);
+            machine.vmm.unmap(base, size).unwrap();
+            machine.vmm.address_free(base, size).unwrap();
+            machine.vmm.release(imported).unwrap();
+            machine.vmm.release(original).unwrap();
+        }
+        machine.assert_empty();
+    }
+}

@@ -6,6 +6,8 @@ mod amd_runtime;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../scene/mod.rs"]
+mod scene;
 #[path = "../serial/mod.rs"]
 mod serial;
 #[path = "../stranger/mod.rs"]
@@ -15,8 +17,10 @@ use std::thread;
 
 mod besieged;
 mod examples;
+mod failures;
 mod fork;
 mod owned;
+mod page_table;
 mod serial_order;
 mod share;
 mod shortage;

@@ -130,3 +130,31 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
         vmm.check().unwrap();
     });
 }
+
+/// The runtime would end this process: it asserts that it is given a descriptor.
+#[test]
+fn no_gpu_is_let_in_without_a_descriptor() {
+    on_each("shortage::no_gpu_is_let_in_without_a_descriptor", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let size = 64 << 10;
+        let (base, _) = library.mapped(0, size);
+        let gpus = [library.gpu(0), library.gpu(1)].map(|id| access(id, Access::ReadWrite));
+        allow_more(0);
+        let answer = vmm.set_access(base, size, &gpus);
+        assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+        assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
+        no_limit();
+        vmm.set_access(base, size, &gpus).unwrap();
+        // A change of what it may do needs none; to take it away and let the other in again does.
+        allow_more(0);
+        library.grant(base, size, library.gpu(1), Access::Read);
+        let answer = vmm.revoke(base, size, &[library.gpu(1)]);
+        assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+        assert_eq!(vmm.get_access(library.gpu(1), base).unwrap(), Access::Read);
+        no_limit();
+        vmm.revoke(base, size, &[library.gpu(1)]).unwrap();
+        vmm.check().unwrap();
+        assert_eq!(vmm.quarantine(), []);
+    });
+}

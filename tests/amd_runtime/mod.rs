@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+pub mod raw;
+
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};

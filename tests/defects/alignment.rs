@@ -1,8 +1,8 @@
 //! Alignment: of mappings it is not looked at, of reservations not always honoured.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::{Library, MIB, at};
-use crate::raw::{PAGE, Raw, SIZE};
 use crate::table::{HINT_BEATS_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
 use hsa_vmm::Reservation;
 use hsa_vmm::vmm::{Argument, Problem};

@@ -1,8 +1,8 @@
 //! `set_access` does not look at the end of its range: a part of a mapping changes all of it.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{Fault, PAGE, RW, Raw, SIZE};
 use crate::machine::{Library, access, at};
-use crate::raw::{Fault, PAGE, RW, Raw, SIZE};
 use crate::table::{ACCESS_BEYOND_THE_RANGE, ACCESS_BEYOND_THE_SECOND};
 use hsa_vmm::Access;
 use hsa_vmm::vmm::Problem;

@@ -1,8 +1,8 @@
 //! Descriptors of access that make no sense crash the runtime, or are taken for some sense.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, WO};
 use crate::machine::{Library, access};
-use crate::raw::{RW, Raw, SIZE, WO};
 use crate::table::{INVENTED_AGENT_CRASHES, INVENTED_PERMISSION_ACCEPTED, WRITE_ONLY_ACCEPTED};
 use hsa_sys::hsa_agent_t;
 use hsa_vmm::vmm::Problem;

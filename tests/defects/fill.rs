@@ -1,8 +1,8 @@
 //! `hsa_amd_memory_fill` cannot fill virtual memory.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::machine::Library;
-use crate::raw::{RW, Raw, SIZE};
 use crate::table::FILL_REFUSED;
 use hsa_vmm::Access;
 

@@ -1,10 +1,10 @@
 //! A list of descriptors of which a later one is refused has taken effect up to there, and a
 //! change that is refused takes away what there was.
 
+use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
 use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_untouchable, in_child};
-use crate::raw::{Fault, RO, RW, Raw, SIZE};
 use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
 use hsa_rocr::test::Ground;
 use hsa_vmm::Access;

@@ -2,9 +2,9 @@
 //! given those addresses, and is then overwritten, or removed, by the runtime.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::{Library, access};
 use crate::process::{assert_taken, permissions};
-use crate::raw::{RW, Raw, SIZE, load, store};
 use crate::table::HOLE_IN_THE_RESERVATION;
 use hsa_vmm::{Access, Address, AgentId};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

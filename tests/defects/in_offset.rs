@@ -1,8 +1,8 @@
 //! The second half of a memory cannot be mapped: `in_offset` is accepted and ignored.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::{Library, at};
-use crate::raw::{RW, Raw, SIZE, load, store};
 use crate::table::IN_OFFSET_IGNORED;
 use hsa_vmm::vmm::{Argument, Problem};
 

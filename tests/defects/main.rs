@@ -8,7 +8,6 @@ mod defect;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
-mod raw;
 mod table;
 
 mod alignment;
@@ -18,6 +17,7 @@ mod fill;
 mod half_applied;
 mod hole;
 mod in_offset;
+mod no_descriptor;
 mod no_memory;
 mod past_the_end;
 mod reservation_contents;

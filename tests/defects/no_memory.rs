@@ -1,9 +1,9 @@
 //! Memory is made where there is none left.
 
-use crate::amd_runtime::{emulate, on_each};
+use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::{emulate, kernel_fails, on_each};
 use crate::machine::{Library, MIB};
-use crate::raw::Raw;
-use crate::table::MADE_WITHOUT_MEMORY;
+use crate::table::{MADE_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
 use hsa_vmm::VmmError;
 
 const MACHINE: &str = "gpus=2,vram=64MiB";
@@ -15,6 +15,21 @@ fn on_the_runtime() {
         let raw = Raw::start(ground);
         raw.create(48 * MIB).unwrap();
         raw.create(48 * MIB).is_ok()
+    });
+}
+
+#[test]
+fn lost_by_a_map_on_the_runtime() {
+    MAP_LEAKS_MEMORY.is_as_recorded("no_memory::lost_by_a_map_on_the_runtime", |ground| {
+        emulate("HSA_KFD", MACHINE);
+        // The first is for the scratch memory.
+        kernel_fails("GEM_MMAP#2=ENOMEM");
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
+        raw.map(base, 48 * MIB, 0, memory).unwrap_err();
+        raw.release(memory).unwrap();
+        // 6.1.2 would say that it has made some.
+        !matches!(raw.create(48 * MIB), Ok(1..))
     });
 }
 

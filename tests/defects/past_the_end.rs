@@ -1,8 +1,8 @@
 //! `get_access` answers for the address behind a mapping as for the mapping, and not for a CPU.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::machine::{Library, access, at};
-use crate::raw::{RW, Raw, SIZE};
 use crate::table::{ACCESS_OF_CPU_NOT_TOLD, ACCESS_PAST_THE_END};
 use hsa_vmm::Access;
 use hsa_vmm::vmm::Problem;

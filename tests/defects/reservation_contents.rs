@@ -1,9 +1,9 @@
 //! What is behind reserved addresses that nothing is mapped at.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::Library;
 use crate::process::{assert_untouchable, permissions};
-use crate::raw::{RW, Raw, SIZE, load, store};
 use crate::table::{MEMORY_KEPT_AFTER_UNMAP, RESERVATION_CAN_BE_WRITTEN};
 use hsa_vmm::Access;
 

@@ -1,8 +1,8 @@
 //! Access of a GPU is taken away in name only: its page table keeps the entry.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
 use crate::machine::{Library, access};
-use crate::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
 use crate::table::{READ_ONLY_IS_WRITABLE, REVOKED_IN_NAME_ONLY};
 use hsa_vmm::{Access, Enforcement};
 

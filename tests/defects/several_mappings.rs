@@ -1,8 +1,8 @@
 //! Calls over several mappings, and the agents that a call does not name.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RO, RW, Raw, SIZE};
 use crate::machine::{Library, access, at};
-use crate::raw::{RO, RW, Raw, SIZE};
 use crate::table::{UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS};
 use hsa_vmm::Access;
 

@@ -1,8 +1,8 @@
 //! `hsa_shut_down` crashes while a GPU has access to a mapping.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::machine::Library;
-use crate::raw::{RW, Raw, SIZE};
 use crate::table::SHUTDOWN_CRASHES;
 use hsa_vmm::{Access, Runtime};
 

@@ -1,8 +1,8 @@
 //! The value of a handle that was released names the next memory that is made.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::Library;
-use crate::raw::{RW, Raw, SIZE, load, store};
 use crate::table::STALE_HANDLE_NAMES_NEW_MEMORY;
 use hsa_vmm::vmm::Problem;
 use hsa_vmm::{HandleType, VmmError};

@@ -5,7 +5,7 @@
 
 use crate::defect::Defect;
 use crate::defect::Found::{Crash, No, Yes};
-use libc::SIGSEGV;
+use libc::{SIGABRT, SIGSEGV};
 
 /// A row of the table.
 macro_rules! defects {
@@ -81,10 +81,10 @@ defects! {
         "fixed by ROCR-Runtime 73f6bfa7";
     FILL_REFUSED: [Yes, Yes, No],
         "hsa_amd_memory_fill does not fill virtual memory; 6.1.2 even says that it has",
-        "runtime.cpp, FillMemory: asks pointer_info for the owner";
+        "runtime.cpp, FillMemory: the agent is chosen by what is known of the address";
     RESERVATION_CAN_BE_WRITTEN: [Yes, No, No],
         "reserved addresses can be written before anything is mapped, and that is lost",
-        "libhsakmt of 6.1: mmap with PROT_READ and PROT_WRITE";
+        "/proc/self/maps says rw-p";
     MEMORY_KEPT_AFTER_UNMAP: [No, No, Yes],
         "unmapped and released memory is not given back before its addresses are",
         "torch_memory_saver#84";
@@ -100,4 +100,13 @@ defects! {
     MADE_WITHOUT_MEMORY: [Yes, No, No],
         "handle_create succeeds when there is no memory left, and names nothing",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before it looks";
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],
+        "set_access for a GPU ends the process when no descriptor is left",
+        "runtime.cpp, MappedHandleAllowedAgent: an assertion that the export succeeds";
+    MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
+        "a map that the kernel refuses leaves a descriptor open",
+        "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf; not to be helped from outside";
+    MAP_LEAKS_MEMORY: [Yes, Yes, Yes],
+        "memory that the kernel did not let be mapped is not given back by its release",
+        "runtime.cpp, VMemoryHandleMap: returns without freeing the imported buffer; not to be helped from outside";
 }

@@ -1,8 +1,8 @@
 //! Answers that name the wrong reason, and properties that do not survive sharing.
 
 use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::Library;
-use crate::raw::{PAGE, Raw, SIZE};
 use crate::table::{IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_CALLED_SHORTAGE, TOO_LARGE_CALLED_SHORTAGE};
 use hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::vmm::{Argument, Location};

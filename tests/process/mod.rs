@@ -80,6 +80,26 @@ pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
+/// Does something while the process can open just so many descriptors more.
+pub fn with_descriptors<T>(spare: usize, act: impl FnOnce() -> T) -> T {
+    // The standard library duplicates to 3 and above, and a limit of 3 would be another error.
+    let _third = std::fs::File::open("/dev/null").expect("a descriptor");
+    // SAFETY: F_GETFD asks, and changes nothing.
+    let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
+    // New ones take the lowest number that is free, and it must be below the limit.
+    let end = (0..).filter(is_free).nth(spare).expect("there is no end of numbers") as u64;
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `before` is writable.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
+    let limit = libc::rlimit { rlim_cur: end, ..before };
+    // SAFETY: a limit below the highest that is allowed.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    let answer = act();
+    // SAFETY: the limit that was there before.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
+    answer
+}
+
 /// Keeps other tests of this binary from running meanwhile: they open descriptors too, and may be
 /// given addresses that a runtime with holes has given up for a moment.
 pub fn alone() -> MutexGuard<'static, ()> {
