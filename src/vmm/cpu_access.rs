@@ -15,10 +15,10 @@ use super::turns::Turn;
 use super::{Access, Shared, VmmError, out_of_descriptors, system_failure};
 use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Native, Protection, close, map_shared, protect};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which way the CPU is given access.
 #[derive(Debug, Default)]

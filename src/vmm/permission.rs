@@ -131,9 +131,7 @@ impl Shared {
                 return Err(self.undo(operation, &done, error));
             }
         }
-        for (piece, progress) in done {
-            self.write_access(piece.start, &progress.record);
-        }
+        self.write_run(done.iter().map(|(piece, progress)| (piece.start, &progress.record)));
         Ok(())
     }
 
@@ -431,9 +429,9 @@ impl Shared {
                 Ok(granted) => record.granted = granted,
                 Err(broken) => return Err(self.give_again(operation, &piece, &done, broken)),
             }
-            self.write_access(piece.start, &record);
             done.push((piece, record));
         }
+        self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
         Ok(())
     }
 
@@ -446,6 +444,7 @@ impl Shared {
         Broken { error, left }: Broken,
     ) -> VmmError {
         if is_quarantined(&error) {
+            self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
             return error;
         }
         let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
@@ -476,8 +475,17 @@ impl Shared {
     }
 
     pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
-        if let Some(mapping) = self.ledger_mut().mapping_mut(start) {
-            (mapping.access, mapping.granted) = (record.access, record.granted);
+        self.write_run(std::iter::once((start, record)));
+    }
+
+    /// Enters who may use mappings now, of all of them at once: who asks meanwhile is told of no
+    /// run that is half changed.
+    fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
+        let mut ledger = self.ledger_mut();
+        for (start, record) in records {
+            if let Some(mapping) = ledger.mapping_mut(start) {
+                (mapping.access, mapping.granted) = (record.access, record.granted);
+            }
         }
     }
 

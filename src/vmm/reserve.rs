@@ -2,10 +2,11 @@
 
 use super::ledger::{Range, ReservationRecord};
 use super::{
-    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock, no_flags,
+    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, no_flags,
     system_failure,
 };
 use crate::native::{Failure, close};
+use crate::sync::lock;
 
 /// How a reservation's address is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
