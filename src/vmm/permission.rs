@@ -295,7 +295,11 @@ impl Shared {
         }
         let mut list = told.to_vec();
         if self.quirks.set_access_drops_unnamed_agents {
-            let access = |index| self.access_in_runtime(&after.access, index);
+            // What is told counts before what was: of several CPUs the others are not entered yet.
+            let access = |index| {
+                let news = told.iter().find(|&&(agent, _)| agent == index);
+                news.map_or_else(|| self.access_in_runtime(&after.access, index), |&(_, it)| it)
+            };
             list = after.granted.iter().map(|index| (index, access(index))).collect();
         }
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
