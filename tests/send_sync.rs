@@ -31,6 +31,7 @@ const _: () = {
     both::<Vmm>();
     both::<vmm::VmmOptions>();
     both::<vmm::Quirks>();
+    both::<vmm::Quirk>();
     both::<vmm::Usage>();
     both::<vmm::MappingInfo>();
     both::<vmm::Quarantined>();
