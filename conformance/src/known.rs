@@ -21,16 +21,14 @@ pub struct Known {
 }
 
 /// All that are known.
-pub const KNOWN: &[Known] = &[
-    Known {
-        runtime: "*",
-        first: (1, 16),
-        last: (1, u16::MAX),
-        case: "share.import.not_memory",
-        reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
-        source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
-    },
-];
+pub const KNOWN: &[Known] = &[Known {
+    runtime: "*",
+    first: (1, 16),
+    last: (1, u16::MAX),
+    case: "share.import.not_memory",
+    reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
+    source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
+}];
 
 /// What is known of a case on this runtime.
 pub(crate) fn known<'a>(

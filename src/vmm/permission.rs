@@ -470,9 +470,7 @@ impl Shared {
     }
 
     pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
-        if let Some(mapping) = self.ledger_mut().mapping_mut(start) {
-            (mapping.access, mapping.granted) = (record.access, record.granted);
-        }
+        self.ledger_mut().write_access(start, record.access, record.granted);
     }
 
     fn is_cpu(&self, index: usize) -> bool {
