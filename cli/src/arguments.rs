@@ -2,8 +2,11 @@
 
 use crate::choice::Choice;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual-memory management of an HSA runtime.
@@ -13,8 +16,6 @@ use tracing::level_filters::LevelFilter;
 #[derive(Debug, Parser)]
 #[command(name = "hsa-vmm", version, max_term_width = 100, after_help = ENDINGS)]
 pub struct Arguments {
-    #[command(flatten)]
-    pub common: Common,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -23,13 +24,12 @@ const ENDINGS: &str = "\
 Results go to standard output, notes and progress to standard error.
 Exit status: 0 all well, 1 something failed, 2 bad usage, 3 no runtime.";
 
-/// What all verbs have.
+/// What the verbs have that use a runtime.
 #[derive(Args, Debug)]
 pub struct Common {
     /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
     #[arg(
         long,
-        global = true,
         value_name = "RUNTIME",
         env = "HSA_VMM_RUNTIME",
         default_value = "auto",
@@ -37,19 +37,19 @@ pub struct Common {
     )]
     pub runtime: Choice,
     /// How many GPUs the simulation has
-    #[arg(long, global = true, value_name = "N", help_heading = "Runtime",
+    #[arg(long, value_name = "N", help_heading = "Runtime",
           value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
     /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
-    #[arg(long, global = true, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
+    #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
           value_parser = simulation)]
     pub sim: Option<String>,
     /// Whose error codes and granularities: `hip6` or `hip7`
-    #[arg(long, global = true, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
+    #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
     /// Log the library's work to standard error: error, warn, info, debug or trace
-    #[arg(long, global = true, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
+    #[arg(long, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
     pub log: Option<LevelFilter>,
 }
 
@@ -70,6 +70,26 @@ pub enum Verb {
     Conform(Conform),
     /// Run recorded traces and compare the verdicts
     Replay(Replay),
+    /// Run a program on an emulated kernel driver, where it finds AMD GPUs
+    ///
+    /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
+    /// program. Memory, page tables, copies and signals are real; kernels of the GPU do not run.
+    Emulate(Emulate),
+    /// Fetch AMD's own runtime, and run programs with it
+    #[command(subcommand)]
+    Rocr(Rocr),
+}
+
+impl Verb {
+    /// What to log, of the verbs that log.
+    pub fn log(&self) -> Option<LevelFilter> {
+        match self {
+            Self::Info(Info { common, .. })
+            | Self::Conform(Conform { common, .. })
+            | Self::Replay(Replay { common, .. }) => common.log,
+            Self::Emulate(_) | Self::Rocr(_) => None,
+        }
+    }
 }
 
 /// A table for people or JSON for programs.
@@ -96,6 +116,8 @@ pub enum ReportFormat {
 
 #[derive(Args, Debug)]
 pub struct Info {
+    #[command(flatten)]
+    pub common: Common,
     /// How to print it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
@@ -103,6 +125,8 @@ pub struct Info {
 
 #[derive(Args, Debug)]
 pub struct Conform {
+    #[command(flatten)]
+    pub common: Common,
     /// Only the cases whose name contains this, or matches it with `*`
     #[arg(long, value_name = "PATTERN")]
     pub filter: Option<String>,
@@ -116,6 +140,8 @@ pub struct Conform {
 
 #[derive(Args, Debug)]
 pub struct Replay {
+    #[command(flatten)]
+    pub common: Common,
     /// The traces: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -125,6 +151,97 @@ pub struct Replay {
     /// How to print the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+}
+
+/// Whose GPUs are emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// MI300X: CDNA 3, all memory visible to the CPU
+    Mi300x,
+    /// MI210: CDNA 2
+    Mi210,
+    /// A consumer card of RDNA 3: the CPU sees a part of its memory
+    Rdna3,
+    /// A CPU and GPU in one, which share memory
+    Apu,
+}
+
+#[derive(Args, Debug)]
+pub struct Emulate {
+    /// How many GPUs there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub gpus: Option<u8>,
+    /// Whose GPUs they are
+    #[arg(long, value_enum)]
+    pub profile: Option<Profile>,
+    /// How much memory each has: `64GiB`, `256MiB`
+    #[arg(long, value_name = "SIZE")]
+    pub vram: Option<String>,
+    /// Write a line for each call of the driver to this file
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Write the GPUs' page tables to this file when a process ends
+    #[arg(long, value_name = "FILE")]
+    pub page_tables: Option<PathBuf>,
+    /// Make a call fail (`GEM_VA#3=ENOMEM`) or last (`GEM_VA=5ms`)
+    #[arg(long, value_name = "PLAN")]
+    pub fault: Vec<String>,
+    /// Give the program this release of AMD's runtime, which `rocr fetch` got
+    #[arg(long, value_name = "VERSION")]
+    pub rocr: Option<Release>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// What to do with AMD's runtime.
+#[derive(Debug, Subcommand)]
+pub enum Rocr {
+    /// Get releases from this machine's package mirror; nothing is installed
+    ///
+    /// They go to `rocr` in cargo's build folder, or to the user's cache, or to HSA_VMM_ROCR.
+    /// apt-get gets them from the mirror that the machine already uses, or from HSA_VMM_MIRROR,
+    /// and checks the archive's signatures.
+    Fetch(RocrFetch),
+    /// Show what was fetched
+    List,
+    /// Run a program with a fetched release, its loader and its C library
+    ///
+    /// The program is an executable of the machine, or `rocminfo` of the release. It finds the
+    /// runtime as libhsa-runtime64.so.1, and in HSA_VMM_RUNTIME.
+    Run(RocrRun),
+}
+
+#[derive(Args, Debug)]
+pub struct RocrFetch {
+    /// Which release: 6.1.2, 6.4.3, 7.2.4 or all
+    #[arg(long, value_name = "VERSION", default_value = "all")]
+    pub version: Releases,
+}
+
+#[derive(Args, Debug)]
+pub struct RocrRun {
+    /// Which release: 6.1.2, 6.4.3 or 7.2.4; the newest of those that were fetched, if none is said
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<Release>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// One release, or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Releases(pub Vec<Release>);
+
+impl FromStr for Releases {
+    type Err = UnknownRelease;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRelease> {
+        if text == "all" {
+            return Ok(Self(Release::ALL.to_vec()));
+        }
+        Ok(Self(vec![text.parse()?]))
+    }
 }
 
 #[cfg(test)]

@@ -27,9 +27,11 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log(&arguments);
     let ending = match &arguments.verb {
-        Verb::Info(verb) => verbs::info::run(&arguments.common, verb),
-        Verb::Conform(verb) => verbs::conform::run(&arguments.common, verb),
-        Verb::Replay(verb) => verbs::replay::run(&arguments.common, verb),
+        Verb::Info(verb) => verbs::info::run(verb),
+        Verb::Conform(verb) => verbs::conform::run(verb),
+        Verb::Replay(verb) => verbs::replay::run(verb),
+        Verb::Emulate(verb) => verbs::emulate::run(verb),
+        Verb::Rocr(verb) => verbs::rocr::run(verb),
     };
     match ending {
         Ok(Ending::Well) => ExitCode::SUCCESS,
@@ -38,10 +40,18 @@ fn main() -> ExitCode {
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
             anstream::eprintln!("{red}error{red:#}: {error:#}");
-            let no_runtime = error.chain().any(|cause| cause.is::<hsa_vmm::RuntimeError>());
-            ExitCode::from(if no_runtime { NO_RUNTIME } else { FAILED })
+            ExitCode::from(if is_no_runtime(&error) { NO_RUNTIME } else { FAILED })
         }
     }
+}
+
+/// There is no runtime to work with, or it does not start.
+fn is_no_runtime(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<hsa_vmm::RuntimeError>()
+            || cause.is::<hsa_rocr::FetchError>()
+            || cause.is::<hsa_rocr::NotInstalled>()
+    })
 }
 
 /// Whoever read the output has read enough (`hsa-vmm info | head -1`).
@@ -54,7 +64,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn log(arguments: &Arguments) {
-    if let Some(level) = arguments.common.log {
+    if let Some(level) = arguments.verb.log() {
         tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(std::io::stderr)

@@ -1,6 +1,7 @@
 //! Progress of long work: a bar on a terminal, nothing in a pipe.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::Duration;
 
 /// A bar over `total` steps (unknown if zero) on standard error; invisible unless that is a
 /// terminal.
@@ -18,4 +19,35 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     }
     bar.set_message(what);
     bar
+}
+
+/// A word about each step of long work: the current one on a terminal, all of them in a pipe.
+#[derive(Debug)]
+pub struct Steps {
+    bar: ProgressBar,
+}
+
+impl Steps {
+    /// Nothing is shown yet.
+    pub fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self { bar }
+    }
+
+    /// What begins now.
+    pub fn next(&self, what: &str) {
+        if self.bar.is_hidden() {
+            anstream::eprintln!("{what}");
+        } else {
+            self.bar.set_message(what.to_owned());
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }

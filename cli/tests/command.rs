@@ -184,39 +184,6 @@ fn a_runtime_that_is_not_there_ends_with_3_and_says_what_was_tried() {
     }
 }
 
-/// AMD's own runtime where the distribution put it.
-fn amd_runtime() -> Option<PathBuf> {
-    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/opt/rocm/lib"]
-        .map(|folder| Path::new(folder).join("libhsa-runtime64.so.1"))
-        .into_iter()
-        .find(|path| path.is_file())
-}
-
-#[test]
-fn amds_runtime_without_a_gpu_ends_with_3_and_says_what_failed() {
-    let required = std::env::var("HSA_VMM_REQUIRE")
-        .is_ok_and(|what| what == "1" || what.split_whitespace().any(|word| word == "runtime"));
-    let Some(path) = amd_runtime() else {
-        assert!(!required, "HSA_VMM_REQUIRE asks for AMD's runtime, and there is none");
-        eprintln!("not tested: no libhsa-runtime64.so.1 is installed (libhsa-runtime64-1)");
-        return;
-    };
-    if Path::new("/dev/kfd").exists() {
-        eprintln!("not tested: this machine has a /dev/kfd");
-        return;
-    }
-    for verb in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
-        let mut arguments = verb.to_vec();
-        arguments.extend(["--runtime", path.to_str().unwrap()]);
-        let output = run(&arguments);
-        assert_eq!(output.status.code(), Some(3), "{output:?}");
-        for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd is missing"] {
-            assert!(err(&output).contains(word), "{word} is not in: {}", err(&output));
-        }
-        assert!(out(&output).is_empty(), "{}", out(&output));
-    }
-}
-
 #[test]
 fn variables_do_what_options_do() {
     let output = command(&["info", "--format", "json"])

@@ -48,7 +48,7 @@ pub use properties::{
     AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
 };
 pub use quarantine::Quarantined;
-pub use quirks::Quirks;
+pub use quirks::{Quirk, Quirks};
 
 use crate::agent::{Agent, AgentId};
 use crate::hip::HipProfile;
@@ -397,13 +397,11 @@ impl Drop for Shared {
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
         for (start, size) in mappings {
             let unmapped = self.unmap(Operation::Unmap, Range { start, size }, None);
-            if let Err(VmmError::Quarantined { .. }) = unmapped {
+            if let Err(error) = unmapped {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.
                 let answer = self.call(|native| native.unmap(start, size));
-                tracing::debug!(?answer, "a mapping in quarantine was unmapped");
-            } else if let Err(error) = unmapped {
-                tracing::warn!(%error, "a mapping was left behind");
+                tracing::warn!(%error, ?answer, "a mapping was unmapped as it was");
             }
         }
         let reservations: Vec<_> = self

@@ -2,10 +2,10 @@
 
 use super::access::{AccessSet, AgentSet};
 use super::ledger::{MappingRecord, Range};
-use super::mapping::{Broken, Piece};
+use super::mapping::{Broken, Left, Piece};
 use super::{
     Access, AccessDescriptor, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm,
-    VmmError,
+    VmmError, out_of_descriptors,
 };
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::native::NativeAccess;
@@ -203,13 +203,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a GPU is to be granted access to a mapping whose owner has some already, where
-    /// the runtime cannot do that.
+    /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
+    /// where the runtime cannot do that.
     fn comes_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
         let granted = |index| piece.record.granted.contains(index);
+        let is_new = |&&(index, access): &&Change| access != Access::None && !granted(index);
+        let new = gpus.iter().filter(is_new).count();
         self.quirks.peer_after_owner_fails
-            && piece.owner.is_some_and(granted)
-            && gpus.iter().any(|&(index, access)| access != Access::None && !granted(index))
+            && new > 0
+            && match piece.owner {
+                Some(owner) => granted(owner),
+                // Any of several may be the owner.
+                None => {
+                    new + piece.record.granted.iter().filter(|&at| !self.is_cpu(at)).count() > 1
+                }
+            }
     }
 
     /// Makes a mapping anew to change who may use it.
@@ -229,12 +237,16 @@ impl Shared {
                 Ok(())
             }
             Err(broken) => {
-                // Everybody has lost it, or some have it anew.
-                progress.mapped = false;
-                if broken.mapped {
-                    let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
-                    progress.mapped = self.take_down(&Piece { record: nobody, ..*piece }).is_err();
-                    progress.asked = (0..self.runtime.agents().len()).collect();
+                match broken.left {
+                    Left::Whole => {}
+                    Left::Nothing => progress.mapped = false,
+                    // Everybody has lost it, or some have it anew.
+                    Left::Mapping => {
+                        let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
+                        let nobody = Piece { record: nobody, ..*piece };
+                        progress.mapped = self.take_down(operation, &nobody).is_err();
+                        progress.asked = (0..self.runtime.agents().len()).collect();
+                    }
                 }
                 Err(broken.error)
             }
@@ -261,6 +273,7 @@ impl Shared {
             }
         };
         let told: Vec<Change> = changes.iter().filter(is_news).copied().collect();
+        self.check_descriptors(operation, before.granted, &told)?;
         let mut record = progress.record;
         for &(index, access) in &told {
             record.granted.insert(index);
@@ -284,11 +297,15 @@ impl Shared {
         if told.is_empty() {
             return Ok(());
         }
-        let mut list = told.to_vec();
+        let mut list = Vec::with_capacity(told.len());
         if self.quirks.set_access_drops_unnamed_agents {
+            let named = |&index: &usize| told.iter().any(|&(other, _)| other == index);
+            let unnamed = after.granted.iter().filter(|index| !named(index));
             let access = |index| self.access_in_runtime(&after.access, index);
-            list = after.granted.iter().map(|index| (index, access(index))).collect();
+            list.extend(unnamed.map(|index| (index, access(index))));
         }
+        // In the caller's order: whose an import is may be known to nobody else.
+        list.extend(told);
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
         let list: Vec<NativeAccess> = list
             .into_iter()
@@ -321,8 +338,29 @@ impl Shared {
                 told.push((index, access));
             }
         }
+        self.check_descriptors(operation, AgentSet::default(), &told)?;
         self.tell(operation, piece, &after, &told)?;
         Ok(after.granted)
+    }
+
+    /// Refuses to let a GPU in that was not `granted` access before, where the runtime would need
+    /// a descriptor and end the process for want of one.
+    fn check_descriptors(
+        &self,
+        operation: Operation,
+        granted: AgentSet,
+        told: &[Change],
+    ) -> Result<(), VmmError> {
+        let is_let_in = |&(index, _): &Change| !self.is_cpu(index) && !granted.contains(index);
+        if told.iter().any(is_let_in) { self.check_a_descriptor(operation) } else { Ok(()) }
+    }
+
+    /// Refuses what the runtime needs a descriptor for, if there is none left.
+    fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
+        if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
+            return Err(VmmError::OutOfDescriptors { operation });
+        }
+        Ok(())
     }
 
     /// Puts access back to what it was, after `error` in the last piece.
@@ -381,6 +419,8 @@ impl Shared {
         revoked: AgentSet,
     ) -> Result<(), VmmError> {
         let pieces = self.run(operation, range)?;
+        // Without one, what is taken down could not be made anew.
+        self.check_a_descriptor(operation)?;
         let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let mut record = piece.record;
@@ -403,25 +443,27 @@ impl Shared {
         operation: Operation,
         failed: &Piece,
         done: &[(Piece, MappingRecord)],
-        Broken { error, mapped }: Broken,
+        Broken { error, left }: Broken,
     ) -> VmmError {
         if is_quarantined(&error) {
             return error;
         }
         let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
-        let first = (failed, Piece { record: nobody, ..*failed }, mapped);
+        let first = (failed, Piece { record: nobody, ..*failed }, left);
         let rest = done
             .iter()
             .rev()
-            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, true));
-        for (before, now, mapped) in std::iter::once(first).chain(rest) {
-            let undone = if mapped {
+            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, Left::Mapping));
+        for (before, now, left) in std::iter::once(first).chain(rest) {
+            let undone = match left {
+                Left::Whole => Ok(before.record.granted),
                 // Sending the access once more changes nothing where it is there.
-                self.let_use(operation, before, &before.record).or_else(|_| {
+                Left::Mapping => self.let_use(operation, before, &before.record).or_else(|_| {
                     self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
-                })
-            } else {
-                self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+                }),
+                Left::Nothing => {
+                    self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+                }
             };
             match undone {
                 Ok(granted) => {

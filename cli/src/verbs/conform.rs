@@ -1,7 +1,7 @@
 //! `hsa-vmm conform`: the named cases.
 
 use super::table;
-use crate::arguments::{Common, Conform, ReportFormat};
+use crate::arguments::{Conform, ReportFormat};
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
@@ -9,14 +9,14 @@ use comfy_table::{Attribute, Cell, Color};
 use hsa_vmm_conformance::{CaseReport, Options, Report, Status, cases, run as run_cases};
 use std::io::Write;
 
-pub fn run(common: &Common, verb: &Conform) -> anyhow::Result<Ending> {
+pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
     if verb.list {
         return list(verb);
     }
-    let runtime = common.open()?;
+    let runtime = verb.common.open()?;
     let mut options = Options::default();
     options.filter.clone_from(&verb.filter);
-    options.profile = common.profile;
+    options.profile = verb.common.profile;
     let bar = progress::bar(cases().len() as u64, "cases");
     let report = run_cases(&runtime, &options, &mut |progress| {
         bar.set_length(progress.total as u64);

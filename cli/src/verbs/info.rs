@@ -2,13 +2,13 @@
 
 use super::{size, table};
 use crate::Ending;
-use crate::arguments::{Common, Format, Info};
+use crate::arguments::{Format, Info};
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
 use hsa_vmm_conformance::describe::describe;
 use std::io::Write;
 
-pub fn run(common: &Common, verb: &Info) -> anyhow::Result<Ending> {
-    let runtime = common.open()?;
+pub fn run(verb: &Info) -> anyhow::Result<Ending> {
+    let runtime = verb.common.open()?;
     let mut out = anstream::stdout().lock();
     match verb.format {
         Format::Json => {

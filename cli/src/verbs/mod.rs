@@ -1,11 +1,17 @@
 //! What the command does, a file a verb.
 
 pub mod conform;
+pub mod emulate;
 pub mod info;
 pub mod replay;
+pub mod rocr;
 
+use anyhow::{Context, bail};
 use comfy_table::presets;
 use comfy_table::{Cell, ContentArrangement, Table};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {
@@ -32,6 +38,21 @@ fn size(bytes: u64) -> String {
         unit = larger;
     }
     format!("{value} {unit}")
+}
+
+/// The program and its arguments.
+fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
+    match line.split_first() {
+        Some((program, arguments)) => Ok((program, arguments)),
+        None => bail!("no program is named"),
+    }
+}
+
+/// Replaces this process by a program, so that its signals and its status are its own. Returns
+/// only if that fails.
+fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Ending> {
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! `hsa-vmm replay`: recorded traces, verdict by verdict.
 
 use super::table;
-use crate::arguments::{Common, Format, Replay};
+use crate::arguments::{Format, Replay};
 use crate::{Ending, progress};
 use anyhow::Context;
 use hsa_vmm_conformance::{replay::replay, trace::Reader};
 use std::io::Write;
 
-pub fn run(common: &Common, verb: &Replay) -> anyhow::Result<Ending> {
+pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
     // A file that cannot be read is told before a runtime is started.
     let traces =
         Reader::open(&verb.file).with_context(|| format!("cannot read {}", verb.file.display()))?;
-    let runtime = common.open()?;
+    let runtime = verb.common.open()?;
     let bar = progress::bar(0, "traces");
     let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();

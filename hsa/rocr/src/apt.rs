@@ -1,30 +1,40 @@
 //! The machine's package mirror, asked through its own `apt-get`, with state of our own.
 //!
 //! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and sums;
-//! here it is only told to keep everything in a folder of ours, and to believe that nothing is
-//! installed, so that it gets all that a package needs, the C library included.
+//! here it is only told to keep everything in a folder of ours, to run none of the hooks that the
+//! machine has for its own updates, and to believe that nothing is installed, so that it gets all
+//! that a package needs, the C library included.
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// The suites that are searched.
 const SUITES: [&str; 4] = ["trixie", "forky", "sid", "experimental"];
 /// The archive's keys.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// How long one tool may take: a mirror that does not answer, or a full disk, makes `apt-get` wait
+/// for ever.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// The configuration that is used instead of the machine's.
+const CONF: &str = "apt.conf";
+
 /// Why a package could not be got.
 #[derive(Debug, thiserror::Error)]
 pub enum AptError {
     /// This is no machine with Debian's package tools.
-    #[error("`{program}` does not start ({source}); fetching needs Debian's package tools")]
+    #[error("`{program}` does not start ({cause}); fetching needs Debian's package tools")]
     NoTool {
         /// What was to be started.
         program: &'static str,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The machine's own package sources name no mirror of Debian.
     #[error(
@@ -44,6 +54,14 @@ pub enum AptError {
         /// What it wrote to standard error.
         said: String,
     },
+    /// A tool came to no end.
+    #[error("`{what}` did not end within {patience:?}; is the mirror reachable?")]
+    NoEnd {
+        /// The tool and what it was to do.
+        what: String,
+        /// How long it had.
+        patience: Duration,
+    },
     /// No suite has that version.
     #[error("no suite has {package} {version}; there are: {there}")]
     NoVersion {
@@ -55,12 +73,12 @@ pub enum AptError {
         there: String,
     },
     /// A file could not be made.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {cause}", path = path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -93,18 +111,39 @@ impl Archive {
         let archive = Self { folder: folder.to_owned() };
         let file = |path: &Path| {
             let path = path.to_owned();
-            move |source| AptError::File { path, source }
+            move |cause| AptError::File { path, cause }
         };
         for part in ["lists/partial", "cache/archives/partial"] {
             let part = folder.join(part);
             fs::create_dir_all(&part).map_err(file(&part))?;
         }
         let mirror = mirror()?;
+        let ours = |name: &str| folder.join(name).display().to_string();
         // Only the lists of packages: no translations, icons, or whatever else is configured.
         let line =
             |suite| format!("deb [signed-by={KEYS} target=Packages] {mirror} {suite} main\n");
         let sources: String = SUITES.into_iter().map(line).collect();
-        for (name, contents) in [("sources.list", sources.as_str()), ("status", "")] {
+        let mut configuration = how_to_reach_mirrors()?;
+        for (option, value) in [
+            // What the machine configures is not read a second time.
+            ("Dir::Etc::Main", "/dev/null".to_owned()),
+            ("Dir::Etc::Parts", "/dev/null".to_owned()),
+            ("Dir::Etc::PreferencesParts", "/dev/null".to_owned()),
+            ("Dir::Etc::SourceList", ours("sources.list")),
+            ("Dir::Etc::SourceParts", "/dev/null".to_owned()),
+            ("Dir::State::Lists", ours("lists")),
+            ("Dir::State::status", ours("status")),
+            ("Dir::Cache", ours("cache")),
+            // The user that root fetches as may not write to a folder of root's.
+            ("APT::Sandbox::User", String::new()),
+            // A suite that is no longer updated keeps its signature.
+            ("Acquire::Check-Valid-Until", "false".to_owned()),
+            ("Acquire::Retries", "3".to_owned()),
+        ] {
+            configuration += &format!("{option} \"{value}\";\n");
+        }
+        let files = [("sources.list", sources), ("status", String::new()), (CONF, configuration)];
+        for (name, contents) in files {
             let path = folder.join(name);
             fs::write(&path, contents).map_err(file(&path))?;
         }
@@ -153,23 +192,7 @@ impl Archive {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        let ours = |name: &str| self.folder.join(name).display().to_string();
-        for (option, value) in [
-            ("Dir::Etc::SourceList", ours("sources.list")),
-            ("Dir::Etc::SourceParts", "/dev/null".to_owned()),
-            ("Dir::Etc::PreferencesParts", "/dev/null".to_owned()),
-            ("Dir::State::Lists", ours("lists")),
-            ("Dir::State::status", ours("status")),
-            ("Dir::Cache", ours("cache")),
-            // The user who fetches for root may not write to a folder of root's.
-            ("APT::Sandbox::User", String::new()),
-            // A suite that is no longer updated keeps its signature.
-            ("Acquire::Check-Valid-Until", "false".to_owned()),
-            ("Acquire::Retries", "3".to_owned()),
-            ("Acquire::http::Timeout", "60".to_owned()),
-        ] {
-            command.arg("-o").arg(format!("{option}={value}"));
-        }
+        command.env("APT_CONFIG", self.folder.join(CONF));
         command
     }
 }
@@ -187,7 +210,11 @@ fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output
     command.stdin(std::process::Stdio::null());
     // An emulated driver under a program is not for the tools it uses.
     command.env_remove("LD_PRELOAD");
-    let output = command.output().map_err(|source| AptError::NoTool { program, source })?;
+    let output = output_within(PATIENCE, command);
+    let output = output.map_err(|cause| AptError::NoTool { program, cause })?;
+    let Some(output) = output else {
+        return Err(AptError::NoEnd { what: what.to_owned(), patience: PATIENCE });
+    };
     if !output.status.success() {
         return Err(AptError::Failed {
             what: what.to_owned(),
@@ -196,6 +223,43 @@ fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output
         });
     }
     Ok(output)
+}
+
+/// Runs a command, and kills it and all that it started if it does not end in time.
+fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<Output>> {
+    let (mut said, mut told) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdout(said.try_clone()?).stderr(told.try_clone()?).process_group(0);
+    let mut child = command.spawn()?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if begun.elapsed() > patience => {
+                let group = Pid::from_child(&child);
+                // It may have ended this very moment.
+                let _ = kill_process_group(group, Signal::KILL);
+                child.wait()?;
+                return Ok(None);
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
+    for (file, bytes) in [(&mut said, &mut output.stdout), (&mut told, &mut output.stderr)] {
+        file.rewind()?;
+        file.read_to_end(bytes)?;
+    }
+    Ok(Some(output))
+}
+
+/// What the machine configures of the way to mirrors: proxies, certificates, patience.
+fn how_to_reach_mirrors() -> Result<String, AptError> {
+    let mut command = Command::new("apt-config");
+    command.arg("dump");
+    let output = run("apt-config dump", "apt-config", command)?;
+    let all = String::from_utf8_lossy(&output.stdout);
+    let lines = all.lines().filter(|line| line.starts_with("Acquire::"));
+    Ok(lines.map(|line| line.to_owned() + "\n").collect())
 }
 
 /// The mirror of Debian that this machine uses, or `HSA_VMM_MIRROR`.
@@ -256,7 +320,22 @@ pub(crate) fn name_and_version(file: &OsStr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AptError, choose, debian, name_and_version, offers};
+    use super::{AptError, choose, debian, name_and_version, offers, output_within};
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_does_not_end_is_ended() {
+        let begun = Instant::now();
+        let mut endless = Command::new("sh");
+        endless.args(["-c", "sleep 60 & sleep 60"]);
+        assert!(output_within(Duration::from_millis(50), endless).unwrap().is_none());
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        let mut both = Command::new("sh");
+        both.args(["-c", "echo said; echo told >&2"]);
+        let output = output_within(Duration::from_secs(30), both).unwrap().unwrap();
+        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"said\n"[..], &b"told\n"[..]));
+    }
 
     const TABLE: &str = "\
         libhsa-runtime64-1 | 7.2.4+dfsg-1~exp1 | https://mirror/debian experimental/main amd64 Packages\n\

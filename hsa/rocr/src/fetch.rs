@@ -2,7 +2,7 @@
 
 use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statvfs};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,51 @@ const RUNTIME: &str = "libhsa-runtime64-1";
 /// companion script.
 const SHOW: &str = "rocminfo";
 
+/// What the lists (48 MiB), the packages and three releases (67 MiB) take, with some to spare.
+const NEEDED: u64 = 192 << 20;
+/// How the folders of fetches at work are called.
+const WORK: &str = ".fetch-";
+
 /// Why releases could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The packages could not be got.
     #[error("AMD's runtime cannot be fetched: {0}")]
-    Apt(#[from] AptError),
+    Apt(AptError),
     /// A file or folder could not be made.
-    #[error("AMD's runtime cannot be kept in {path}: {source}", path = path.display())]
+    #[error("AMD's runtime cannot be kept in {path}: {cause}", path = path.display())]
     Folder {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
+    },
+    /// The disk is nearly full.
+    #[error(
+        "AMD's runtime needs up to {} MiB in {path}, where {} are left; HSA_VMM_ROCR names another folder",
+        NEEDED >> 20, left >> 20, path = path.display()
+    )]
+    Full {
+        /// The folder.
+        path: PathBuf,
+        /// The bytes it has left.
+        left: u64,
     },
     /// The packages are not what they were.
     #[error("the packages were unpacked, but {0}")]
-    Incomplete(#[from] NotInstalled),
+    Incomplete(NotInstalled),
+}
+
+impl From<AptError> for FetchError {
+    fn from(error: AptError) -> Self {
+        Self::Apt(error)
+    }
+}
+
+impl From<NotInstalled> for FetchError {
+    fn from(error: NotInstalled) -> Self {
+        Self::Incomplete(error)
+    }
 }
 
 /// Gets releases of AMD's runtime, with all that they need, from this machine's package mirror.
@@ -47,7 +75,7 @@ pub fn fetch(
 ) -> Result<Vec<Installation>, FetchError> {
     let place = |path: &Path| {
         let path = path.to_owned();
-        move |source| FetchError::Folder { path, source }
+        move |cause| FetchError::Folder { path, cause }
     };
     let open = || -> Result<Vec<_>, NotInstalled> {
         releases.iter().map(|&release| Installation::open(folder, release)).collect()
@@ -63,7 +91,13 @@ pub fn fetch(
     if let Ok(all) = open() {
         return Ok(all);
     }
-    let work = tempfile::Builder::new().prefix(".fetch-").tempdir_in(folder);
+    let disk = statvfs(folder).map_err(|error| place(folder)(error.into()))?;
+    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if left < NEEDED {
+        return Err(FetchError::Full { path: folder.to_owned(), left });
+    }
+    sweep(folder).map_err(place(folder))?;
+    let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
     let work = work.map_err(place(folder))?;
     told("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
@@ -88,9 +122,20 @@ pub fn fetch(
     Ok(open()?)
 }
 
+/// Removes what fetches left that were killed; whoever holds the lock is the only one at work.
+fn sweep(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(WORK.as_bytes()) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Unpacks all packages of a folder into another, removes them, and leaves a list of what it was.
 fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
-    let place = |source| FetchError::Folder { path: packages.to_owned(), source };
+    let place = |cause| FetchError::Folder { path: packages.to_owned(), cause };
     let mut names = Vec::new();
     for entry in fs::read_dir(packages).map_err(place)? {
         let entry = entry.map_err(place)?;
@@ -103,5 +148,5 @@ fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
     names.sort();
     let list = root.join("packages");
     fs::write(&list, names.join("\n") + "\n")
-        .map_err(|source| FetchError::Folder { path: list, source })
+        .map_err(|cause| FetchError::Folder { path: list, cause })
 }

@@ -94,8 +94,14 @@ fn loader(libraries: &Path) -> Option<PathBuf> {
     fs::read_dir(libraries).ok()?.filter_map(|entry| Some(entry.ok()?.path())).find(is_loader)
 }
 
+/// Whether a shell would find this program: a path, or a name that `PATH` has.
+pub fn is_program(program: &OsStr) -> bool {
+    Path::new(program).is_file() && program.as_encoded_bytes().contains(&b'/')
+        || on_path(program).is_some()
+}
+
 /// The file that a shell would start: the loader does not search `PATH`.
-pub(crate) fn on_path(program: &OsStr) -> Option<PathBuf> {
+fn on_path(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return None;
     }

@@ -27,5 +27,5 @@ pub use apt::AptError;
 pub use emulation::{Emulation, NoObject};
 pub use fetch::{FetchError, fetch};
 pub use folder::folder;
-pub use installation::{Installation, NotInstalled};
+pub use installation::{Installation, NotInstalled, is_program};
 pub use release::{Release, UnknownRelease};

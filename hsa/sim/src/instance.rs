@@ -43,11 +43,19 @@ pub(crate) struct Instance {
     state: Mutex<State>,
 }
 
-/// The fault plan, and how often each function was called since it was set.
+/// The fault plan, how often each function was called since it was set, and which calls it made
+/// fail.
 #[derive(Debug)]
 struct Faults {
     plan: FaultPlan,
     calls: [u64; NAMES.len()],
+    failed: Vec<(&'static str, u64)>,
+}
+
+impl Faults {
+    fn new(plan: FaultPlan) -> Self {
+        Self { plan, calls: [0; NAMES.len()], failed: Vec::new() }
+    }
 }
 
 /// What the one lock protects.
@@ -86,7 +94,7 @@ impl Instance {
             signals: Signals::default(),
             calls: [const { AtomicU64::new(0) }; FUNCTIONS],
             has_faults: AtomicBool::new(!config.faults.is_empty()),
-            faults: Mutex::new(Faults { plan: config.faults.clone(), calls: [0; NAMES.len()] }),
+            faults: Mutex::new(Faults::new(config.faults.clone())),
             open: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -133,13 +141,24 @@ impl Instance {
         let Some(name) = NAMES.get(index) else { return Ok(()) };
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         faults.calls[index] += 1;
-        faults.plan.status(name, faults.calls[index]).map_or(Ok(()), Err)
+        let call = faults.calls[index];
+        match faults.plan.status(name, call, faults.calls.iter().sum()) {
+            None => Ok(()),
+            Some(status) => {
+                faults.failed.push((name, call));
+                Err(status)
+            }
+        }
+    }
+
+    pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
     }
 
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_faults.store(!plan.is_empty(), Relaxed);
-        *faults = Faults { plan, calls: [0; NAMES.len()] };
+        *faults = Faults::new(plan);
     }
 
     pub(crate) fn calls(&self) -> impl Iterator<Item = u64> {

@@ -1,0 +1,49 @@
+//! `hsa-vmm emulate`: a program on the emulated kernel driver.
+
+use super::rocr;
+use crate::Ending;
+use crate::arguments::{Emulate, Profile};
+use hsa_rocr::{Emulation, Installation, folder};
+use std::process::Command;
+
+pub fn run(verb: &Emulate) -> anyhow::Result<Ending> {
+    let (program, arguments) = super::split(&verb.program)?;
+    let mut command = match verb.rocr {
+        Some(release) => rocr::command(&Installation::open(&folder(), release)?, program),
+        None if hsa_rocr::is_program(program) => Command::new(program),
+        // Those that came with a release are not on the path.
+        None => match rocr::newest().filter(|newest| newest.program(program).is_some()) {
+            Some(newest) => {
+                let (name, release) = (program.display(), newest.release());
+                anstream::eprintln!("{name}: that of release {release}, with its runtime");
+                rocr::command(&newest, program)
+            }
+            None => Command::new(program),
+        },
+    };
+    command.args(arguments);
+    emulation(verb).apply(&mut command)?;
+    super::become_program(command, program)
+}
+
+fn emulation(verb: &Emulate) -> Emulation {
+    let mut emulation = verb.gpus.map(Emulation::gpus).unwrap_or_default();
+    if let Some(profile) = verb.profile {
+        emulation = emulation.profile(match profile {
+            Profile::Mi300x => "mi300x",
+            Profile::Mi210 => "mi210",
+            Profile::Rdna3 => "rdna3",
+            Profile::Apu => "apu",
+        });
+    }
+    if let Some(size) = &verb.vram {
+        emulation = emulation.vram(size);
+    }
+    if let Some(file) = &verb.log {
+        emulation = emulation.log(file);
+    }
+    if let Some(file) = &verb.page_tables {
+        emulation = emulation.page_tables(file);
+    }
+    verb.fault.iter().fold(emulation, |emulation, plan| emulation.fault(plan))
+}

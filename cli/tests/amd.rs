@@ -1,0 +1,248 @@
+//! The command on AMD's own runtime, unmodified, in three releases, over the emulated driver.
+
+use hsa_rocr::{Installation, folder, test};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
+
+/// The command, with nothing of this machine's environment that could change what it does.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(HSA_VMM);
+    for variable in [
+        "HSA_VMM_RUNTIME",
+        "HSA_SIM",
+        "HSA_VMM_PROFILE",
+        "HSA_VMM_LOG",
+        "ROCM_PATH",
+        "HSA_KFD",
+        "HSA_KFD_LOG",
+        "HSA_KFD_FAULTS",
+        "HSA_KFD_PAGE_TABLES",
+    ] {
+        command.env_remove(variable);
+    }
+    command.env("HSA_VMM_ROCR", folder()).args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
+fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+    let release = installation.release().version();
+    let start = ["emulate", "--rocr", release].into_iter().chain(options.iter().copied());
+    let all: Vec<_> = start.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect();
+    run(&all)
+}
+
+#[test]
+fn every_case_passes_on_every_release() {
+    let name = "every_case_passes_on_every_release";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release();
+        for gpus in [2, 8] {
+            let options = ["--gpus", &gpus.to_string()];
+            let output = emulated(installation, &options, &["conform", "--format", "json"]);
+            assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
+            let report = json(&output);
+            let path = report["runtime"]["path"].as_str().unwrap();
+            assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
+            assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{release}");
+            let with = |status: &str| {
+                let cases = report["cases"].as_array().unwrap().iter();
+                let with = cases.filter(|case| case["status"] == status);
+                with.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            assert!(with("fail").is_empty(), "{release}: {:?}", with("fail"));
+            // They are for runtimes that can less than these.
+            let mut skipped = with("skip");
+            skipped.sort();
+            let expected = [
+                "access.set.agent_out_of_reach",
+                "access.set.cpu_without_large_bar",
+                "runtime.virtual_memory.refused_if_absent",
+            ];
+            assert_eq!(skipped, expected, "{release}");
+            assert!(with("pass").len() >= 230, "{release}: {}", with("pass").len());
+        }
+    }
+}
+
+#[test]
+fn recorded_verdicts_are_met_on_every_release() {
+    let file =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
+    let name = "recorded_verdicts_are_met_on_every_release";
+    let replay = ["replay", file, "--tolerate", "10", "--format", "json"];
+    for installation in test::installations(name).unwrap_or_default() {
+        let output = emulated(installation, &["--gpus", "2"], &replay);
+        assert_eq!(output.status.code(), Some(0), "{}: {output:?}", installation.release());
+        let simulated = ["--runtime", "sim", "--gpus", "2"];
+        let simulated = run(&[&replay[..], &simulated[..]].concat());
+        let (mut here, mut there) = (json(&output), json(&simulated));
+        assert!(here["operations"].as_u64().unwrap() > 100_000, "{here}");
+        // Addresses differ.
+        here["first"] = there["first"].take();
+        there["first"] = here["first"].clone();
+        assert_eq!(here, there, "{}", installation.release());
+    }
+}
+
+#[test]
+fn emulate_finds_the_rocminfo_that_was_fetched() {
+    let name = "emulate_finds_the_rocminfo_that_was_fetched";
+    if test::installations(name).is_none() {
+        return;
+    }
+    for gpus in [2, 8] {
+        let number = gpus.to_string();
+        // With a path on which no other is.
+        let output = command(&["emulate", "--gpus", &number, "--", "rocminfo"])
+            .env("PATH", "/nowhere")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let shown = out(&output);
+        assert_eq!(shown.matches("Device Type:             GPU").count(), gpus, "{shown}");
+        assert!(err(&output).contains("7.2.4"), "{}", err(&output));
+    }
+}
+
+#[test]
+fn without_a_driver_amds_runtime_ends_with_3_and_says_what_failed() {
+    let name = "without_a_driver_amds_runtime_ends_with_3_and_says_what_failed";
+    if Path::new("/dev/kfd").exists() {
+        eprintln!("not tested: this machine has a /dev/kfd");
+        return;
+    }
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        for verb in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
+            let start = ["rocr", "run", "--version", release, "--", HSA_VMM];
+            let output = run(&[&start[..], verb].concat());
+            assert_eq!(output.status.code(), Some(3), "{release}: {output:?}");
+            for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd is missing"] {
+                assert!(err(&output).contains(word), "{release}: {word}: {}", err(&output));
+            }
+            assert!(out(&output).is_empty(), "{}", out(&output));
+        }
+    }
+}
+
+#[test]
+fn a_call_that_the_driver_fails_is_seen_and_logged() {
+    let name = "a_call_that_the_driver_fails_is_seen_and_logged";
+    for installation in test::installations(name).unwrap_or_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let options = ["--fault", "ALLOC_MEMORY_OF_GPU=ENOMEM", "--log", log.to_str().unwrap()];
+        let arguments = ["conform", "--filter", "create.*", "--format", "json"];
+        let output = emulated(installation, &options, &arguments);
+        let release = installation.release();
+        assert_eq!(output.status.code().unwrap(), 3, "{release}: {}", err(&output));
+        let log = std::fs::read_to_string(log).unwrap();
+        let failed =
+            log.lines().any(|line| line.contains("ALLOC_MEMORY_OF_GPU") && line.contains("ENOMEM"));
+        assert!(failed, "{release}: {log}");
+    }
+}
+
+#[test]
+fn a_program_without_gpus_runs_unchanged_and_ends_as_it_ends() {
+    let output = run(&["emulate", "--", "sh", "-c", "cat /proc/version; exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(out(&output), std::fs::read_to_string("/proc/version").unwrap());
+    let output = run(&["emulate", "--", "sh", "-c", "kill -TERM $$"]);
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(15), "{output:?}");
+    let output = run(&["emulate", "--gpus", "3", "--", "ls", "/dev/dri"]);
+    assert_eq!(out(&output).lines().filter(|name| name.starts_with("renderD")).count(), 3);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    for arguments in [&["emulate", "--", "/nowhere/rocminfo"][..], &["emulate", "--", "no-such"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(err(&output).contains(arguments[2]), "{}", err(&output));
+    }
+    for arguments in [&["emulate"][..], &["rocr"], &["rocr", "run"], &["emulate", "--gpus", "9"]] {
+        assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let output = run(&["rocr", "fetch", "--version", "5.0"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(err(&output).contains("6.4.3"), "{}", err(&output));
+}
+
+#[test]
+fn what_was_not_fetched_is_said_with_what_to_do() {
+    let empty = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["rocr", "run", "--", "true"][..],
+        &["rocr", "run", "--version", "6.1.2", "--", "true"],
+        &["emulate", "--rocr", "6.4.3", "--", "true"],
+    ] {
+        let output = command(arguments).env("HSA_VMM_ROCR", empty.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(err(&output).contains("rocr fetch"), "{}", err(&output));
+    }
+    let output = command(&["rocr", "list"]).env("HSA_VMM_ROCR", empty.path()).output().unwrap();
+    assert!(output.status.success() && err(&output).contains("rocr fetch"), "{output:?}");
+}
+
+#[test]
+fn without_a_mirror_nothing_is_fetched_and_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = command(&["rocr", "fetch"])
+        .env("HSA_VMM_ROCR", folder.path())
+        .env("HSA_VMM_MIRROR", "file:///nowhere/debian")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(err(&output).contains("AMD's runtime cannot be fetched"), "{}", err(&output));
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+}
+
+#[test]
+fn every_profile_passes_on_every_release() {
+    let name = "every_profile_passes_on_every_release";
+    // Memory of which the CPU reaches all, or all but that of the last two: what needs the CPU is
+    // skipped there.
+    for (profile, gpu, passed) in
+        [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
+    {
+        for installation in test::installations(name).unwrap_or_default() {
+            let options = ["--gpus", "2", "--profile", profile];
+            let output = emulated(installation, &options, &["conform", "--format", "json"]);
+            let release = installation.release();
+            assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", err(&output));
+            let report = json(&output);
+            let names: Vec<_> =
+                report["agents"].as_array().unwrap().iter().map(|agent| &agent["name"]).collect();
+            assert_eq!(names[1..], [gpu, gpu], "{profile}, {release}");
+            let summary = &report["summary"];
+            assert_eq!(summary["failed"], 0, "{profile}, {release}: {summary}");
+            assert!(
+                summary["passed"].as_u64().unwrap() >= passed,
+                "{profile}, {release}: {summary}"
+            );
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! HIP's error codes, and what its releases answer differently.
+
+mod errors;
+
+use core::fmt;
+use core::str::FromStr;
+
+/// Whose answers are given where HIP's releases differ.
+///
+/// That is the error of each mistake ([`VmmError::hip`](crate::VmmError::hip) has the table) and
+/// the recommended granularity
+/// ([`allocation_granularity`](crate::Vmm::allocation_granularity)). How an import is passed, by
+/// value or by pointer, is the C interface's concern; here it is a descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HipProfile {
+    /// HIP 6: one granularity, `hipErrorOutOfMemory` for a bad reservation, `hipErrorUnknown`
+    /// for freeing one that is still mapped.
+    Hip6,
+    /// HIP 7.1 and later, as documented: `hipErrorInvalidValue` for bad arguments, two
+    /// granularities, `hipErrorInvalidDevice` for a device that does not exist.
+    #[default]
+    Hip7,
+}
+
+impl fmt::Display for HipProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hip6 => "hip6",
+            Self::Hip7 => "hip7",
+        })
+    }
+}
+
+/// A profile's name that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no HIP profile; there are `hip6` and `hip7`")]
+pub struct UnknownProfile(String);
+
+impl FromStr for HipProfile {
+    type Err = UnknownProfile;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProfile> {
+        match text.to_ascii_lowercase().as_str() {
+            "hip6" | "6" => Ok(Self::Hip6),
+            "hip7" | "7" => Ok(Self::Hip7),
+            _ => Err(UnknownProfile(text.to_owned())),
+        }
+    }
+}
+
+/// An error of HIP (`hipError_t`), as far as virtual-memory management has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum HipError {
+    /// `hipErrorInvalidValue`
+    InvalidValue = 1,
+    /// `hipErrorOutOfMemory`
+    OutOfMemory = 2,
+    /// `hipErrorNotInitialized`
+    NotInitialized = 3,
+    /// `hipErrorInvalidDevice`
+    InvalidDevice = 101,
+    /// `hipErrorOperatingSystem`
+    OperatingSystem = 304,
+    /// `hipErrorNotSupported`
+    NotSupported = 801,
+    /// `hipErrorUnknown`
+    Unknown = 999,
+}
+
+impl HipError {
+    /// HIP's number.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// HIP's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidValue => "hipErrorInvalidValue",
+            Self::OutOfMemory => "hipErrorOutOfMemory",
+            Self::NotInitialized => "hipErrorNotInitialized",
+            Self::InvalidDevice => "hipErrorInvalidDevice",
+            Self::OperatingSystem => "hipErrorOperatingSystem",
+            Self::NotSupported => "hipErrorNotSupported",
+            Self::Unknown => "hipErrorUnknown",
+        }
+    }
+}
+
+impl fmt::Display for HipError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_have_names() {
+        for profile in [HipProfile::Hip6, HipProfile::Hip7] {
+            assert_eq!(profile.to_string().parse(), Ok(profile));
+        }
+        assert!("hip5".parse::<HipProfile>().is_err());
+    }
+}

@@ -1,0 +1,379 @@
+//! Every sequence of operations, and every way in which the last of them can fail.
+//!
+//! That an earlier one fails needs no run of its own: it has then changed nothing, and what
+//! follows is another sequence.
+
+use crate::machine::Machine;
+use crate::model::{Model, Operation};
+use crate::process;
+use crate::statuses::{ERROR, statuses_of};
+use crate::system_calls::with_failing;
+use crate::witness::{Witness, is_set_aside};
+use crate::world::World;
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::{Address, VmmError};
+use std::collections::HashSet;
+use std::fmt;
+
+/// Up to here everything is done on a machine of its own; beyond, an operation that has changed
+/// nothing is tried again on the same one.
+const FRESH: usize = 3;
+
+/// Where an operation is tried: after these, on such a machine.
+struct Trial<'a> {
+    walk: &'a mut Walk,
+    sequence: &'a [Operation],
+    operation: Operation,
+}
+
+/// How much was tried on one kind of machine, and what was found.
+pub struct Walk {
+    pub name: String,
+    config: Config,
+    /// Open before the first machine was made.
+    descriptors: usize,
+    pub sequences: u64,
+    /// Runs with one call failing, with two or more, and without descriptors.
+    pub once: u64,
+    pub more: u64,
+    pub starved: u64,
+    /// With `mmap` or `mprotect` failing.
+    pub unmappable: u64,
+    /// Of all these, those that ended in quarantine.
+    pub set_aside: u64,
+    pub violations: Vec<String>,
+}
+
+impl fmt::Display for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, sequences, once, more, starved, unmappable, set_aside, .. } = self;
+        write!(
+            f,
+            "{name}: {sequences} sequences; {once} runs with a failing call, {more} with several, \
+             {starved} without descriptors, {unmappable} with failing system calls; {set_aside} \
+             of them ended in quarantine"
+        )
+    }
+}
+
+impl Walk {
+    /// Tries every sequence of up to `depth` operations; of those that come to the same before
+    /// the last only one, unless `every` is asked for.
+    pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
+        let mut walk = Self {
+            name: name.to_owned(),
+            config,
+            descriptors: process::descriptors(),
+            sequences: 0,
+            once: 0,
+            more: 0,
+            starved: 0,
+            unmappable: 0,
+            set_aside: 0,
+            violations: Vec::new(),
+        };
+        let mut seen = HashSet::new();
+        let mut begun = vec![(Vec::new(), Model::default())];
+        for _ in 0..depth {
+            let mut longer = Vec::new();
+            for (sequence, model) in begun {
+                for operation in model.next() {
+                    walk.try_last(&sequence, operation);
+                    let after = model.after(operation);
+                    if !Model::is_leaf(operation) && (every || seen.insert(format!("{after:?}"))) {
+                        longer.push(([&sequence[..], &[operation]].concat(), after));
+                    }
+                }
+            }
+            begun = longer;
+        }
+        walk
+    }
+
+    pub fn runs(&self) -> u64 {
+        self.once + self.more + self.starved + self.unmappable
+    }
+
+    fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
+        // The first few tell enough.
+        if self.violations.len() >= 10 {
+            return;
+        }
+        self.sequences += 1;
+        let trial = Trial { walk: self, sequence, operation };
+        if let Err(violation) = trial.run() {
+            self.violations.push(format!("{}: {violation}", self.name));
+        }
+    }
+}
+
+/// What a system call is called among the functions that fail.
+const SYSTEM: &str = "a system call";
+
+/// A machine, the state that the operations have left it in, and what it looks like.
+struct Ready {
+    world: World,
+    model: Model,
+    before: Witness,
+}
+
+/// What a run that was to fail has come to.
+enum Outcome {
+    /// No call failed, because the operation makes no more: it did what it should.
+    Succeeded,
+    /// It failed; the functions whose calls did.
+    Failed(Vec<&'static str>),
+}
+
+impl Trial<'_> {
+    fn run(mut self) -> Result<(), String> {
+        let mut ready = Some(self.ready()?);
+        for nth in 1.. {
+            let failing = |status| FaultPlan::none().fail_any(nth, status);
+            let Outcome::Failed(first) = self.attempt(&mut ready, failing(ERROR))? else { break };
+            self.walk.once += 1;
+            for &status in statuses_of(first[0]).iter().filter(|&&status| status != ERROR) {
+                self.attempt(&mut ready, failing(status))?;
+                self.walk.once += 1;
+            }
+            self.attempt(&mut ready, FaultPlan::none().fail_any_from(nth, ERROR))?;
+            self.walk.more += 1;
+            for later in nth + 1.. {
+                let both = failing(ERROR).fail_any(later, ERROR);
+                match self.attempt(&mut ready, both)? {
+                    Outcome::Failed(calls) if calls.len() == 2 => self.walk.more += 1,
+                    _ => break,
+                }
+            }
+        }
+        if self.needs_descriptors() {
+            self.starve()?;
+        }
+        self.fail_system_calls()
+    }
+
+    fn ready(&self) -> Result<Ready, String> {
+        let (world, model) = World::after(&self.walk.config, self.sequence);
+        let before = self.judged(Witness::of(&world), || self.named("before"))?;
+        self.judged(before.agrees_with(&world, &model), || self.named("before"))?;
+        Ok(Ready { world, model, before })
+    }
+
+    fn named(&self, what: &str) -> String {
+        format!("{:?} then {:?}, {what}", self.sequence, self.operation)
+    }
+
+    fn judged<T>(
+        &self,
+        verdict: Result<T, String>,
+        when: impl Fn() -> String,
+    ) -> Result<T, String> {
+        verdict.map_err(|violation| format!("{}: {violation}", when()))
+    }
+
+    /// One run, judged. Where something has changed, the machine is used up.
+    fn attempt(&mut self, machine: &mut Option<Ready>, plan: FaultPlan) -> Result<Outcome, String> {
+        let mut ready = match machine.take() {
+            Some(ready) => ready,
+            None => self.ready()?,
+        };
+        let (answer, calls) = ready.world.perform_with(self.operation, plan.clone());
+        let what = format!("with {plan}: {calls:?} failed");
+        let functions: Vec<_> = calls.iter().map(|&(function, _)| function).collect();
+        *machine = self.conclude(ready, answer, &functions, &what)?;
+        Ok(if functions.is_empty() { Outcome::Succeeded } else { Outcome::Failed(functions) })
+    }
+
+    /// Judges a run; the machine comes back if it is as it was before, and is not to be fresh.
+    fn conclude(
+        &mut self,
+        mut ready: Ready,
+        answer: Result<(), VmmError>,
+        failed: &[&'static str],
+        what: &str,
+    ) -> Result<Option<Ready>, String> {
+        let verdict = self.judge(&mut ready, answer, failed);
+        let spent = self.judged(verdict, || self.named(&format!("{what}, answered {answer:?}")))?;
+        if spent == Spent::InQuarantine {
+            self.walk.set_aside += 1;
+        }
+        if spent == Spent::Not && self.sequence.len() >= FRESH {
+            return Ok(Some(ready));
+        }
+        let ended = self.end(ready, spent == Spent::Not);
+        self.judged(ended, || self.named(&format!("{what}, the end")))?;
+        Ok(None)
+    }
+
+    /// Each `mmap` and `mprotect` in a reservation failing, and it and all that follow.
+    fn fail_system_calls(&mut self) -> Result<(), String> {
+        let mut machine = None;
+        for errno in [libc::ENOMEM, libc::EACCES] {
+            for (first, all) in (1..).flat_map(|first| [(first, false), (first, true)]) {
+                let mut ready = match machine.take() {
+                    Some(ready) => ready,
+                    None => self.ready()?,
+                };
+                let size = ready.world.reservation_size();
+                let range = |base: &Address| base.get()..base.get() + size;
+                let watched: Vec<_> = ready.world.reservations.iter().map(range).collect();
+                let last = if all { u64::MAX } else { first };
+                let (answer, failed) = with_failing(&watched, first..=last, errno, || {
+                    ready.world.perform(self.operation)
+                });
+                let what = format!("with system calls {first} to {last} failing ({errno})");
+                self.walk.unmappable += u64::from(failed > 0);
+                let failed: &[_] = if failed > 0 { &[SYSTEM] } else { &[] };
+                machine = self.conclude(ready, answer, failed, &what)?;
+                if failed.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(
+        &self,
+        ready: &mut Ready,
+        answer: Result<(), VmmError>,
+        failed: &[&'static str],
+    ) -> Result<Spent, String> {
+        let Ready { world, model, before } = ready;
+        if world.machine.vmm.quarantine().len() > before.quarantined() {
+            if matches!(answer, Err(VmmError::Quarantined { now: false, .. })) {
+                return Err("the quarantine is not of this very operation".to_owned());
+            }
+            if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
+                return Err("it answered Ok although a call failed".to_owned());
+            }
+            is_set_aside(world, before, self.operation, failed.contains(&SYSTEM))?;
+            return Ok(Spent::InQuarantine);
+        }
+        match answer {
+            Ok(()) => {
+                if let Some(call) = failed.iter().find(|call| !self.survives(call)) {
+                    return Err(format!("it answered Ok although {call} failed"));
+                }
+                let after = model.after(self.operation);
+                world.tag(&after);
+                Witness::of(world)?.agrees_with(world, &after)?;
+                Ok(Spent::Done)
+            }
+            Err(VmmError::Quarantined { .. }) => Err("nothing is in quarantine".to_owned()),
+            Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
+            // Memory of this process stays pinned, which is not worth a quarantine.
+            Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
+                before.difference_but_for_pinned(&Witness::of(world)?)?;
+                Ok(Spent::Done)
+            }
+            Err(_) => {
+                before.difference(&Witness::of(world)?)?;
+                Ok(Spent::Not)
+            }
+        }
+    }
+
+    /// Calls whose failure does not keep an operation from doing what was asked for.
+    fn survives(&self, function: &str) -> bool {
+        match (function, self.operation) {
+            // What cannot be mapped by the library the runtime may, and what cannot be replaced
+            // can at least be closed.
+            (SYSTEM, _) => true,
+            // The owner of an import is then not known.
+            ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
+            // What it costs is a signal, or memory of this process that stays pinned.
+            ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
+            ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
+            // The mapping is gone; what is left of its memory is in the quarantine.
+            ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
+            // Where the runtime cannot align, it is tried several times.
+            ("hsa_amd_vmem_address_reserve", Operation::ReserveAligned) => true,
+            _ => false,
+        }
+    }
+
+    /// What is still there goes, and nothing is left in the runtime but what is in quarantine.
+    fn end(&self, mut ready: Ready, again: bool) -> Result<(), String> {
+        if again {
+            let answer = ready.world.perform(self.operation);
+            let verdict = answer.map_err(|error| format!("and then again: {error}"));
+            verdict?;
+            let after = ready.model.after(self.operation);
+            ready.world.tag(&after);
+            Witness::of(&ready.world)?.agrees_with(&ready.world, &after)?;
+        }
+        close(ready.world, self.walk.descriptors)
+    }
+
+    fn needs_descriptors(&self) -> bool {
+        use Operation::{Create, Export, Import, Map, Revoke, SetAccess};
+        matches!(
+            self.operation,
+            Create(_) | Map(..) | SetAccess(..) | Revoke(..) | Export(_) | Import
+        )
+    }
+
+    /// The operation with no descriptor to be had, with one, with two, until it works.
+    fn starve(&mut self) -> Result<(), String> {
+        let mut machine = None;
+        for spare in 0..16 {
+            let mut ready = match machine.take() {
+                Some(ready) => ready,
+                None => self.ready()?,
+            };
+            let answer = process::with_descriptors(spare, || ready.world.perform(self.operation));
+            self.walk.starved += u64::from(answer.is_err());
+            let when = || self.named(&format!("with {spare} descriptors left: {answer:?}"));
+            if answer.is_ok() {
+                let after = ready.model.after(self.operation);
+                ready.world.tag(&after);
+                let seen = Witness::of(&ready.world);
+                let verdict = seen.and_then(|seen| seen.agrees_with(&ready.world, &after));
+                self.judged(verdict, when)?;
+                return self.judged(close(ready.world, self.walk.descriptors), when);
+            }
+            if !matches!(answer, Err(VmmError::OutOfDescriptors { .. })) {
+                return Err(when());
+            }
+            let verdict = Witness::of(&ready.world).and_then(|seen| ready.before.difference(&seen));
+            self.judged(verdict, when)?;
+            machine = Some(ready);
+        }
+        Err(self.named("fails with sixteen descriptors left"))
+    }
+}
+
+/// What has become of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spent {
+    /// It is as it was before.
+    Not,
+    Done,
+    InQuarantine,
+}
+
+/// Ends the library's use of a machine; fails if the runtime is left with anything unknown.
+fn close(world: World, descriptors: usize) -> Result<(), String> {
+    let World { machine, file, .. } = world;
+    drop(file);
+    let Machine { simulation, library } = machine;
+    let listed = library.vmm.quarantine();
+    drop(library.vmm);
+    let usage = simulation.usage();
+    let memory = listed.iter().filter(|entry| entry.address == Address::NULL).count();
+    let ranges = listed.len() - memory;
+    let nothing_held = usage.vram_used.iter().all(|&used| used == 0) && usage.descriptors == 0;
+    if usage.mappings > 0 || usage.handles > memory || usage.reservations > ranges {
+        return Err(format!("leaked in the runtime: {usage:?}; in quarantine: {listed:?}"));
+    }
+    if listed.is_empty() && !nothing_held {
+        return Err(format!("leaked in the runtime: {usage:?}"));
+    }
+    drop((library.runtime, simulation));
+    let now = process::descriptors();
+    if now != descriptors {
+        return Err(format!("{now} descriptors are open instead of {descriptors}"));
+    }
+    Ok(())
+}
