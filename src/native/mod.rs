@@ -13,7 +13,7 @@ mod status;
 mod transfer;
 mod vmem;
 
-pub(crate) use address_space::{Protection, close, map_nothing, map_shared, plug, protect};
+pub(crate) use address_space::{Protection, close, map_shared, plug, protect};
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
 pub(crate) use memory::{read_memory, write_memory};

@@ -3,6 +3,7 @@
 //! That an earlier one fails needs no run of its own: it has then changed nothing, and what
 //! follows is another sequence.
 
+use crate::machine::Machine;
 use crate::model::{Model, Operation};
 use crate::process;
 use crate::statuses::{ERROR, statuses_of};
@@ -356,9 +357,10 @@ enum Spent {
 fn close(world: World, descriptors: usize) -> Result<(), String> {
     let World { machine, file, .. } = world;
     drop(file);
-    let listed = machine.vmm.quarantine();
-    drop(machine.vmm);
-    let usage = machine.simulation.usage();
+    let Machine { simulation, library } = machine;
+    let listed = library.vmm.quarantine();
+    drop(library.vmm);
+    let usage = simulation.usage();
     let memory = listed.iter().filter(|entry| entry.address == Address::NULL).count();
     let ranges = listed.len() - memory;
     let nothing_held = usage.vram_used.iter().all(|&used| used == 0) && usage.descriptors == 0;
@@ -368,7 +370,7 @@ fn close(world: World, descriptors: usize) -> Result<(), String> {
     if listed.is_empty() && !nothing_held {
         return Err(format!("leaked in the runtime: {usage:?}"));
     }
-    drop((machine.runtime, machine.simulation));
+    drop((library.runtime, simulation));
     let now = process::descriptors();
     if now != descriptors {
         return Err(format!("{now} descriptors are open instead of {descriptors}"));

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+pub mod handover;
+pub mod limit;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -104,6 +107,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long a child may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -119,45 +125,65 @@ pub enum End {
 
 /// Runs something in a forked child.
 pub fn in_child(act: impl FnOnce()) -> End {
-    // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
-    // after a fork, and the child leaves by _exit.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit is a valid one; it keeps core files away.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
-        let outcome = catch_unwind(AssertUnwindSafe(act));
-        // SAFETY: ends this process at once, as a child of a fork should.
-        unsafe { libc::_exit(if outcome.is_ok() { 0 } else { 101 }) };
-    }
-    wait_for(child, Duration::from_secs(30))
+    in_child_with_status(|| {
+        act();
+        0
+    })
 }
 
-fn wait_for(child: libc::pid_t, patience: Duration) -> End {
-    let begun = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: our own child, and a writable status.
-        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
-            0 if begun.elapsed() > patience => {
-                // SAFETY: our own child that was not waited for yet.
-                unsafe { libc::kill(child, libc::SIGKILL) };
-                // SAFETY: as above.
-                unsafe { libc::waitpid(child, &mut status, 0) };
-                return End::Never;
+/// Runs something in a forked child that ends with a status.
+pub fn in_child_with_status(act: impl FnOnce() -> i32) -> End {
+    Child::start(act).wait()
+}
+
+/// A forked child.
+#[derive(Debug)]
+pub struct Child(libc::pid_t);
+
+impl Child {
+    /// Forks a child that does something and ends with a status.
+    pub fn start(act: impl FnOnce() -> i32) -> Self {
+        // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
+        // after a fork, and the child leaves by _exit.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+        if child == 0 {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the limit is a valid one; it keeps core files away.
+            unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+            let outcome = catch_unwind(AssertUnwindSafe(act));
+            // SAFETY: ends this process at once, as a child of a fork should.
+            unsafe { libc::_exit(outcome.unwrap_or(101)) };
+        }
+        Self(child)
+    }
+
+    /// Waits for its end, but not for ever.
+    pub fn wait(self) -> End {
+        let begun = Instant::now();
+        loop {
+            let mut status = 0;
+            // SAFETY: our own child, and a writable status.
+            match unsafe { libc::waitpid(self.0, &mut status, libc::WNOHANG) } {
+                0 if begun.elapsed() > PATIENCE => {
+                    // SAFETY: our own child that was not waited for yet.
+                    unsafe { libc::kill(self.0, libc::SIGKILL) };
+                    // SAFETY: as above.
+                    unsafe { libc::waitpid(self.0, &mut status, 0) };
+                    return End::Never;
+                }
+                0 => std::thread::sleep(Duration::from_micros(200)),
+                ended if ended == self.0 && libc::WIFSIGNALED(status) => {
+                    return End::Signal(libc::WTERMSIG(status));
+                }
+                ended if ended == self.0 => {
+                    return match libc::WEXITSTATUS(status) {
+                        0 => End::Well,
+                        code => End::Badly(code),
+                    };
+                }
+                _ => panic!("waitpid: {}", std::io::Error::last_os_error()),
             }
-            0 => std::thread::sleep(Duration::from_micros(200)),
-            ended if ended == child && libc::WIFSIGNALED(status) => {
-                return End::Signal(libc::WTERMSIG(status));
-            }
-            ended if ended == child => {
-                return match libc::WEXITSTATUS(status) {
-                    0 => End::Well,
-                    code => End::Badly(code),
-                };
-            }
-            _ => panic!("waitpid: {}", std::io::Error::last_os_error()),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::mapping::Mapping;
 use crate::page_table::PageTable;
-use crate::physical::Account;
+use crate::physical::{Account, Memory};
 use crate::pool_memory::Allocation;
 use crate::reservation::{self, Reservation};
 use crate::share::Exports;
@@ -68,6 +68,8 @@ pub(crate) struct State {
     /// Addresses that the runtime has forgotten while they are still taken.
     pub(crate) leaked: Vec<Range<usize>>,
     pub(crate) handles: Handles,
+    /// Memory that the runtime has forgotten while it is still claimed.
+    pub(crate) lost: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
     /// Of every GPU.
     pub(crate) page_tables: Vec<PageTable>,
@@ -102,6 +104,7 @@ impl Instance {
                 reservations: BTreeMap::new(),
                 leaked: Vec::new(),
                 handles: Handles::new(behaviour.handles_are_fake_addresses()),
+                lost: Vec::new(),
                 mappings: BTreeMap::new(),
                 page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
                 allocations: BTreeMap::new(),
@@ -179,6 +182,7 @@ impl Instance {
         self.closed.store(true, Relaxed);
         let mut state = self.lock();
         self.stop(&mut state);
+        state.lost.clear();
         for range in core::mem::take(&mut state.leaked) {
             // SAFETY: taken by this instance and given to nobody else; whoever drops the
             // simulation has no more use for its memory.
