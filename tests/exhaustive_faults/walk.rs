@@ -96,7 +96,7 @@ impl Walk {
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
         // The first few tell enough.
-        if self.violations.len() >= 10 {
+        if self.violations.len() >= 3 {
             return;
         }
         self.sequences += 1;
