@@ -178,20 +178,17 @@ impl Shared {
                 }
                 down += 1;
             }
-            for record in self.remove(&pieces[..down]) {
-                self.end_use(operation, record.slot);
+            for piece in &pieces[..down] {
+                let removed = self.ledger_mut().remove_mapping(piece.start);
+                if let Some(record) = removed {
+                    self.end_use(operation, record.slot);
+                }
             }
             match torn {
                 None => Ok(()),
                 Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
             }
         })
-    }
-
-    /// Removes mappings from the ledger, all at once for those who ask.
-    fn remove(&self, pieces: &[Piece]) -> Vec<MappingRecord> {
-        let mut ledger = self.ledger_mut();
-        pieces.iter().filter_map(|piece| ledger.remove_mapping(piece.start)).collect()
     }
 
     /// The mappings of a run, or why it is none.
@@ -253,9 +250,8 @@ impl Shared {
                 // One that is not the owner was last. Of what was granted nobody knows how much.
                 Err(error) => {
                     let unknown = MappingRecord { granted: AgentSet::default(), ..*record };
-                    if let Ok(Ok(())) =
-                        self.take_down(operation, &Piece { record: unknown, ..piece })
-                    {
+                    let unknown = Piece { record: unknown, ..piece };
+                    if let Ok(Ok(())) = self.take_down(operation, &unknown) {
                         continue;
                     }
                     return Err(Broken { error, left: Left::Mapping });
