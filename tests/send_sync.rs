@@ -29,6 +29,7 @@ const _: () = {
     both::<hip::UnknownProfile>();
     both::<Vmm>();
     both::<vmm::VmmOptions>();
+    both::<vmm::Quirk>();
     both::<vmm::Quirks>();
     both::<vmm::Usage>();
     both::<vmm::MappingInfo>();
@@ -63,7 +64,7 @@ fn no_public_type_is_left_out() {
     let here = include_str!("send_sync.rs");
     let sources = [
         include_str!("../src/agent.rs"),
-        include_str!("../src/hip.rs"),
+        include_str!("../src/hip/mod.rs"),
         include_str!("../src/pool.rs"),
         include_str!("../src/runtime.rs"),
         include_str!("../src/vmm/mod.rs"),
