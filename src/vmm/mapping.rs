@@ -178,17 +178,20 @@ impl Shared {
                 }
                 down += 1;
             }
-            for piece in &pieces[..down] {
-                let removed = self.ledger_mut().remove_mapping(piece.start);
-                if let Some(record) = removed {
-                    self.end_use(operation, record.slot);
-                }
+            for record in self.remove(&pieces[..down]) {
+                self.end_use(operation, record.slot);
             }
             match torn {
                 None => Ok(()),
                 Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
             }
         })
+    }
+
+    /// Removes mappings from the ledger, all at once for those who ask.
+    fn remove(&self, pieces: &[Piece]) -> Vec<MappingRecord> {
+        let mut ledger = self.ledger_mut();
+        pieces.iter().filter_map(|piece| ledger.remove_mapping(piece.start)).collect()
     }
 
     /// The mappings of a run, or why it is none.
