@@ -36,6 +36,7 @@
 //! * [`runtime`], [`agent`], [`pool`]: what is there.
 //! * [`vmm`]: the fourteen calls of HIP's virtual-memory management ([`Vmm`]), and owned types
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
+//! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
 //! # Where it is known to hold
@@ -59,6 +60,7 @@ pub mod runtime;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod sync;
+pub mod transport;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};

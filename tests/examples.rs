@@ -6,6 +6,8 @@ mod agents;
 mod aliases;
 #[path = "../examples/cycle.rs"]
 mod cycle;
+#[path = "../examples/share.rs"]
+mod share;
 
 #[test]
 fn agents_shows_what_is_there() {
@@ -20,4 +22,9 @@ fn aliases_draws_one_memory_at_many_addresses() {
 #[test]
 fn cycle_goes_from_reservation_to_reuse() {
     cycle::main().unwrap();
+}
+
+#[test]
+fn share_shows_both_sides() {
+    share::run(&["share_shows_both_sides", "--exact", "--nocapture"]).unwrap();
 }

@@ -28,6 +28,15 @@ const _: () = {
     both::<HipError>();
     both::<HipProfile>();
     both::<hip::UnknownProfile>();
+    both::<transport::Channel>();
+    both::<transport::Description>();
+    both::<transport::Malformed>();
+    both::<transport::Offer>();
+    both::<transport::Step>();
+    both::<transport::Ticket>();
+    both::<transport::TransportError>();
+    both::<transport::Trust>();
+    both::<transport::UnknownTicket>();
     both::<Vmm>();
     both::<vmm::VmmOptions>();
     both::<vmm::Quirk>();

@@ -26,3 +26,4 @@ mod share;
 mod shortage;
 mod start;
 mod threads;
+mod transport;

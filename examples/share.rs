@@ -1,0 +1,91 @@
+//! Two processes, one memory: each sees what the other writes.
+//!
+//! ```sh
+//! cargo run --example share                                       # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example share
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::transport::Channel;
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Runtime, Vmm,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+/// Set in the process that receives.
+const RECEIVER: &str = "HSA_VMM_EXAMPLE_RECEIVER";
+const SIZE: usize = 2 << 20;
+
+#[allow(dead_code, reason = "the examples' tests call run")]
+fn main() -> anyhow::Result<()> {
+    run(&[])
+}
+
+/// The example; `arguments` make this program run it again, in the second process.
+pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
+    let here = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    if here == "receiver" {
+        receive(&runtime, &vmm, here)
+    } else {
+        send(&runtime, &vmm, here, arguments)
+    }
+}
+
+fn send(runtime: &Runtime, vmm: &Vmm, here: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    // Memory of the first GPU, which may be shared.
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
+    let properties =
+        AllocationProperties::on(gpu.id()).shareable_as(HandleType::PosixFileDescriptor);
+    let memory = Allocation::create(vmm, SIZE, &properties)?;
+    let view = mapped(runtime, vmm, &memory)?;
+    view.write(0, b"written by the sender")?;
+
+    // The other process has the other end of a socket as its standard input.
+    let (end, other) = UnixStream::pair()?;
+    let mut receiver = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .env(RECEIVER, "1")
+        .stdin(Stdio::from(OwnedFd::from(other)))
+        .spawn()?;
+    Channel::over(end).send(vmm, &memory, "a greeting")?;
+    println!("{here} {:6}: sent {} MiB of {}", std::process::id(), SIZE >> 20, gpu.name());
+    ensure!(receiver.wait()?.success(), "the receiver failed");
+
+    let mut text = [0; 23];
+    view.read(4096, &mut text)?;
+    println!("{here} {:6}: read \"{}\"", std::process::id(), String::from_utf8_lossy(&text));
+    assert_eq!(&text, b"written by the receiver");
+    Ok(())
+}
+
+fn receive(runtime: &Runtime, vmm: &Vmm, here: &str) -> anyhow::Result<()> {
+    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let (memory, description) = Channel::over(socket).receive(vmm)?;
+    let owner = description.owner.map(|gpu| gpu.to_string()).unwrap_or_default();
+    let (process, name) = (std::process::id(), description.name);
+    println!("{here} {process:6}: got \"{name}\", {} MiB of GPU {owner}", memory.size() >> 20);
+
+    let view = mapped(runtime, vmm, &memory)?;
+    let mut text = [0; 21];
+    view.read(0, &mut text)?;
+    println!("{here} {process:6}: read \"{}\"", String::from_utf8_lossy(&text));
+    assert_eq!(&text, b"written by the sender");
+    view.write(4096, b"written by the receiver")?;
+    Ok(())
+}
+
+/// The memory at addresses of this process, for its CPU and all GPUs.
+fn mapped(runtime: &Runtime, vmm: &Vmm, memory: &Allocation) -> anyhow::Result<Mapping> {
+    let mapping = Reservation::of(SIZE).reserve(vmm)?.map(0, memory)?;
+    let everyone: Vec<_> = runtime.agents().iter().map(|agent| agent.id()).collect();
+    mapping.grant(&everyone, Access::ReadWrite)?;
+    Ok(mapping)
+}

@@ -1,0 +1,50 @@
+//! What arrives over a socket: any bytes, any number of descriptors, in pieces.
+#![no_main]
+
+use hsa_vmm::transport::{Channel, Description, Ticket, TransportError};
+use libfuzzer_sys::fuzz_target;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (descriptors, bytes) = input;
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(ticket) = text.parse::<Ticket>()
+    {
+        assert_eq!(ticket.to_string(), text);
+    }
+    let understood = Description::decode(bytes);
+    if let Ok(description) = &understood {
+        assert_eq!(description.encode().as_deref(), Ok(bytes));
+    }
+    // A socket takes long; what no message can be is not worth one.
+    if bytes.is_empty() || descriptors % 8 > 5 {
+        return;
+    }
+    let (mut here, there) = UnixStream::pair().unwrap();
+    let count = usize::from(descriptors % 8);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let sent = vec![there.as_fd(); count];
+    if count > 0 {
+        assert!(rights.push(SendAncillaryMessage::ScmRights(&sent)));
+    }
+    let (first, rest) = bytes.split_at(1 + usize::from(descriptors) % bytes.len());
+    sendmsg(&here, &[IoSlice::new(first)], &mut rights, SendFlags::empty()).unwrap();
+    here.write_all(rest).unwrap();
+    drop(here);
+    let channel = Channel::over(there).patient_for(Duration::from_secs(5));
+    match channel.receive_descriptor() {
+        Ok((_, description)) => {
+            assert_eq!(count, 1);
+            // What follows a message is the next one.
+            assert!(bytes.starts_with(&description.encode().unwrap()));
+        }
+        Err(TransportError::TimedOut { .. }) => panic!("the other end has gone, and it waited"),
+        Err(_) => {}
+    }
+});

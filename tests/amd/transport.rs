@@ -1,0 +1,134 @@
+//! Memory sent from process to process with what describes it, each on AMD's runtime.
+
+use crate::amd_runtime::on_each;
+use crate::machine::Library;
+use crate::process::{Child, End, descriptors, regions};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_vmm::transport::{Channel, Offer, Ticket, Trust};
+use hsa_vmm::{Access, Allocation, Mapping, Reservation};
+use std::io::{Read, Write};
+
+const SIZE: usize = 256 << 10;
+
+/// The memory, for the CPU and all GPUs.
+fn view(library: &Library, memory: &Allocation) -> Mapping {
+    let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+    let mapping = reservation.map(0, memory).unwrap();
+    let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
+    mapping.grant(&all, Access::ReadWrite).unwrap();
+    mapping
+}
+
+fn word(mapping: &Mapping) -> [u8; 4] {
+    let mut word = [0; 4];
+    mapping.read(0, &mut word).unwrap();
+    word
+}
+
+#[test]
+fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
+    let name = "transport::both_ends_see_what_the_other_writes_and_memory_outlives_its_sender";
+    on_each_release(name, &Emulation::gpus(2), |ground| {
+        let (here, there) = Channel::pair().unwrap();
+        let (back, forth) = Channel::pair().unwrap();
+        // A fork copies all ends; those of the other side would keep it from being seen to end.
+        let (mut senders, mut receivers) = (Some((here, forth)), Some((there, back)));
+        let sender = Child::start(|| {
+            drop(receivers.take());
+            let (here, forth) = senders.take().unwrap();
+            let library = Library::load(ground.runtime());
+            let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
+            let mapping = view(&library, &memory);
+            mapping.write(0, b"here").unwrap();
+            here.send(&library.vmm, &memory, "mine").unwrap();
+            let (_, description) = forth.receive(&library.vmm).unwrap();
+            assert_eq!(description.name, "yours");
+            assert_eq!(&word(&mapping), b"back");
+            0
+        });
+        let receiver = Child::start(|| {
+            drop(senders.take());
+            let (there, back) = receivers.take().unwrap();
+            let library = Library::load(ground.runtime());
+            let (memory, description) = there.receive(&library.vmm).unwrap();
+            assert_eq!((description.name.as_str(), description.size), ("mine", SIZE as u64));
+            let owner = library.runtime.gpus().nth(1).and_then(|gpu| gpu.pci());
+            assert_eq!(description.owner, owner);
+            let mapping = view(&library, &memory);
+            assert_eq!(&word(&mapping), b"here");
+            // What was received can be sent again.
+            mapping.write(0, b"back").unwrap();
+            back.send(&library.vmm, &memory, "yours").unwrap();
+            // Until the sender has ended.
+            let error = there.receive(&library.vmm).unwrap_err();
+            assert!(matches!(error, hsa_vmm::transport::TransportError::Gone { .. }), "{error}");
+            mapping.fill(7).unwrap();
+            assert_eq!(word(&mapping), 7u32.to_ne_bytes());
+            0
+        });
+        drop((senders, receivers));
+        assert_eq!(sender.wait(), End::Well, "{}: sender", ground.release());
+        assert_eq!(receiver.wait(), End::Well, "{}: receiver", ground.release());
+    });
+}
+
+#[test]
+fn a_ticket_fetches_memory_of_another_process() {
+    on_each_release(
+        "transport::a_ticket_fetches_memory_of_another_process",
+        &Emulation::gpus(2),
+        |ground| {
+            let (mut line, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let exporter = Child::start(|| {
+                let library = Library::load(ground.runtime());
+                let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+                let mapping = view(&library, &memory);
+                mapping.write(0, b"here").unwrap();
+                let offer = Offer::of(&memory).unwrap();
+                writeln!(theirs, "{:100}", offer.ticket().to_string()).unwrap();
+                theirs.read_exact(&mut [0]).unwrap();
+                assert_eq!(&word(&mapping), b"back");
+                0
+            });
+            let importer = Child::start(|| {
+                let library = Library::load(ground.runtime());
+                let mut text = [0; 101];
+                line.read_exact(&mut text).unwrap();
+                let ticket: Ticket = std::str::from_utf8(&text).unwrap().trim().parse().unwrap();
+                let memory = ticket.fetch(&library.vmm, Trust::SameUser).unwrap();
+                let mapping = view(&library, &memory);
+                assert_eq!(&word(&mapping), b"here");
+                mapping.write(0, b"back").unwrap();
+                line.write_all(b"!").unwrap();
+                0
+            });
+            assert_eq!(importer.wait(), End::Well, "{}: importer", ground.release());
+            assert_eq!(exporter.wait(), End::Well, "{}: exporter", ground.release());
+        },
+    );
+}
+
+#[test]
+fn ten_thousand_rounds_leave_nothing() {
+    on_each("transport::ten_thousand_rounds_leave_nothing", |ground| {
+        let library = Library::load(ground.runtime());
+        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let (here, there) = Channel::pair().unwrap();
+        let round = || {
+            here.send(&library.vmm, &memory, "again").unwrap();
+            drop(there.receive(&library.vmm).unwrap());
+        };
+        round();
+        let count = || {
+            let tables = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
+            let tables = std::fs::read_to_string(tables).unwrap();
+            (descriptors(), regions().len(), tables.lines().last().unwrap().to_owned())
+        };
+        let before = count();
+        for _ in 0..10_000 {
+            round();
+        }
+        assert_eq!(count(), before);
+    });
+}

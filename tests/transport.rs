@@ -1,0 +1,373 @@
+//! Memory sent with what describes it: what arrives, what is refused, and that nothing is left.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::transport::{
+    Channel, Description, Malformed, Offer, Step, Ticket, TransportError, Trust,
+};
+use hsa_vmm::vmm::Argument;
+use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, VmmError};
+use machine::{Library, MIB, Machine};
+use process::{Child, End};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::fs::File;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 2 * MIB;
+const SOON: Duration = Duration::from_millis(100);
+
+fn memory(library: &Library) -> Allocation {
+    Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
+}
+
+/// Memory where the CPU can use it.
+fn view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
+    let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+    let mapping = reservation.map(0, memory).unwrap();
+    mapping.grant(&[library.cpu(0)], Access::ReadWrite).unwrap();
+    mapping
+}
+
+fn text(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
+    let mut text = [0; 4];
+    mapping.read(0, &mut text).unwrap();
+    text
+}
+
+/// Sends bytes, and descriptors with the first of them.
+fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(rights.push(SendAncillaryMessage::ScmRights(descriptors)));
+    }
+    assert_eq!(
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut rights, SendFlags::empty()),
+        Ok(bytes.len())
+    );
+}
+
+fn example() -> Description {
+    Description { name: "x".to_owned(), size: SIZE as u64, granule: 4096, owner: None }
+}
+
+#[test]
+fn what_arrives_is_the_same_memory_and_what_was_said_of_it() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let before = process::descriptors();
+        let (here, there) = Channel::pair().unwrap();
+        let memory = memory(&machine);
+        here.send(&machine.vmm, &memory, "weights ✓").unwrap();
+        let (same, description) = there.receive(&machine.vmm).unwrap();
+        assert_eq!((description.name.as_str(), description.size), ("weights ✓", SIZE as u64));
+        assert_eq!(description.granule, machine.granule() as u64, "{release}");
+        let gpu = machine.runtime.gpus().next().unwrap();
+        assert_eq!(description.owner, gpu.pci(), "{release}");
+        let [one, other] = [&memory, &same].map(|memory| view(&machine, memory));
+        one.write(0, b"here").unwrap();
+        assert_eq!(&text(&other), b"here", "{release}");
+        drop((one, other, memory, same, here, there));
+        assert_eq!(process::descriptors(), before, "{release}");
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn messages_come_in_order_and_in_pieces() {
+    let _alone = process::alone();
+    let (here, there) = UnixStream::pair().unwrap();
+    let there = Channel::over(there);
+    let null = File::open("/dev/null").unwrap();
+    let mut bytes = example().encode().unwrap();
+    for piece in bytes.chunks(7) {
+        send_raw(&here, piece, &[]);
+    }
+    // No descriptor came along.
+    assert_eq!(there.receive_descriptor().map(drop), Err(TransportError::Descriptors(0)));
+    bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
+    let (first, rest) = bytes.split_at(30);
+    send_raw(&here, first, &[null.as_fd()]);
+    // The end of one message and the beginning of the next: its descriptor comes with both, which
+    // cannot be told apart; one message at a time is how it is to be used.
+    let (end, next) = rest.split_at(example().encode().unwrap().len() - 30);
+    send_raw(&here, end, &[]);
+    assert_eq!(there.receive_descriptor().unwrap().1, example());
+    send_raw(&here, next, &[null.as_fd()]);
+    assert_eq!(there.receive_descriptor().unwrap().1.name.len(), 255);
+}
+
+#[test]
+fn what_is_malformed_is_refused_and_closed() {
+    let _alone = process::alone();
+    let null = File::open("/dev/null").unwrap();
+    let good = example().encode().unwrap();
+    let changed = |at: usize, to: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = to;
+        bytes
+    };
+    let before = process::descriptors();
+    let refused = |bytes: &[u8], count: usize| {
+        let (here, there) = UnixStream::pair().unwrap();
+        send_raw(&here, bytes, &vec![null.as_fd(); count]);
+        drop(here);
+        let error = Channel::over(there).receive_descriptor().map(drop).unwrap_err();
+        assert_eq!(process::descriptors(), before, "{error}");
+        error
+    };
+    let malformed = TransportError::Malformed;
+    assert_eq!(refused(&changed(0, b'H'), 1), malformed(Malformed::NotOurs));
+    assert_eq!(refused(&changed(7, 9), 1), malformed(Malformed::Version(9)));
+    assert_eq!(refused(&changed(8, 63), 1), malformed(Malformed::Length(63)));
+    assert_eq!(refused(&changed(10, 1), 1), malformed(Malformed::Length(65 + (1 << 16))));
+    assert_eq!(refused(&changed(12, 2), 1), malformed(Malformed::HandleType(2)));
+    assert_eq!(refused(&changed(50, 1), 1), malformed(Malformed::Reserved));
+    assert_eq!(refused(&changed(64, 0xff), 1), malformed(Malformed::NotText));
+    for count in [0, 2, 3, 4] {
+        assert_eq!(refused(&good, count), TransportError::Descriptors(count));
+    }
+    for count in [5, 100, 250] {
+        assert!(matches!(refused(&good, count), TransportError::Descriptors(n) if n > 1));
+    }
+    for end in [1, 63, 64] {
+        let gone = TransportError::Gone { step: Step::Receive, bytes: end };
+        assert_eq!(refused(&good[..end], 1), gone);
+    }
+}
+
+#[test]
+fn memory_of_another_size_is_refused() {
+    let _alone = process::alone();
+    let machine = Machine::new(Config::mi300x(1));
+    let (here, there) = Channel::pair().unwrap();
+    let memory = memory(&machine);
+    let wrong = Description { size: 2 * SIZE as u64, ..example() };
+    here.send_descriptor(memory.export().unwrap(), &wrong).unwrap();
+    let error = there.receive(&machine.vmm).unwrap_err();
+    let (described, found) = (2 * SIZE as u64, SIZE as u64);
+    assert_eq!(error, TransportError::OtherSize { described, found });
+    // And what is no memory at all.
+    here.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
+    let error = there.receive(&machine.vmm).unwrap_err();
+    let TransportError::Vmm(error) = error else { panic!("{error}") };
+    assert_eq!(error.argument(), Some(Argument::Descriptor));
+    drop(memory);
+    machine.assert_empty();
+}
+
+#[test]
+fn what_may_not_be_shared_is_not_sent() {
+    let _alone = process::alone();
+    let machine = Machine::new(Config::mi300x(1));
+    let (here, there) = Channel::pair().unwrap();
+    let private = AllocationProperties::on(machine.gpu(0));
+    let memory = Allocation::create(&machine.vmm, SIZE, &private).unwrap();
+    let error = here.send(&machine.vmm, &memory, "").unwrap_err();
+    assert!(matches!(error, TransportError::Vmm(VmmError::InvalidArgument { .. })), "{error}");
+    assert!(matches!(Offer::of(&memory), Err(TransportError::Vmm(_))));
+    let long = here.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
+    assert_eq!(long, TransportError::Malformed(Malformed::NameTooLong(256)));
+    let there = there.patient_for(Duration::ZERO);
+    assert!(matches!(there.receive(&machine.vmm), Err(TransportError::TimedOut { .. })));
+}
+
+#[test]
+fn nobody_waits_longer_than_their_patience() {
+    let _alone = process::alone();
+    let (here, there) = UnixStream::pair().unwrap();
+    let silent = Channel::over(there.try_clone().unwrap()).patient_for(SOON);
+    let begun = Instant::now();
+    let timed_out = |step| Err(TransportError::TimedOut { step, patience: SOON });
+    assert_eq!(silent.receive_descriptor().map(drop), timed_out(Step::Receive));
+    // One who says a byte now and then does not get more.
+    send_raw(&here, b"hsavmm", &[]);
+    assert_eq!(silent.receive_descriptor().map(drop), timed_out(Step::Receive));
+    // One who takes nothing.
+    let null = File::open("/dev/null").unwrap();
+    let full = loop {
+        match silent.send_descriptor(&null, &example()) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(Err::<(), _>(full), timed_out(Step::Send));
+    assert!(begun.elapsed() >= 3 * SOON && begun.elapsed() < 60 * SOON, "{:?}", begun.elapsed());
+    drop(here);
+    let gone = silent.send_descriptor(&null, &example()).unwrap_err();
+    assert!(matches!(gone, TransportError::Gone { step: Step::Send, .. }), "{gone}");
+}
+
+#[test]
+fn without_descriptors_that_is_said_and_nothing_is_lost() {
+    let _alone = process::alone();
+    let end = process::in_child(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let (here, there) = Channel::pair().unwrap();
+        let memory = memory(&machine);
+        here.send(&machine.vmm, &memory, "one").unwrap();
+        let before = process::descriptors();
+        let error = process::with_descriptors(0, || there.receive_descriptor().map(drop));
+        let step = Step::Receive;
+        assert_eq!(error, Err(TransportError::OutOfDescriptors { step }));
+        let error = process::with_descriptors(0, || here.send(&machine.vmm, &memory, "two"));
+        assert!(
+            matches!(error, Err(TransportError::Vmm(VmmError::OutOfDescriptors { .. }))),
+            "{error:?}"
+        );
+        let error = process::with_descriptors(0, || Channel::pair().map(drop));
+        assert_eq!(error, Err(TransportError::OutOfDescriptors { step: Step::Connect }));
+        assert_eq!(process::descriptors(), before);
+    });
+    assert_eq!(end, End::Well);
+}
+
+#[test]
+fn a_stranger_is_refused_unless_trusted() {
+    let _alone = process::alone();
+    let own = rustix::process::getuid().as_raw();
+    let (here, there) = UnixStream::pair().unwrap();
+    let null = File::open("/dev/null").unwrap();
+    Channel::over(here).send_descriptor(&null, &example()).unwrap();
+    let strict = Channel::over(there.try_clone().unwrap()).trusting(Trust::User(own + 1));
+    let stranger = TransportError::Stranger { user: own, trusted: own + 1 };
+    assert_eq!(strict.receive_descriptor().map(drop), Err(stranger.clone()));
+    assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger.clone()));
+    // It has not been read: whoever trusts gets it.
+    let open = Channel::over(there).trusting(Trust::Anyone);
+    assert_eq!(open.receive_descriptor().unwrap().1, example());
+    let offer = Offer::of_descriptor(null.into()).unwrap();
+    let fetched = offer.ticket().fetch_descriptor(Trust::User(own + 1));
+    assert_eq!(fetched.map(drop), Err(stranger));
+}
+
+/// A process of another user, which only root can make.
+#[test]
+fn a_process_of_another_user_is_a_stranger() {
+    if !rustix::process::getuid().is_root() {
+        let _ = std::io::stderr()
+            .write_all(b"SKIPPED a_process_of_another_user_is_a_stranger: not root\n");
+        return;
+    }
+    let _alone = process::alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for each in [folder.path(), &path] {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(each, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let child = Child::start(|| {
+        // SAFETY: a forked child of one thread changes its own user.
+        assert_eq!(unsafe { libc::setuid(65534) }, 0);
+        let socket = UnixStream::connect(&path).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        Channel::over(socket).trusting(Trust::Anyone).send_descriptor(&null, &example()).unwrap();
+        0
+    });
+    let (socket, _) = listener.accept().unwrap();
+    let error = Channel::over(socket).receive_descriptor().map(drop);
+    assert_eq!(error, Err(TransportError::Stranger { user: 65534, trusted: 0 }));
+    assert_eq!(child.wait(), End::Well);
+}
+
+#[test]
+fn a_ticket_is_good_while_the_offer_lasts() {
+    let _alone = process::alone();
+    let (mut line, mut theirs) = UnixStream::pair().unwrap();
+    let child = Child::start(|| {
+        let machine = Machine::new(Config::mi300x(2));
+        let memory = memory(&machine);
+        let mapping = view(&machine, &memory);
+        mapping.write(0, b"here").unwrap();
+        let offer = Offer::of(&memory).unwrap();
+        writeln!(theirs, "{}", offer.ticket()).unwrap();
+        theirs.read_exact(&mut [0]).unwrap();
+        assert_eq!(&text(&mapping), b"back");
+        drop(offer);
+        theirs.write_all(b"!").unwrap();
+        theirs.read_exact(&mut [0]).unwrap();
+        0
+    });
+    let mut ticket = String::new();
+    let mut byte = [0];
+    while line.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+        ticket.push(byte[0].into());
+    }
+    let ticket: Ticket = ticket.parse().unwrap();
+    let machine = Machine::new(Config::mi300x(2));
+    let before = process::descriptors();
+    let fetched = ticket.fetch(&machine.vmm, Trust::SameUser).unwrap();
+    let mapping = view(&machine, &fetched);
+    assert_eq!(&text(&mapping), b"here");
+    mapping.write(0, b"back").unwrap();
+    line.write_all(b"!").unwrap();
+    line.read_exact(&mut byte).unwrap();
+    let withdrawn = Err(TransportError::Withdrawn { process: ticket.process() });
+    assert_eq!(ticket.fetch(&machine.vmm, Trust::SameUser).map(drop), withdrawn);
+    line.write_all(b"!").unwrap();
+    assert_eq!(child.wait(), End::Well);
+    assert_eq!(ticket.fetch(&machine.vmm, Trust::SameUser).map(drop), withdrawn);
+    // It outlives its process.
+    assert_eq!(&text(&mapping), b"back");
+    drop((mapping, fetched));
+    assert_eq!(process::descriptors(), before);
+    machine.assert_empty();
+}
+
+#[test]
+fn an_end_that_is_killed_leaves_nothing() {
+    let _alone = process::alone();
+    let machine = Machine::new(Config::mi300x(1));
+    let before = process::descriptors();
+    for bytes in [0, 1, 40, 64, 65] {
+        let (here, there) = UnixStream::pair().unwrap();
+        let child = Child::start(|| {
+            let memory = memory(&Machine::new(Config::mi300x(1)));
+            let message = example().encode().unwrap();
+            if bytes > 0 {
+                send_raw(&here, &message[..bytes], &[memory.export().unwrap().as_fd()]);
+            }
+            // SAFETY: ends this child at once, as if it had been killed.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            0
+        });
+        drop(here);
+        let received = Channel::over(there).receive(&machine.vmm);
+        if bytes == 65 {
+            assert_eq!(received.unwrap().0.size(), SIZE);
+        } else {
+            let gone = TransportError::Gone { step: Step::Receive, bytes };
+            assert_eq!(received.map(drop), Err(gone));
+        }
+        assert_eq!(child.wait(), End::Signal(libc::SIGKILL));
+        assert_eq!(process::descriptors(), before);
+    }
+    machine.assert_empty();
+}
+
+#[test]
+fn ten_thousand_rounds_leave_nothing() {
+    let _alone = process::alone();
+    let machine = Machine::new(Config::mi300x(2));
+    let memory = memory(&machine);
+    let (here, there) = Channel::pair().unwrap();
+    let round = || {
+        here.send(&machine.vmm, &memory, "again").unwrap();
+        drop(there.receive(&machine.vmm).unwrap());
+    };
+    round();
+    let count = || (process::descriptors(), process::regions().len(), machine.simulation.usage());
+    let before = count();
+    for _ in 0..10_000 {
+        round();
+    }
+    assert_eq!(count(), before);
+}
