@@ -1,0 +1,112 @@
+//! What this process has exported.
+
+use super::error::{IpcError, Operation, Problem};
+use super::handle::{IpcHandle, Registration};
+use super::table::{Entry, Table};
+use crate::memory::{Record, State};
+use crate::native::{Known, NativeIpc, Status};
+use crate::runtime::Runtime;
+use crate::vmm::Address;
+use rustix::io::Errno;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The table of one runtime's exports, made with the first of them.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    table: Mutex<Option<Arc<Table>>>,
+}
+
+impl Exports {
+    fn table(&self, process: i32) -> Result<Arc<Table>, Errno> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*table {
+            Some(table) => Ok(table.clone()),
+            None => Ok(table.insert(Arc::new(Table::new(process)?)).clone()),
+        }
+    }
+}
+
+/// An allocation that other processes may open. It is made once: a second handle of the runtime's
+/// own would make the first one invalid (ROCm 7.2).
+#[derive(Debug)]
+pub(crate) struct Export {
+    table: Arc<Table>,
+    registration: Registration,
+    process: i32,
+    native: NativeIpc,
+    size: u64,
+}
+
+/// Another process has been opening the memory for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy;
+
+impl Export {
+    /// Ends the export while `free` gives the memory back; if that fails, it goes on.
+    pub fn end<T, E>(&self, free: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Busy> {
+        let Registration { slot, generation, .. } = self.registration;
+        let entry = Entry { generation, size: self.size, native: self.native };
+        self.table.end(slot, entry, free).map_err(|errno| {
+            tracing::warn!(%errno, "an export could not be ended");
+            Busy
+        })
+    }
+
+    fn handle(&self, offset: u64) -> IpcHandle {
+        let Self { native, size, process, registration, .. } = *self;
+        IpcHandle::new(native, size, offset, process, registration)
+    }
+}
+
+/// Makes a handle of the allocation that an address is in.
+pub(super) fn get(runtime: &Runtime, address: Address) -> Result<IpcHandle, IpcError> {
+    let operation = Operation::GetMemHandle;
+    let refused = |problem| IpcError::refused(operation, problem);
+    if address == Address::NULL {
+        return Err(refused(Problem::Null));
+    }
+    let Some(record) = runtime.memory().around(address.get()) else {
+        let known = runtime.native().known_at(address.get());
+        let known = known.map_err(|failure| IpcError::failure(operation, failure))?;
+        return Err(refused(match known {
+            Known::Virtual => Problem::VirtualMemory,
+            Known::Memory => Problem::NotPoolMemory,
+            Known::Nothing => Problem::NotAllocated,
+        }));
+    };
+    if !record.on_gpu {
+        return Err(refused(Problem::HostMemory));
+    }
+    let offset = (address.get() - record.start) as u64;
+    let mut state = record.state();
+    match &mut *state {
+        State::Freed => Err(refused(Problem::NotAllocated)),
+        State::Live(Some(export)) => Ok(export.handle(offset)),
+        State::Live(export) => {
+            Ok(export.insert(export_now(operation, runtime, &record)?).handle(offset))
+        }
+    }
+}
+
+fn export_now(
+    operation: Operation,
+    runtime: &Runtime,
+    record: &Record,
+) -> Result<Export, IpcError> {
+    let system = |errno| IpcError::system(operation, errno);
+    let process = std::process::id() as i32;
+    let table = runtime.exports().table(process).map_err(system)?;
+    let native = runtime.native().ipc_create(record.start, record.size).map_err(|failure| {
+        match IpcError::failure(operation, failure) {
+            IpcError::Runtime {
+                operation,
+                call,
+                status: status @ (Status::INVALID_ARGUMENT | Status::ERROR),
+            } => IpcError::NotShared { operation, call, status },
+            error => error,
+        }
+    })?;
+    let size = record.size as u64;
+    let registration = table.enter(native, size).map_err(system)?;
+    Ok(Export { table, registration, process, native, size })
+}
