@@ -99,6 +99,11 @@ pub enum End {
 
 /// Runs something in a forked child.
 pub fn in_child(act: impl FnOnce()) -> End {
+    in_child_for(Duration::from_secs(30), act)
+}
+
+/// Runs something that may take so long in a forked child.
+pub fn in_child_for(patience: Duration, act: impl FnOnce()) -> End {
     // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
     // after a fork, and the child leaves by _exit.
     let child = unsafe { libc::fork() };
@@ -111,7 +116,7 @@ pub fn in_child(act: impl FnOnce()) -> End {
         // SAFETY: ends this process at once, as a child of a fork should.
         unsafe { libc::_exit(if outcome.is_ok() { 0 } else { 101 }) };
     }
-    wait_for(child, Duration::from_secs(30))
+    wait_for(child, patience)
 }
 
 fn wait_for(child: libc::pid_t, patience: Duration) -> End {
