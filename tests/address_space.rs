@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Every operation, and after each a look at the process.
 fn live(config: Config, name: &str) {
     let machine = Machine::new(config);
-    let Machine { vmm, .. } = &machine;
+    let vmm = &machine.vmm;
     let granule = machine.granule();
     let size = 6 * granule;
     let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];

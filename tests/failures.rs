@@ -3,13 +3,14 @@
 
 mod machine;
 mod process;
+mod scene;
 
-use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
-use hsa_vmm::vmm::{MappingInfo, Problem, Usage};
-use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Reservation, VmmError};
-use machine::{Machine, access, at, failing, with_two_cpus, without_cpu_mapping};
-use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use hsa_vmm::VmmError;
+use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
+use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
+use scene::{ACTS, Act, Books, Scene};
+use std::ops::Deref;
+use std::sync::Arc;
 
 const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
@@ -18,80 +19,32 @@ const OUT_OF_RESOURCES: u32 = 0x1008;
 /// "For ever", in calls.
 const EVER: u64 = 400;
 
-/// Two reservations and what is in them: aliases, an agent that has lost its access again, and
-/// memory that only its mapping keeps alive.
-struct Scene {
-    machine: Machine,
-    /// Eight granules, of which the first five are mapped in four mappings.
-    used: Address,
-    /// Two granules with nothing in them.
-    empty: Address,
-    spare: Handle,
-    shared: OwnedFd,
-    handles: RefCell<Vec<Handle>>,
+/// A scene on a simulation.
+struct Stage {
+    simulation: Arc<Simulation>,
+    scene: Scene,
 }
 
-const MAPPED: usize = 5;
+impl Deref for Stage {
+    type Target = Scene;
 
-impl Scene {
+    fn deref(&self) -> &Scene {
+        &self.scene
+    }
+}
+
+impl Stage {
     fn new(config: &Config) -> Self {
         let mut config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
         config.gpus.truncate(2);
-        let machine = Machine::new(config);
-        let granule = machine.granule();
-        let (used, empty) = (machine.reserve(8 * granule), machine.reserve(2 * granule));
-        let [a, b, spare] = [0, 1, 0].map(|gpu| machine.create(gpu, granule));
-        let double = machine.create(0, 2 * granule);
-        // Everything is touched once, so that the runtime makes no more files later on.
-        for (index, handle) in [a, b, spare, double].into_iter().enumerate() {
-            machine.map(used, granule, handle);
-            machine.grant(used, granule, machine.cpu(0), Access::ReadWrite);
-            machine.vmm.write(used, &[index as u8 + 1; 16]).unwrap();
-            machine.vmm.unmap(used, granule).unwrap();
-        }
-        machine.map(used, granule, a);
-        machine.map(at(used, granule), granule, b);
-        machine.map(at(used, 2 * granule), 2 * granule, double);
-        machine.map(at(used, 4 * granule), granule, a);
-        let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
-        let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
-        machine.vmm.set_access(used, granule, &both).unwrap();
-        let crossed = [access(gpu, Access::Read), access(peer, Access::ReadWrite)];
-        machine.vmm.set_access(at(used, granule), granule, &crossed).unwrap();
-        machine.grant(at(used, 2 * granule), 2 * granule, cpu, Access::Read);
-        for was in [Access::ReadWrite, Access::None] {
-            let lost = [access(cpu, was), access(gpu, was)];
-            machine.vmm.set_access(at(used, 4 * granule), granule, &lost).unwrap();
-        }
-        machine.vmm.release(b).unwrap();
-        let file = HandleType::PosixFileDescriptor;
-        let shared = machine.vmm.export_to_shareable_handle(spare, file, 0).unwrap();
-        let handles = RefCell::new(vec![a, spare, double]);
-        Self { machine, used, empty, spare, shared, handles }
-    }
-
-    fn granule(&self) -> usize {
-        self.machine.granule()
-    }
-
-    fn mapped(&self) -> usize {
-        MAPPED * self.granule()
+        let Machine { simulation, library } = Machine::new(config);
+        Self { simulation, scene: Scene::new(library) }
     }
 
     /// Everything gone, and nothing left in the runtime.
     fn tear_down(self, when: &str) {
-        let vmm = &self.machine.vmm;
-        for mapping in vmm.mappings() {
-            vmm.unmap(mapping.address, mapping.size).unwrap_or_else(|e| panic!("{when}: {e}"));
-        }
-        for &handle in self.handles.borrow().iter() {
-            vmm.release(handle).unwrap_or_else(|e| panic!("{when}: {e}"));
-        }
-        for (address, size) in vmm.reservations() {
-            vmm.address_free(address, size).unwrap_or_else(|e| panic!("{when}: {e}"));
-        }
-        vmm.check().unwrap_or_else(|e| panic!("{when}: {e}"));
-        let usage = self.machine.simulation.usage();
+        self.scene.tear_down(when);
+        let usage = self.simulation.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{when}");
         assert_eq!(usage.vram_used, [0, 0], "{when}");
     }
@@ -103,172 +56,44 @@ type Entry = Option<(bool, bool, u64)>;
 /// What must not change.
 #[derive(Debug, PartialEq)]
 struct State {
-    reservations: Vec<(Address, usize)>,
-    mappings: Vec<MappingInfo>,
-    usage: Usage,
-    access: Vec<(Address, AgentId, Access)>,
+    books: Books,
     /// Of each mapping and GPU: whether it can read and write.
-    pages: Vec<(Address, usize, Entry)>,
-    /// What this process may do where.
-    process: Vec<(usize, usize, String)>,
+    pages: Vec<(usize, usize, Entry)>,
     runtime: (usize, usize, usize, Vec<u64>),
-    descriptors: usize,
-    quarantined: usize,
 }
 
 impl State {
-    fn of(scene: &Scene, when: &str) -> Self {
-        let Machine { simulation, runtime, vmm } = &scene.machine;
-        vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
-        let mappings = vmm.mappings();
-        let mut rights = Vec::new();
+    fn of(scene: &Stage, when: &str) -> Self {
+        let books = Books::of(&scene.library, when);
         let mut pages = Vec::new();
-        for mapping in &mappings {
-            let here = mapping.address;
-            for agent in runtime.agents() {
-                rights.push((here, agent.id(), vmm.get_access(agent.id(), here).unwrap()));
-            }
+        for mapping in &books.mappings {
+            let here = mapping.address.get();
             for gpu in 0..2 {
                 // An entry that allows nothing is as good as none.
-                let page = simulation.page(gpu, here.get()).filter(|p| p.readable || p.writable);
+                let page = scene.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
                 pages.push((here, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
             }
         }
-        let mut process: Vec<(usize, usize, String)> = Vec::new();
-        for (address, size) in vmm.reservations() {
-            let pieces = process::permissions(address.get(), size);
-            let pieces = pieces.unwrap_or_else(|hole| panic!("{when}: a hole at {hole:#x}"));
-            // Whether addresses without access are shared with anybody does not matter.
-            for (start, end, what) in pieces {
-                match process.last_mut() {
-                    Some((_, last, same)) if *last == start && what.starts_with(same.as_str()) => {
-                        *last = end;
-                    }
-                    _ => process.push((start, end, what[..3].to_owned())),
-                }
-            }
-        }
-        let usage = simulation.usage();
-        Self {
-            reservations: vmm.reservations(),
-            usage: vmm.usage(),
-            access: rights,
-            pages,
-            process,
-            runtime: (usage.reservations, usage.handles, usage.mappings, usage.vram_used),
-            descriptors: process::descriptors(),
-            quarantined: vmm.quarantine().len(),
-            mappings,
-        }
+        let usage = scene.simulation.usage();
+        let runtime = (usage.reservations, usage.handles, usage.mappings, usage.vram_used);
+        Self { books, pages, runtime }
     }
-}
 
-impl State {
     /// Fails with no more than what is different.
     #[track_caller]
     fn assert_same(&self, after: &Self, when: &str) {
-        assert_eq!(self.reservations, after.reservations, "{when}");
-        assert_eq!(self.mappings, after.mappings, "{when}");
-        assert_eq!(self.access, after.access, "{when}");
+        self.books.assert_same(&after.books, when);
         assert_eq!(self.pages, after.pages, "{when}");
-        assert_eq!(self.process, after.process, "{when}");
         assert_eq!(self, after, "{when}");
     }
 }
 
-type Act = fn(&Scene) -> Result<(), VmmError>;
-
-/// Everything that calls the runtime, in several variants.
-const ACTS: &[(&str, Act)] = &[
-    ("reserve", |s| s.machine.vmm.address_reserve(2 * s.granule(), 0, None, 0).map(drop)),
-    ("reserve aligned", |s| {
-        s.machine.vmm.address_reserve(2 * s.granule(), 16 << 20, None, 0).map(drop)
-    }),
-    ("reserve near an address that is not aligned", |s| {
-        // Below what is reserved and above a page that is not: free, most likely.
-        let hint = Address::new((s.used.get() & !((1 << 30) - 1)) - (1 << 30) + s.granule());
-        s.machine.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint), 0).map(drop)
-    }),
-    ("reserve where something is", |s| {
-        match Reservation::of(s.granule()).exactly_at(s.used).reserve(&s.machine.vmm) {
-            Ok(_) => unreachable!("it is taken"),
-            Err(error) if error.problem() == Some(Problem::AddressTaken) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }),
-    ("free", |s| s.machine.vmm.address_free(s.empty, 2 * s.granule())),
-    ("create", |s| {
-        let made = s.machine.vmm.create(s.granule(), &s.machine.on(1), 0)?;
-        s.handles.borrow_mut().push(made);
-        Ok(())
-    }),
-    ("release", |s| {
-        s.machine.vmm.release(s.spare)?;
-        s.handles.borrow_mut().retain(|&handle| handle != s.spare);
-        Ok(())
-    }),
-    ("map", |s| s.machine.vmm.map(at(s.used, s.mapped()), s.granule(), 0, s.spare, 0)),
-    ("grant everybody everything", |s| {
-        let all: Vec<_> = s.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
-        let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
-        s.machine.vmm.set_access(s.used, s.mapped(), &all)
-    }),
-    ("grant the CPU to read", |s| {
-        let cpu = [access(s.machine.cpu(0), Access::Read)];
-        s.machine.vmm.set_access(s.used, s.mapped(), &cpu)
-    }),
-    ("grant the CPU to write", |s| {
-        let cpu = [access(s.machine.cpu(0), Access::ReadWrite)];
-        s.machine.vmm.set_access(s.used, s.mapped(), &cpu)
-    }),
-    ("forbid the CPU", |s| {
-        let cpu = [access(s.machine.cpu(0), Access::None)];
-        s.machine.vmm.set_access(s.used, s.mapped(), &cpu)
-    }),
-    ("forbid a GPU", |s| {
-        let gpu = [access(s.machine.gpu(0), Access::None)];
-        s.machine.vmm.set_access(s.used, s.mapped(), &gpu)
-    }),
-    ("grant both GPUs to read", |s| {
-        let gpus = [s.machine.gpu(0), s.machine.gpu(1)].map(|gpu| access(gpu, Access::Read));
-        s.machine.vmm.set_access(s.used, s.mapped(), &gpus)
-    }),
-    ("change the CPU and a GPU", |s| {
-        let both = [s.machine.cpu(0), s.machine.gpu(0)].map(|id| access(id, Access::Read));
-        s.machine.vmm.set_access(at(s.used, 2 * s.granule()), 3 * s.granule(), &both)
-    }),
-    ("unmap several", |s| s.machine.vmm.unmap(s.used, s.mapped())),
-    ("unmap one that the CPU sees", |s| s.machine.vmm.unmap(s.used, s.granule())),
-    ("revoke a GPU", |s| s.machine.vmm.revoke(s.used, s.mapped(), &[s.machine.gpu(0)])),
-    ("revoke the other GPU", |s| s.machine.vmm.revoke(s.used, s.mapped(), &[s.machine.gpu(1)])),
-    ("revoke the CPU", |s| s.machine.vmm.revoke(s.used, s.mapped(), &[s.machine.cpu(0)])),
-    ("revoke from everybody", |s| {
-        let all: Vec<_> = s.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
-        s.machine.vmm.revoke(s.used, s.mapped(), &all)
-    }),
-    ("export", |s| {
-        let file = HandleType::PosixFileDescriptor;
-        s.machine.vmm.export_to_shareable_handle(s.spare, file, 0).map(drop)
-    }),
-    ("import", |s| {
-        let file = HandleType::PosixFileDescriptor;
-        let made = s.machine.vmm.import_from_shareable_handle(&s.shared, file)?;
-        s.handles.borrow_mut().push(made);
-        Ok(())
-    }),
-    ("fill", |s| s.machine.vmm.fill(s.used, 0x0101_0101, 16)),
-    ("copy", |s| {
-        let far = at(s.used, 2048);
-        s.machine.vmm.copy(s.machine.gpu(0), far, s.used, 16)
-    }),
-];
-
 /// Which calls an operation makes, in a scene of its own.
 fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
-    let scene = Scene::new(config);
-    let before = scene.machine.simulation.all_calls();
+    let scene = Stage::new(config);
+    let before = scene.simulation.all_calls();
     act(&scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
-    let after = scene.machine.simulation.all_calls();
+    let after = scene.simulation.all_calls();
     // A function that answers a value has no status to fail with.
     let fails = |name: &str| name != "hsa_signal_wait_scacquire";
     let made = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && fails(old.0));
@@ -294,23 +119,6 @@ fn is_survived(name: &str, function: &str) -> bool {
     }
 }
 
-/// What was written at the beginning is still there, seen by the CPU.
-fn assert_contents(scene: &Scene, when: &str) {
-    let granule = scene.granule();
-    for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
-        let address = at(scene.used, offset * granule);
-        let size = if offset == 2 { 2 * granule } else { granule };
-        scene
-            .machine
-            .vmm
-            .set_access(address, size, &[access(scene.machine.cpu(0), Access::Read)])
-            .unwrap_or_else(|error| panic!("{when}: {error}"));
-        let mut bytes = [0; 16];
-        scene.machine.vmm.read(address, &mut bytes).unwrap();
-        assert_eq!(bytes, [expected; 16], "{when}: at {offset}");
-    }
-}
-
 /// One failure: nothing may have changed, and the same works afterwards.
 fn fail_once(config: &Config, release: &str) {
     for &(name, act) in ACTS {
@@ -318,18 +126,18 @@ fn fail_once(config: &Config, release: &str) {
             for number in 1..=calls {
                 for status in [ERROR, OUT_OF_RESOURCES] {
                     let when = format!("{release}: {name}, {function} #{number} is {status:#x}");
-                    let scene = Scene::new(config);
+                    let scene = Stage::new(config);
                     let before = State::of(&scene, &when);
                     let plan = FaultPlan::none().fail(function, number, status);
-                    scene.machine.simulation.set_faults(plan);
+                    scene.simulation.set_faults(plan);
                     let answer = act(&scene);
-                    scene.machine.simulation.set_faults(FaultPlan::none());
+                    scene.simulation.set_faults(FaultPlan::none());
                     if answer.is_ok() && is_survived(name, function) {
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
                         // The range could not be given back: it is known to be lost.
-                        let lost = scene.machine.vmm.quarantine();
+                        let lost = scene.library.vmm.quarantine();
                         assert_eq!(lost.len(), 1, "{when}: {answer:?}");
                         continue;
                     }
@@ -345,8 +153,8 @@ fn fail_once(config: &Config, release: &str) {
 }
 
 /// After a failure without quarantine nothing has changed; else the quarantine says so.
-fn judge(scene: Scene, before: &State, answer: Result<(), VmmError>, when: &str) {
-    let vmm = &scene.machine.vmm;
+fn judge(scene: Stage, before: &State, answer: Result<(), VmmError>, when: &str) {
+    let vmm = &scene.library.vmm;
     match answer {
         Ok(()) => {}
         Err(VmmError::Quarantined { address, now, .. }) => {
@@ -362,7 +170,7 @@ fn judge(scene: Scene, before: &State, answer: Result<(), VmmError>, when: &str)
             let refused = matches!(again, Err(VmmError::Quarantined { now: false, .. }));
             assert!(refused, "{when}: {again:?}");
         }
-        Err(_) if vmm.quarantine().len() > before.quarantined => {
+        Err(_) if vmm.quarantine().len() > before.books.quarantined => {
             let addresses = vmm.reservations();
             for (start, size) in addresses {
                 process::assert_taken(start.get(), size, when);
@@ -370,7 +178,7 @@ fn judge(scene: Scene, before: &State, answer: Result<(), VmmError>, when: &str)
         }
         Err(_) => {
             before.assert_same(&State::of(&scene, when), when);
-            assert_contents(&scene, when);
+            scene.assert_contents(when);
             scene.tear_down(when);
         }
     }
@@ -382,12 +190,12 @@ fn fail_on(config: &Config, release: &str) {
         for (function, calls) in calls_of(config, act, name) {
             for number in 1..=calls {
                 let when = format!("{release}: {name}, {function} fails from #{number} on");
-                let scene = Scene::new(config);
+                let scene = Stage::new(config);
                 let before = State::of(&scene, &when);
                 let plan = failing(FaultPlan::none(), function, number..EVER, ERROR);
-                scene.machine.simulation.set_faults(plan);
+                scene.simulation.set_faults(plan);
                 let answer = act(&scene);
-                scene.machine.simulation.set_faults(FaultPlan::none());
+                scene.simulation.set_faults(FaultPlan::none());
                 judge(scene, &before, answer, &when);
             }
         }
@@ -403,25 +211,25 @@ fn fail_twice(config: &Config, release: &str) {
             for number in 1..=calls {
                 // Which calls there are when this one fails.
                 let once = FaultPlan::none().fail(function, number, ERROR);
-                let scene = Scene::new(config);
-                let before = scene.machine.simulation.all_calls();
-                scene.machine.simulation.set_faults(once.clone());
+                let scene = Stage::new(config);
+                let before = scene.simulation.all_calls();
+                scene.simulation.set_faults(once.clone());
                 if act(&scene).is_ok() {
                     continue;
                 }
-                let after = scene.machine.simulation.all_calls();
+                let after = scene.simulation.all_calls();
                 drop(scene);
                 for ((second, start), (_, end)) in before.into_iter().zip(after) {
                     for other in 1..=end - start {
                         let when = format!(
                             "{release}: {name}, {function} #{number} and {second} #{other} fail"
                         );
-                        let scene = Scene::new(config);
+                        let scene = Stage::new(config);
                         let before = State::of(&scene, &when);
                         let plan = once.clone().fail(second, other, INVALID_ALLOCATION);
-                        scene.machine.simulation.set_faults(plan);
+                        scene.simulation.set_faults(plan);
                         let answer = act(&scene);
-                        scene.machine.simulation.set_faults(FaultPlan::none());
+                        scene.simulation.set_faults(FaultPlan::none());
                         judge(scene, &before, answer, &when);
                     }
                 }

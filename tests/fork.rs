@@ -7,7 +7,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::{
     Access, Allocation, AllocationProperties, Granularity, HandleType, Reservation, Vmm, VmmError,
 };
-use machine::{Machine, access};
+use machine::{Library, Machine, access};
 use process::End;
 use std::fs::File;
 
@@ -108,7 +108,7 @@ fn a_child_that_drops_everything_harms_nobody() {
             let (reservation, error) = reservation.free().unwrap_err();
             assert!(matches!(error, VmmError::Forked { .. }));
             drop(reservation);
-            let Machine { simulation, runtime, vmm } = machine;
+            let Machine { simulation, library: Library { runtime, vmm } } = machine;
             drop(vmm);
             drop(runtime);
             drop(simulation);

@@ -5,7 +5,7 @@ mod machine;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{Argument, Problem};
 use hsa_vmm::{Access, Allocation, Mapping, Reservation, Vmm, VmmError};
-use machine::{Machine, access, assert_idle, at};
+use machine::{Library, Machine, access, assert_idle, at};
 
 fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
@@ -38,7 +38,8 @@ fn orders() -> Vec<[usize; 4]> {
 fn values_may_be_dropped_in_any_order() {
     for (release, config) in machine::releases() {
         for order in orders() {
-            let Machine { simulation, runtime, vmm } = Machine::new(config.clone());
+            let Machine { simulation, library: Library { runtime, vmm } } =
+                Machine::new(config.clone());
             let granule = simulation.config().granule as usize;
             let gpu = runtime.gpus().next().unwrap().id();
             let reservation = Reservation::of(2 * granule).reserve(&vmm).unwrap();
@@ -197,7 +198,7 @@ fn a_mapping_that_was_unmapped_behind_its_back_is_dropped_quietly() {
 #[test]
 fn what_is_forgotten_is_given_back_at_the_end() {
     for (release, config) in machine::releases() {
-        let Machine { simulation, runtime, vmm } = Machine::new(config);
+        let Machine { simulation, library: Library { runtime, vmm } } = Machine::new(config);
         let granule = simulation.config().granule as usize;
         let gpu = runtime.gpus().next().unwrap().id();
         let base = vmm.address_reserve(4 * granule, 0, None, 0).unwrap();
@@ -232,7 +233,7 @@ fn forgotten_values_keep_the_vmm_and_nothing_else() {
 #[test]
 fn the_end_does_not_panic_when_nothing_can_be_given_back() {
     for (release, config) in machine::releases() {
-        let Machine { simulation, runtime, vmm } = Machine::new(config);
+        let Machine { simulation, library: Library { runtime, vmm } } = Machine::new(config);
         let granule = simulation.config().granule as usize;
         let reservation = Reservation::of(granule).reserve(&vmm).unwrap();
         let gpu = runtime.gpus().next().unwrap().id();

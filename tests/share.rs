@@ -10,9 +10,11 @@ use hsa_vmm::{
 };
 use machine::{KIB, Machine, access, at, without_cpu_mapping};
 use process::End;
+use process::handover::{receive, send};
+use process::limit::{allow_more, no_limit};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 const FILE: HandleType = HandleType::PosixFileDescriptor;
@@ -271,47 +273,6 @@ fn the_position_of_the_callers_descriptor_stays() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// Sends a descriptor through a socket.
-fn send(socket: &UnixStream, descriptor: &OwnedFd) {
-    let mut byte = [1u8];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = [0u64; 4];
-    // SAFETY: all zeroes are a valid msghdr; what it points at outlives the call, and the control
-    // buffer has room for one header and one descriptor, with their alignment.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(4) as usize;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
-        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor.as_raw_fd());
-        assert_eq!(libc::sendmsg(socket.as_raw_fd(), &message, 0), 1);
-    }
-}
-
-/// Takes a descriptor from a socket.
-fn receive(socket: &UnixStream) -> OwnedFd {
-    let mut byte = [0u8];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = [0u64; 4];
-    // SAFETY: as above; the descriptor that arrives is new and nobody else's.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = std::mem::size_of_val(&control);
-        assert_eq!(libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC), 1);
-        let header = libc::CMSG_FIRSTHDR(&message);
-        assert!(!header.is_null(), "a descriptor came along");
-        OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
-    }
-}
-
 #[test]
 fn another_process_uses_the_same_memory() {
     let _alone = process::alone();
@@ -339,40 +300,6 @@ fn another_process_uses_the_same_memory() {
         ours.read_exact(&mut [0]).unwrap();
         assert_eq!(&text_at(&machine, here), b"pong", "{era}");
     }
-}
-
-/// Lets this process open so many more descriptors.
-fn allow_more(descriptors: u64) {
-    let highest = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    // Every number below must be taken, for the limit is a number.
-    let mut fill = Vec::new();
-    loop {
-        let file = File::open("/dev/null").unwrap();
-        let high = file.as_raw_fd() as u64 > highest + 64;
-        fill.push(file);
-        if high {
-            break;
-        }
-    }
-    let last = fill.last().unwrap().as_raw_fd() as u64;
-    limit(last + 1 + descriptors);
-    std::mem::forget(fill);
-}
-
-/// Sets how many descriptors this child may have: never more than it is allowed to allow itself.
-fn limit(descriptors: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is writable.
-    let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
-    limit.rlim_cur = descriptors.min(limit.rlim_max);
-    // SAFETY: a valid limit of this child's.
-    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-}
-
-fn no_limit() {
-    limit(u64::MAX);
 }
 
 #[test]
@@ -453,5 +380,37 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
             vmm.set_access(base, 4 * granule, &both).unwrap();
         });
         assert_eq!(end, End::Well, "{release}");
+    }
+}
+
+#[test]
+fn an_import_of_an_unknown_owner_is_granted_to_several_gpus() {
+    let _alone = process::alone();
+    for (release, mut config) in machine::releases() {
+        config.gpus = vec![config.gpus[0].clone(); 3];
+        let machine = Machine::new(config);
+        let size = machine.granule();
+        for owner in 0..3 {
+            let original = machine.create(owner, size);
+            let imported =
+                machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
+            let base = machine.reserve(size);
+            machine.map(base, size, imported);
+            // The owner is the first, in the middle or last; and one of them by itself before.
+            machine.grant(base, size, machine.gpu(1), Access::Read);
+            let all: Vec<_> =
+                machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
+            machine.vmm.set_access(base, size, &all).unwrap_or_else(|e| panic!("{release}: {e}"));
+            let reached = |gpu| machine.simulation.page(gpu, base.get()).is_some();
+            assert!((0..3).all(reached), "{release}, GPU {owner}'s memory");
+            machine.vmm.revoke(base, size, &[machine.gpu(0)]).unwrap();
+            assert_eq!([0, 1, 2].map(reached), [false, true, true], "{release}, GPU {owner}'s");
+            assert_eq!(machine.vmm.quarantine(), []);
+            machine.vmm.unmap(base, size).unwrap();
+            machine.vmm.address_free(base, size).unwrap();
+            machine.vmm.release(imported).unwrap();
+            machine.vmm.release(original).unwrap();
+        }
+        machine.assert_empty();
     }
 }

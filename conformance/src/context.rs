@@ -21,6 +21,7 @@ pub struct Context {
     granule: usize,
     count_descriptors: bool,
     handles: RefCell<Vec<Handle>>,
+    refused: RefCell<Vec<HipError>>,
 }
 
 /// The most references that a case takes to one handle.
@@ -28,7 +29,7 @@ const REFERENCES: usize = 64;
 
 impl Context {
     pub(crate) fn open(runtime: &Runtime, options: &Options) -> Verdict<Self> {
-        let vmm_options = VmmOptions { profile: options.profile, quirks: None };
+        let vmm_options = VmmOptions { profile: options.profile, quirks: options.quirks };
         let vmm = Vmm::open_with(runtime, vmm_options)?;
         let gpus: Vec<&Agent> =
             runtime.gpus().filter(|agent| agent.handle_pool().is_some()).collect();
@@ -43,6 +44,7 @@ impl Context {
             runtime: runtime.clone(),
             count_descriptors: options.count_descriptors,
             handles: RefCell::default(),
+            refused: RefCell::default(),
         })
     }
 
@@ -68,7 +70,8 @@ impl Context {
 
     /// Another `Vmm` on the same runtime.
     pub fn another(&self, profile: HipProfile) -> Verdict<Vmm> {
-        Ok(Vmm::open_with(&self.runtime, VmmOptions { profile, quirks: None })?)
+        let quirks = Some(self.vmm.quirks());
+        Ok(Vmm::open_with(&self.runtime, VmmOptions { profile, quirks })?)
     }
 
     /// The unit in bytes that suits every GPU.
@@ -245,7 +248,13 @@ impl Context {
             return Err(NotPassed::Failed(why));
         }
         ensure_eq!(self.vmm.check(), Ok(()), "the books after {error}");
+        self.refused.borrow_mut().push(expected);
         Ok(error)
+    }
+
+    /// The errors that were expected and given so far.
+    pub(crate) fn refused(&self) -> Vec<HipError> {
+        self.refused.borrow().clone()
     }
 
     /// As [`refuses`](Self::refuses) with `hipErrorInvalidValue`, because of this argument.

@@ -2,8 +2,10 @@
 //!
 //! [`run`] puts [`cases`] to a [`Runtime`](hsa_vmm::Runtime): each call's documented success and
 //! each of its documented errors, with what is in the memory checked by the CPU and by GPUs.
-//! [`replay`](replay::replay) puts recorded [traces](trace) of verdicts to it. Nothing here knows
-//! the simulation: every case runs on hardware too, with the agents it finds there.
+//! [`replay`](replay::replay) puts recorded [traces](trace) of verdicts to it, and a
+//! [`Trial`](operations::Trial) drawn [operations], held against a reference [model]. All of it runs
+//! on hardware too, with the agents that are there; only a trial looks into the simulation where
+//! that is the runtime.
 //!
 //! ```
 //! use hsa_vmm_conformance::{Options, run};
@@ -30,6 +32,8 @@ mod descriptors;
 mod filter;
 mod junit;
 mod known;
+pub mod model;
+pub mod operations;
 pub mod replay;
 mod report;
 mod run;

@@ -2,6 +2,7 @@
 
 use crate::Status;
 use crate::describe::{AgentDescription, RuntimeDescription};
+use hsa_vmm::HipError;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -18,6 +19,9 @@ pub struct CaseReport {
     pub detail: String,
     /// How long it took, in microseconds.
     pub duration_us: u64,
+    /// The errors of HIP that it was to get and got, in order. Not written to files.
+    #[serde(skip)]
+    pub refused: Vec<HipError>,
 }
 
 /// How many cases ended how.

@@ -6,7 +6,8 @@ use crate::describe::describe;
 use crate::filter::matches;
 use crate::known::{KNOWN, known};
 use crate::{Case, CaseReport, NotPassed, Report, Status, Summary, Verdict, cases, descriptors};
-use hsa_vmm::{HipProfile, Runtime};
+use hsa_vmm::vmm::Quirks;
+use hsa_vmm::{HipError, HipProfile, Runtime};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -18,6 +19,8 @@ pub struct Options {
     pub filter: Option<String>,
     /// Whose answers are expected where HIP's releases differ.
     pub profile: HipProfile,
+    /// The runtime's habits to work around; `None`: those known of its version.
+    pub quirks: Option<Quirks>,
     /// Whether open file descriptors are counted. That means something only while no other
     /// thread of this process opens or closes any.
     pub count_descriptors: bool,
@@ -25,7 +28,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { filter: None, profile: HipProfile::default(), count_descriptors: true }
+        Self { filter: None, profile: HipProfile::default(), quirks: None, count_descriptors: true }
     }
 }
 
@@ -64,8 +67,12 @@ fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseReport {
     let began = Instant::now();
     let verdict = catch_unwind(AssertUnwindSafe(|| judge(runtime, options, case.body)))
         .unwrap_or_else(|panic| Err(NotPassed::Failed(format!("panicked: {}", said(&*panic)))));
+    let mut refused = Vec::new();
     let (status, detail) = match verdict {
-        Ok(()) => (Status::Pass, String::new()),
+        Ok(errors) => {
+            refused = errors;
+            (Status::Pass, String::new())
+        }
         Err(NotPassed::Skipped(why)) => (Status::Skip, why),
         Err(NotPassed::Failed(why)) => match known(KNOWN, runtime.info(), case.name) {
             Some(entry) => (Status::Known, format!("{} ({}): {why}", entry.reason, entry.source)),
@@ -73,12 +80,13 @@ fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseReport {
         },
     };
     let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-    CaseReport { name: case.name, status, source: case.source, detail, duration_us }
+    CaseReport { name: case.name, status, source: case.source, detail, duration_us, refused }
 }
 
-fn judge(runtime: &Runtime, options: &Options, body: Body) -> Verdict {
+/// Runs a case, and returns what it was refused with.
+fn judge(runtime: &Runtime, options: &Options, body: Body) -> Verdict<Vec<HipError>> {
     let run = match body {
-        Body::Runtime(run) => return run(runtime),
+        Body::Runtime(run) => return run(runtime).map(|()| Vec::new()),
         Body::Vmm(run) => run,
     };
     if !runtime.info().virtual_memory {
@@ -87,14 +95,16 @@ fn judge(runtime: &Runtime, options: &Options, body: Body) -> Verdict {
     }
     let count = || options.count_descriptors.then(descriptors::count).flatten();
     let before = count();
-    {
+    let refused = {
         let context = Context::open(runtime, options)?;
         run(&context)?;
+        let refused = context.refused();
         context.close()?;
-    }
+        refused
+    };
     let after = count();
     if before == after {
-        return Ok(());
+        return Ok(refused);
     }
     let why = format!("open file descriptors: {before:?} before, {after:?} after");
     Err(NotPassed::Failed(why))

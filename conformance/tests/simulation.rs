@@ -26,6 +26,7 @@ fn passes(config: Config, profile: HipProfile) {
         named(&report, Status::Skip),
         [
             "runtime.virtual_memory.refused_if_absent",
+            "create.handles.more_than_descriptors",
             "access.set.agent_out_of_reach",
             "access.set.cpu_without_large_bar",
             "share.export.no_descriptor_left",

@@ -104,6 +104,13 @@ impl Native {
                 )
             )
         }?;
+        if handle.handle == 0 {
+            // No memory was left: ROCm 6.1 does not look, and names nothing by 0 from then on.
+            // SAFETY: nobody else is ever given this handle.
+            let _ = unsafe { call!(table, hsa_amd_vmem_handle_release(handle)) };
+            let status = Status::OUT_OF_RESOURCES;
+            return Err(Failure { call: "hsa_amd_vmem_handle_create", status });
+        }
         Ok(NativeHandle(handle))
     }
 

@@ -4,9 +4,10 @@ use super::access::AgentSet;
 use super::ledger::{MappingRecord, Range};
 use super::turns::Turn;
 use super::{
-    Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
+    Access, Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
     no_flags,
 };
+use crate::agent::AgentKind;
 use crate::native::{Failure, NativeHandle, close, plug};
 use rustix::io::Errno;
 
@@ -214,12 +215,44 @@ impl Shared {
         record: &MappingRecord,
     ) -> Result<AgentSet, Broken> {
         let size = record.size;
-        self.call_in_turn(Turn::Read, |native| native.map(piece.start, size, piece.native))
-            .map_err(|failure| Broken {
-                error: self.failure(operation, failure, size),
-                mapped: false,
-            })?;
-        self.let_use(operation, piece, record).map_err(|error| Broken { error, mapped: true })
+        let mut owners = self.possible_owners(piece, record).into_iter().peekable();
+        loop {
+            let owner = owners.next().or(piece.owner);
+            let piece = Piece { owner, ..*piece };
+            self.call_in_turn(Turn::Read, |native| native.map(piece.start, size, piece.native))
+                .map_err(|failure| Broken {
+                    error: self.failure(operation, failure, size),
+                    mapped: false,
+                })?;
+            match self.let_use(operation, &piece, record) {
+                Ok(granted) => return Ok(granted),
+                Err(error) if owners.peek().is_none() => {
+                    return Err(Broken { error, mapped: true });
+                }
+                // One that is not the owner was last. Of what was granted nobody knows how much.
+                Err(error) => {
+                    let unknown = MappingRecord { granted: AgentSet::default(), ..*record };
+                    if let Ok(Ok(())) = self.take_down(&Piece { record: unknown, ..piece }) {
+                        continue;
+                    }
+                    return Err(Broken { error, mapped: true });
+                }
+            }
+        }
+    }
+
+    /// Where the owner of an import is to be granted access last and is not known: the GPUs that
+    /// it may be, each to be tried.
+    fn possible_owners(&self, piece: &Piece, record: &MappingRecord) -> Vec<usize> {
+        if !self.quirks.peer_after_owner_fails || piece.owner.is_some() {
+            return Vec::new();
+        }
+        let agents = self.runtime.agents().iter().enumerate();
+        agents
+            .filter(|(_, agent)| agent.kind() == AgentKind::Gpu)
+            .map(|(index, _)| index)
+            .filter(|&index| record.access.get(index) != Access::None)
+            .collect()
     }
 
     /// Takes a mapping down and makes it anew: the only way to take memory away from a GPU.

@@ -5,7 +5,7 @@ use super::ledger::{MappingRecord, Range};
 use super::mapping::{Broken, Piece};
 use super::{
     Access, AccessDescriptor, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm,
-    VmmError,
+    VmmError, out_of_descriptors,
 };
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::native::NativeAccess;
@@ -203,13 +203,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a GPU is to be granted access to a mapping whose owner has some already, where
-    /// the runtime cannot do that.
+    /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
+    /// where the runtime cannot do that.
     fn comes_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
         let granted = |index| piece.record.granted.contains(index);
+        let is_new = |&&(index, access): &&Change| access != Access::None && !granted(index);
+        let new = gpus.iter().filter(is_new).count();
         self.quirks.peer_after_owner_fails
-            && piece.owner.is_some_and(granted)
-            && gpus.iter().any(|&(index, access)| access != Access::None && !granted(index))
+            && new > 0
+            && match piece.owner {
+                Some(owner) => granted(owner),
+                // Any of several may be the owner.
+                None => {
+                    new + piece.record.granted.iter().filter(|&at| !self.is_cpu(at)).count() > 1
+                }
+            }
     }
 
     /// Makes a mapping anew to change who may use it.
@@ -261,6 +269,7 @@ impl Shared {
             }
         };
         let told: Vec<Change> = changes.iter().filter(is_news).copied().collect();
+        self.check_descriptors(operation, before.granted, &told)?;
         let mut record = progress.record;
         for &(index, access) in &told {
             record.granted.insert(index);
@@ -321,8 +330,29 @@ impl Shared {
                 told.push((index, access));
             }
         }
+        self.check_descriptors(operation, AgentSet::default(), &told)?;
         self.tell(operation, piece, &after, &told)?;
         Ok(after.granted)
+    }
+
+    /// Refuses to let a GPU in that was not `granted` access before, where the runtime would need
+    /// a descriptor and end the process for want of one.
+    fn check_descriptors(
+        &self,
+        operation: Operation,
+        granted: AgentSet,
+        told: &[Change],
+    ) -> Result<(), VmmError> {
+        let is_let_in = |&(index, _): &Change| !self.is_cpu(index) && !granted.contains(index);
+        if told.iter().any(is_let_in) { self.check_a_descriptor(operation) } else { Ok(()) }
+    }
+
+    /// Refuses what the runtime needs a descriptor for, if there is none left.
+    fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
+        if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
+            return Err(VmmError::OutOfDescriptors { operation });
+        }
+        Ok(())
     }
 
     /// Puts access back to what it was, after `error` in the last piece.
@@ -381,6 +411,8 @@ impl Shared {
         revoked: AgentSet,
     ) -> Result<(), VmmError> {
         let pieces = self.run(operation, range)?;
+        // Without one, what is taken down could not be made anew.
+        self.check_a_descriptor(operation)?;
         let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let mut record = piece.record;

@@ -116,3 +116,20 @@ pub enum Granularity {
     /// The unit that gives the best performance.
     Recommended,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HIP's Invalid (0) and Managed (2) are refused by not being there: an interface that takes
+    /// numbers has nothing to turn them into.
+    #[test]
+    fn kinds_are_those_that_can_be_made() {
+        for kind in [AllocationKind::Pinned, AllocationKind::Uncached] {
+            match kind {
+                AllocationKind::Pinned | AllocationKind::Uncached => {}
+            }
+        }
+        assert_eq!(AllocationKind::default(), AllocationKind::Pinned);
+    }
+}

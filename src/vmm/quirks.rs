@@ -17,6 +17,9 @@ pub struct Quirks {
     /// After `unmap` the old memory stays behind the addresses, without access, and is given back
     /// only with them (since extension 1.12, ROCm 7.2; torch_memory_saver#84): it is covered.
     pub unmap_keeps_memory: bool,
+    /// To let a GPU in when no descriptor is left ends the process (an assertion about the export
+    /// in `MappedHandleAllowedAgent`, seen in ROCm 6.1, 6.4 and 7.2): it is looked first.
+    pub grant_without_descriptor_aborts: bool,
     /// A peer that is granted access after the memory's owner corrupts the mapping or is refused
     /// (ROCm 7.14; rocm-systems#9908, openxla/xla#46576): the mapping is made anew with the owner
     /// last.
@@ -47,6 +50,7 @@ impl Quirks {
             set_access_drops_unnamed_agents: below(7),
             cpu_unmap_leaves_hole: below(12),
             unmap_keeps_memory: !below(12),
+            grant_without_descriptor_aborts: below(16),
             peer_after_owner_fails: rework,
             some_calls_take_no_lock: below(21),
             export_keeps_descriptor: rework,
@@ -67,8 +71,13 @@ mod tests {
         let rocm_6_4 = Quirks::of_extension((1, 7));
         assert!(!rocm_6_4.set_access_drops_unnamed_agents && rocm_6_4.cpu_unmap_leaves_hole);
         let rocm_7_2 = Quirks::of_extension((1, 15));
-        let unlocked = Quirks { some_calls_take_no_lock: true, ..Quirks::default() };
-        assert_eq!(rocm_7_2, Quirks { unmap_keeps_memory: true, ..unlocked });
+        let expected = Quirks {
+            unmap_keeps_memory: true,
+            grant_without_descriptor_aborts: true,
+            some_calls_take_no_lock: true,
+            ..Quirks::default()
+        };
+        assert_eq!(rocm_7_2, expected);
         let rocm_7_14 = Quirks::of_extension((1, 20));
         assert!(rocm_7_14.export_keeps_descriptor && rocm_7_14.import_needs_descriptor);
         assert!(rocm_7_14.peer_after_owner_fails);

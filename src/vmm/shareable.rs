@@ -4,7 +4,7 @@ use super::properties::{AllocationKind, Location};
 use super::turns::Turn;
 use super::{
     AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
-    Refusal, Shared, Vmm, VmmError, no_flags, system_failure,
+    Refusal, Shared, Vmm, VmmError, no_flags, out_of_descriptors, system_failure,
 };
 use crate::agent::{Agent, AgentKind};
 use crate::native::{NativeHandle, Status};
@@ -87,6 +87,12 @@ impl Vmm {
         let native = shared
             .call_in_turn(Turn::UnlockedChange, |native| native.import(own.as_fd()))
             .map_err(|failure| match failure.status {
+                // The runtime answers the same to everything that goes wrong.
+                Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION
+                    if out_of_descriptors() =>
+                {
+                    VmmError::OutOfDescriptors { operation }
+                }
                 Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
                 _ => shared.failure(operation, failure, size),
             })?;

@@ -13,7 +13,8 @@ impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] if not all of it is mapped, or a CPU may not read it.
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or no CPU may
+    /// read it.
     pub fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), VmmError> {
         let operation = Operation::Read;
         let access = Access::Read;
@@ -23,7 +24,8 @@ impl Vmm {
     /// Copies to mapped memory, by this process's own stores.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] if not all of it is mapped, or a CPU may not write it.
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or no CPU may
+    /// write it.
     pub fn write(&self, address: Address, bytes: &[u8]) -> Result<(), VmmError> {
         let operation = Operation::Write;
         let access = Access::ReadWrite;
@@ -34,8 +36,8 @@ impl Vmm {
     /// (`hsa_amd_memory_async_copy`).
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] if not all of both is mapped, or the agent has not been
-    /// granted to read the one and write the other.
+    /// [`VmmError::InvalidArgument`] if not all of both is mapped, each in one reservation, the size
+    /// is zero, or the agent has not been granted to read the one and write the other.
     pub fn copy(
         &self,
         agent: AgentId,
@@ -77,8 +79,8 @@ impl Vmm {
     /// seen to refuse such addresses in ROCm 6.4 and to crash on them in 6.1.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] if not all of it is mapped, address or size are no multiples
-    /// of four, or the owner has not been granted to write it.
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, the size is zero,
+    /// address or size are no multiples of four, or the owner has not been granted to write it.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), VmmError> {
         let operation = Operation::Fill;
         let shared = &*self.shared;

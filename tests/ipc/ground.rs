@@ -1,6 +1,6 @@
 //! Where players open their runtimes: the simulation, or a release of AMD's.
 
-use crate::process::{End, in_child_for};
+use crate::process::{Child, End};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Config;
@@ -39,11 +39,19 @@ impl Ground {
 /// Releases of AMD's runtime on which a test is run.
 pub const AMD: [Release; 3] = Release::ALL;
 
+#[track_caller]
+fn assert_well(patience: Duration, ground: &Ground, act: impl Fn(&Ground)) {
+    let child = Child::start(|| {
+        act(ground);
+        0
+    });
+    assert_eq!(child.wait_for(patience), End::Well, "{ground:?}");
+}
+
 /// Runs a test on the simulation, in a process that has no runtime.
 pub fn on_simulation(act: impl Fn(&Ground)) {
     let _alone = crate::process::alone();
-    let end = in_child_for(Duration::from_secs(300), || act(&Ground::Simulation));
-    assert_eq!(end, End::Well);
+    assert_well(Duration::from_secs(300), &Ground::Simulation, act);
 }
 
 /// Runs a test on each release of AMD's runtime, in a process that has no runtime.
@@ -52,8 +60,7 @@ pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
     let emulation = Emulation::gpus(2).vram("1GiB");
     hsa_rocr::test::on(&AMD, test, &emulation, |ground| {
         let ground = Ground::Amd(ground.release(), ground.runtime());
-        let end = in_child_for(Duration::from_secs(600), || act(&ground));
-        assert_eq!(end, End::Well, "{ground:?}");
+        assert_well(Duration::from_secs(600), &ground, &act);
     });
 }
 

@@ -1,13 +1,16 @@
-//! Simulated machines of every kind and release, watched from outside while the library uses them.
+//! Machines with the library on them: simulated ones of every kind and release, watched from
+//! outside, and AMD's runtime.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+mod library;
+
+pub use library::Library;
+
 use hsa_vmm::simulation::{Config, Cpu, Era, FaultPlan, Simulation};
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Runtime,
-    Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Runtime};
+use std::ops::Deref;
 use std::sync::Arc;
 
 pub const KIB: usize = 1 << 10;
@@ -16,8 +19,15 @@ pub const MIB: usize = 1 << 20;
 /// A simulation, and the library on it.
 pub struct Machine {
     pub simulation: Arc<Simulation>,
-    pub runtime: Runtime,
-    pub vmm: Vmm,
+    pub library: Library,
+}
+
+impl Deref for Machine {
+    type Target = Library;
+
+    fn deref(&self) -> &Library {
+        &self.library
+    }
 }
 
 impl Machine {
@@ -30,60 +40,13 @@ impl Machine {
     pub fn with(config: Config, options: VmmOptions) -> Self {
         let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
-        let vmm = Vmm::open_with(&runtime, options).expect("virtual memory is supported");
-        Self { simulation, runtime, vmm }
-    }
-
-    pub fn gpu(&self, number: usize) -> AgentId {
-        self.runtime.gpus().nth(number).expect("there is such a GPU").id()
-    }
-
-    pub fn gpus(&self) -> Vec<AgentId> {
-        self.runtime.gpus().map(|gpu| gpu.id()).collect()
-    }
-
-    pub fn cpu(&self, number: usize) -> AgentId {
-        let id = self.runtime.agents()[number].id();
-        assert_eq!(self.runtime.agents()[number].kind(), hsa_vmm::AgentKind::Cpu);
-        id
-    }
-
-    pub fn granule(&self) -> usize {
-        self.simulation.config().granule as usize
-    }
-
-    /// Memory of a GPU that may be shared.
-    pub fn on(&self, gpu: usize) -> AllocationProperties {
-        AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::PosixFileDescriptor)
-    }
-
-    #[track_caller]
-    pub fn reserve(&self, size: usize) -> Address {
-        self.vmm.address_reserve(size, 0, None, 0).expect("addresses")
-    }
-
-    #[track_caller]
-    pub fn create(&self, gpu: usize, size: usize) -> Handle {
-        self.vmm.create(size, &self.on(gpu), 0).expect("memory")
-    }
-
-    #[track_caller]
-    pub fn map(&self, address: Address, size: usize, handle: Handle) {
-        self.vmm.map(address, size, 0, handle, 0).expect("a mapping");
-    }
-
-    #[track_caller]
-    pub fn grant(&self, address: Address, size: usize, agent: AgentId, access: Access) {
-        let granted = self.vmm.set_access(address, size, &[AccessDescriptor { agent, access }]);
-        granted.expect("access");
+        Self { simulation, library: Library::open(runtime, options) }
     }
 
     /// Fails unless everything that was taken has been given back.
     #[track_caller]
     pub fn assert_empty(&self) {
-        self.vmm.check().expect("the books are right");
-        let usage = self.vmm.usage();
-        assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{usage:?}");
+        self.assert_nothing_held();
         assert_idle(&self.simulation);
     }
 

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+pub mod handover;
+pub mod limit;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,12 +80,35 @@ pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
+/// Does something while the process can open just so many descriptors more.
+pub fn with_descriptors<T>(spare: usize, act: impl FnOnce() -> T) -> T {
+    // The standard library duplicates to 3 and above, and a limit of 3 would be another error.
+    let _third = std::fs::File::open("/dev/null").expect("a descriptor");
+    // SAFETY: F_GETFD asks, and changes nothing.
+    let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
+    // New ones take the lowest number that is free, and it must be below the limit.
+    let end = (0..).filter(is_free).nth(spare).expect("there is no end of numbers") as u64;
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `before` is writable.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
+    let limit = libc::rlimit { rlim_cur: end, ..before };
+    // SAFETY: a limit below the highest that is allowed.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    let answer = act();
+    // SAFETY: the limit that was there before.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
+    answer
+}
+
 /// Keeps other tests of this binary from running meanwhile: they open descriptors too, and may be
 /// given addresses that a runtime with holes has given up for a moment.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// How long a child may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,50 +125,70 @@ pub enum End {
 
 /// Runs something in a forked child.
 pub fn in_child(act: impl FnOnce()) -> End {
-    in_child_for(Duration::from_secs(30), act)
+    in_child_with_status(|| {
+        act();
+        0
+    })
 }
 
-/// Runs something that may take so long in a forked child.
-pub fn in_child_for(patience: Duration, act: impl FnOnce()) -> End {
-    // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
-    // after a fork, and the child leaves by _exit.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit is a valid one; it keeps core files away.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
-        let outcome = catch_unwind(AssertUnwindSafe(act));
-        // SAFETY: ends this process at once, as a child of a fork should.
-        unsafe { libc::_exit(if outcome.is_ok() { 0 } else { 101 }) };
+/// Runs something in a forked child that ends with a status.
+pub fn in_child_with_status(act: impl FnOnce() -> i32) -> End {
+    Child::start(act).wait()
+}
+
+/// A forked child.
+#[derive(Debug)]
+pub struct Child(libc::pid_t);
+
+impl Child {
+    /// Forks a child that does something and ends with a status.
+    pub fn start(act: impl FnOnce() -> i32) -> Self {
+        // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
+        // after a fork, and the child leaves by _exit.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+        if child == 0 {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the limit is a valid one; it keeps core files away.
+            unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+            let outcome = catch_unwind(AssertUnwindSafe(act));
+            // SAFETY: ends this process at once, as a child of a fork should.
+            unsafe { libc::_exit(outcome.unwrap_or(101)) };
+        }
+        Self(child)
     }
-    wait_for(child, patience)
-}
 
-fn wait_for(child: libc::pid_t, patience: Duration) -> End {
-    let begun = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: our own child, and a writable status.
-        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
-            0 if begun.elapsed() > patience => {
-                // SAFETY: our own child that was not waited for yet.
-                unsafe { libc::kill(child, libc::SIGKILL) };
-                // SAFETY: as above.
-                unsafe { libc::waitpid(child, &mut status, 0) };
-                return End::Never;
+    /// Waits for its end, but not for ever.
+    pub fn wait(self) -> End {
+        self.wait_for(PATIENCE)
+    }
+
+    /// Waits for the end of something that may take longer.
+    pub fn wait_for(self, patience: Duration) -> End {
+        let begun = Instant::now();
+        loop {
+            let mut status = 0;
+            // SAFETY: our own child, and a writable status.
+            match unsafe { libc::waitpid(self.0, &mut status, libc::WNOHANG) } {
+                0 if begun.elapsed() > patience => {
+                    // SAFETY: our own child that was not waited for yet.
+                    unsafe { libc::kill(self.0, libc::SIGKILL) };
+                    // SAFETY: as above.
+                    unsafe { libc::waitpid(self.0, &mut status, 0) };
+                    return End::Never;
+                }
+                0 => std::thread::sleep(Duration::from_micros(200)),
+                ended if ended == self.0 && libc::WIFSIGNALED(status) => {
+                    return End::Signal(libc::WTERMSIG(status));
+                }
+                ended if ended == self.0 => {
+                    return match libc::WEXITSTATUS(status) {
+                        0 => End::Well,
+                        code => End::Badly(code),
+                    };
+                }
+                _ => panic!("waitpid: {}", std::io::Error::last_os_error()),
             }
-            0 => std::thread::sleep(Duration::from_micros(200)),
-            ended if ended == child && libc::WIFSIGNALED(status) => {
-                return End::Signal(libc::WTERMSIG(status));
-            }
-            ended if ended == child => {
-                return match libc::WEXITSTATUS(status) {
-                    0 => End::Well,
-                    code => End::Badly(code),
-                };
-            }
-            _ => panic!("waitpid: {}", std::io::Error::last_os_error()),
         }
     }
 }

@@ -63,9 +63,21 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.get.never_set",
-        "recorded: cuda_h200_edges getaccess_before_set",
+        "recorded: cuda_h200_edges getaccess_before_set; reference 6.2 #49",
         "without any grant the answer is none",
         never_set,
+    ),
+    Case::new(
+        "access.get.of_a_cpu",
+        "reference 6.2 #51: ROCR answers for CPUs since ROCm 10, HIP for GPUs only",
+        "what the CPU may do is answered as for a GPU",
+        of_a_cpu,
+    ),
+    Case::new(
+        "access.set.none",
+        "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42: ROCR leaves it mapped",
+        "a GPU that was denied access neither copies nor fills; the contents stay",
+        none,
     ),
 ];
 
@@ -196,4 +208,33 @@ fn never_set(context: &Context) -> Verdict {
     ensure_eq!(context.vmm().get_access(context.gpu(), at)?, Access::None, "access");
     ensure_eq!(context.vmm().get_access(context.host(), at)?, Access::None, "access of the CPU");
     Ok(())
+}
+
+fn of_a_cpu(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (at, _) = context.mapped(2, 0x3a3a_3a3a)?;
+    let last = offset(at, 2 * context.granule() - 1);
+    for access in ALL {
+        context.grant(at, 2, &[context.host()], access)?;
+        for address in [at, last] {
+            let found = context.vmm().get_access(context.host(), address)?;
+            ensure_eq!(found, access, "access of the CPU at {address}");
+        }
+    }
+    Ok(())
+}
+
+fn none(context: &Context) -> Verdict {
+    let (at, _) = context.mapped(1, 0x3b3b_3b3b)?;
+    let (other, _) = context.mapped(1, 0x3c3c_3c3c)?;
+    let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
+    context.grant(at, 1, &[gpu], Access::None)?;
+    ensure_eq!(vmm.get_access(gpu, at)?, Access::None, "access of the GPU");
+    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, at, other, size))?;
+    context.refuses_argument(Argument::Source, || vmm.copy(gpu, other, at, size))?;
+    context.refuses_argument(Argument::Address, || vmm.fill(at, 0, size))?;
+    context.holds(at, 1, 0x3b3b_3b3b)?;
+    context.grant(at, 1, &[gpu], Access::ReadWrite)?;
+    vmm.copy(gpu, other, at, size)?;
+    context.holds(other, 1, 0x3b3b_3b3b)
 }

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.set.list_empty",
-        "hip-tests: hipMemSetAccess_negative",
+        "hip-tests: hipMemSetAccess_negative; reference 6.2 #46",
         "an empty list is refused",
         list_empty,
     ),
@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.set.size_beyond_the_reservation",
-        "recorded: cuda_h200_edges setaccess_beyond_reservation",
+        "recorded: cuda_h200_edges setaccess_beyond_reservation; reference 6.2 #37",
         "more than the reservation is refused",
         |c| within(c, 0, 5 * c.granule(), None),
     ),
@@ -87,7 +87,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.set.unmapped",
-        "recorded: cuda_h200_edges setaccess_unmapped",
+        "recorded: cuda_h200_edges setaccess_unmapped; reference 6.2 #36",
         "a range with nothing behind it is refused",
         |c| within(c, 2 * c.granule(), c.granule(), None),
     ),
@@ -99,7 +99,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.set.not_reserved",
-        "hip-tests: hipMemSetAccess_negative",
+        "hip-tests: hipMemSetAccess_negative; reference 6.2 #37",
         "addresses that are not reserved are refused",
         not_reserved,
     ),

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.cpu.none",
-        "recorded: cuda_h200_edges setaccess_none",
+        "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42",
         "what was taken from the CPU it may neither read nor write; the contents stay",
         cpu_none,
     ),

@@ -1,9 +1,9 @@
 //! `hipMemCreate`.
 
-use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{Context, NotPassed};
 use hsa_vmm::vmm::{AllocationKind, Argument, HandleTypes, Location};
-use hsa_vmm::{AgentId, AllocationProperties, HandleType, HipError, HipProfile};
+use hsa_vmm::{AgentId, AllocationProperties, HandleType, HipError, HipProfile, VmmError};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[
@@ -18,6 +18,12 @@ pub(super) const CASES: &[Case] = &[
         "HIP: hipMemCreate",
         "live handles are different, and none is 0",
         distinct,
+    ),
+    Case::new(
+        "create.handles.more_than_descriptors",
+        "reference 6.2 #62: ROCR 7.14 keeps a descriptor a handle",
+        "1100 handles live at once; where descriptors run out, that is what is said",
+        many_handles,
     ),
     Case::new(
         "create.memory.is_its_own",
@@ -39,13 +45,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "create.size.off_the_granule",
-        "hip-tests: hipMemCreate_Negative",
+        "hip-tests: hipMemCreate_Negative; reference 6.2 #12",
         "a size that is no multiple of the granule is refused",
         |c| refused_size(c, c.granule() + c.granule() / 2),
     ),
     Case::new(
         "create.size.too_large",
-        "recorded: cuda_h200_edges create_too_big",
+        "recorded: cuda_h200_edges create_too_big; reference 6.2 #17",
         "more memory than the GPU has is out of memory",
         too_large,
     ),
@@ -57,19 +63,19 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "create.agent.invented",
-        "recorded: cuda_h200_edges create_bad_device",
+        "recorded: cuda_h200_edges create_bad_device; reference 6.2 #13",
         "an agent that does not exist is an invalid device, in HIP 6 an invalid value",
         invented,
     ),
     Case::new(
         "create.agent.of_another_runtime",
-        "recorded: cuda_h200_edges create_negative_device",
+        "recorded: cuda_h200_edges create_negative_device; reference 6.2 #13",
         "an agent of another runtime is an invalid device, in HIP 6 an invalid value",
         foreign,
     ),
     Case::new(
         "create.agent.cpu",
-        "HIP: hipMemCreate; ROCR 6.4.3 observed",
+        "HIP: hipMemCreate; ROCR 6.4.3 observed; reference 6.2 #16",
         "memory of a CPU is not supported",
         cpu,
     ),
@@ -81,7 +87,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "create.handle_type.windows",
-        "HIP: hipMemCreate",
+        "HIP: hipMemCreate; reference 6.2 #14",
         "memory that can be shared with Windows is not supported",
         |c| unsupported_type(c, HandleTypes::WIN32 | HandleTypes::WIN32_KMT),
     ),
@@ -121,6 +127,33 @@ fn distinct(context: &Context) -> Verdict {
     for _ in 0..16 {
         let handle = context.create(1)?;
         ensure!(known.insert(handle.to_bits()), "{handle} was given out twice");
+    }
+    Ok(())
+}
+
+/// More than the descriptors that a process may usually have open.
+const MANY: usize = 1100;
+
+fn many_handles(context: &Context) -> Verdict {
+    if !context.counts_descriptors() {
+        let why = "other threads of this process may need descriptors meanwhile";
+        return Err(NotPassed::Skipped(why.to_owned()));
+    }
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    if pool.is_none_or(|pool| pool.size() / 2 < MANY * context.granule()) {
+        return Err(NotPassed::Skipped(format!("the GPU has no memory for {MANY} granules")));
+    }
+    let properties = AllocationProperties::on(context.gpu());
+    for count in 0..MANY {
+        match context.vmm().create(context.granule(), &properties, 0) {
+            Ok(handle) => drop(context.keep(handle)),
+            Err(error) => {
+                let said = matches!(error, VmmError::OutOfDescriptors { .. });
+                ensure!(said, "with {count} handles: {error}");
+                ensure_eq!(context.vmm().usage().handles, count, "handles");
+                return Ok(());
+            }
+        }
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "hip.map_array.not_supported",
-        "HIP: hipMemMapArrayAsync",
+        "HIP: hipMemMapArrayAsync; reference 6.2 #67",
         "mapping sparse arrays is not supported",
         |c| c.refuses(HipError::NotSupported, || c.vmm().map_array_async(1)).map(|_| ()),
     ),
@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "hip.profile.bad_device",
-        "hip-tests: hipMemCreate_Negative (6.x and develop)",
+        "hip-tests: hipMemCreate_Negative (6.x and develop); reference 6.2 #13",
         "HIP 6 calls a bad device an invalid value, HIP 7 an invalid device",
         bad_device,
     ),

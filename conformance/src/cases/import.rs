@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.same_memory",
-        "hip-tests: hipMemImportFromShareableHandle_Positive_Basic",
+        "hip-tests: hipMemImportFromShareableHandle_Positive_Basic; reference 6.2 #60",
         "an import in the same process is another handle and the same memory",
         same_memory,
     ),
@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.import.no_file",
-        "recorded: cuda_h200_edges import_bad_fd",
+        "recorded: cuda_h200_edges import_bad_fd; reference 6.2 #57",
         "a device, a pipe and a folder are refused",
         no_file,
     ),

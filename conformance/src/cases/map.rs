@@ -13,13 +13,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "map.memory.no_access_at_first",
-        "reference 6.1: invariant 9",
+        "reference 6.1: invariant 9; reference 6.2 #49",
         "right after mapping nobody has access",
         no_access,
     ),
     Case::new(
         "map.memory.part_of_a_handle",
-        "hip-tests: hipMemMap_MapPartialPhysicalMem",
+        "hip-tests: hipMemMap_MapPartialPhysicalMem; reference 6.2 #19",
         "a size smaller than the handle's maps its beginning",
         part,
     ),
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "map.handle.at_two_places",
-        "recorded: cuda_h200_edges map_same_handle_elsewhere",
+        "recorded: cuda_h200_edges map_same_handle_elsewhere; reference 6.2 #25",
         "one handle at two places of one reservation is the same memory",
         |c| aliases(c, 2, true),
     ),

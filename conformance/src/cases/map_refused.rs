@@ -10,7 +10,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("map.address.null", "hip-tests: hipMemMap_negative", "null is refused", null),
     Case::new(
         "map.address.not_reserved",
-        "recorded: cuda_h200_edges map_not_reserved",
+        "recorded: cuda_h200_edges map_not_reserved; reference 6.2 #21",
         "addresses that are not reserved are refused",
         not_reserved,
     ),
@@ -55,25 +55,25 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "map.range.same_as_a_mapping",
-        "recorded: cuda_h200_edges map_again_same_place",
+        "recorded: cuda_h200_edges map_again_same_place; reference 6.2 #23",
         "mapping where something is mapped is refused",
         |c| over_mapping(c, 1, 2),
     ),
     Case::new(
         "map.range.over_the_start_of_a_mapping",
-        "recorded: cuda_h200_edges map_overlap_half",
+        "recorded: cuda_h200_edges map_overlap_half; reference 6.2 #23",
         "a range that reaches into a mapping is refused",
         |c| over_mapping(c, 0, 2),
     ),
     Case::new(
         "map.range.over_the_end_of_a_mapping",
-        "recorded: cuda_h200_edges map_overlap_half",
+        "recorded: cuda_h200_edges map_overlap_half; reference 6.2 #23",
         "a range that begins in a mapping is refused",
         |c| over_mapping(c, 2, 2),
     ),
     Case::new(
         "map.range.around_a_mapping",
-        "HIP: hipMemMap",
+        "HIP: hipMemMap; reference 6.2 #23",
         "a range around a mapping is refused",
         |c| over_mapping(c, 0, 4),
     ),
@@ -109,7 +109,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "map.handle.released",
-        "recorded: cuda_h200_edges risky_4 (CUDA crashes)",
+        "recorded: cuda_h200_edges risky_4 (CUDA crashes); reference 6.2 #27",
         "a released handle is refused",
         released,
     ),

@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::of_runtime(
         "pool.handles.not_on_cpus",
-        "reference 6.2 #16: physical handles are GPUs' memory",
+        "HSA: hsa_amd_vmem_handle_create, of CPUs only since ROCm 10",
         "no pool of a CPU is offered for handles",
         not_on_cpus,
     ),

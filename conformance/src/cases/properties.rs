@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "properties.imported.told",
-        "recorded: cuda_h200_edges props_imported",
+        "recorded: cuda_h200_edges props_imported; reference 6.2 #61",
         "of an import: pinned, shareable as it was imported, and the size of the whole",
         imported,
     ),

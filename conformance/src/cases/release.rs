@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "release.handle.twice",
-        "recorded: cuda_h200_edges release_twice",
+        "recorded: cuda_h200_edges release_twice; reference 6.2 #29",
         "a second release is refused",
         twice,
     ),
@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "release.mapped.memory_stays",
-        "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse",
+        "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse; reference 6.2 #28",
         "memory that is released while mapped can be used until it is unmapped",
         memory_stays,
     ),

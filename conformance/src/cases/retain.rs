@@ -15,13 +15,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "retain.interior.same_handle",
-        "recorded: cuda_h200_edges retain_interior_same_handle",
+        "recorded: cuda_h200_edges retain_interior_same_handle; reference 6.2 #52",
         "any address inside will do, also the last",
         |c| same(c, 2 * c.granule() - 1),
     ),
     Case::new(
         "retain.references.counted",
-        "HIP: hipMemRetainAllocationHandle",
+        "HIP: hipMemRetainAllocationHandle; reference 6.2 #53",
         "every retain needs a release",
         counted,
     ),

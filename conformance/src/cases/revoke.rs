@@ -8,7 +8,7 @@ use hsa_vmm::vmm::Argument;
 pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.revoke.gpu",
-        "reference 6.3: ProtNone as unmap and map",
+        "reference 6.3: ProtNone as unmap and map; reference 6.2 #42",
         "what was revoked from a GPU it has no access to, and can be granted again",
         gpu,
     ),

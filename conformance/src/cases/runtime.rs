@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::of_runtime(
         "runtime.virtual_memory.refused_if_absent",
-        "HIP: hipDeviceAttributeVirtualMemoryManagementSupported",
+        "HIP: hipDeviceAttributeVirtualMemoryManagementSupported; reference 6.2 #66",
         "without it, opening it is refused as not supported",
         refused_if_absent,
     ),
@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "runtime.vmm.gives_back_at_its_end",
-        "ROCR 6.4.3 observed: stopping with live mappings crashed",
+        "ROCR 6.4.3 observed: stopping with live mappings crashed; reference 6.2 #64",
         "a Vmm that goes gives back what is still mapped, and the next one works",
         gives_back,
     ),

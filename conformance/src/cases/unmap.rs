@@ -77,13 +77,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "unmap.size.first_half",
-        "recorded: cuda_h200_edges unmap_half; hip-tests: hipMemUnmap_negative",
+        "recorded: cuda_h200_edges unmap_half; hip-tests: hipMemUnmap_negative; reference 6.2 #30",
         "the first half of a mapping is refused",
         |c| within(c, 0, c.granule()),
     ),
     Case::new(
         "unmap.size.second_half",
-        "recorded: cuda_h200_edges unmap_second_half",
+        "recorded: cuda_h200_edges unmap_second_half; reference 6.2 #30",
         "the second half of a mapping is refused",
         |c| within(c, c.granule(), c.granule()),
     ),

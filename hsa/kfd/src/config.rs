@@ -2,7 +2,9 @@
 
 use crate::faults::Faults;
 use crate::profile::{self, PROFILES, Profile};
+use crate::{drm, kfd};
 use std::env;
+use std::path::PathBuf;
 
 /// The machine to emulate.
 #[derive(Debug)]
@@ -11,55 +13,86 @@ pub(crate) struct Config {
     pub(crate) profile: &'static Profile,
     /// Bytes of memory of each GPU.
     pub(crate) memory: u64,
+    /// Processes that name the same machine share the memory of its GPUs.
+    pub(crate) machine: Option<String>,
     pub(crate) faults: Faults,
+    /// The file that gets the page tables when the process ends.
+    pub(crate) page_tables: Option<PathBuf>,
 }
 
 /// As many as one machine holds.
-const MOST_GPUS: usize = 8;
+pub(crate) const MOST_GPUS: usize = 8;
 
 impl Config {
-    /// Reads `HSA_KFD` and `HSA_KFD_FAULTS`. What cannot be read is said on standard error and
-    /// left at its default: the program under test must not be the one to crash.
-    pub(crate) fn from_environment() -> Self {
-        let mut config = Self::default();
-        if let Ok(text) = env::var("HSA_KFD") {
-            for field in text.split(',').filter(|field| !field.trim().is_empty()) {
-                if config.set(field.trim()).is_none() {
-                    eprintln!("hsa-kfd: HSA_KFD: {field:?} is not understood");
-                }
-            }
+    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and what is wrong in it.
+    pub(crate) fn from_environment() -> Result<Self, String> {
+        let read = |name| match env::var(name) {
+            Ok(text) => Ok(text),
+            Err(env::VarError::NotPresent) => Ok(String::new()),
+            Err(error) => Err(format!("{name}: {error}")),
+        };
+        let mut config =
+            Self::read(&read("HSA_KFD")?).map_err(|wrong| format!("HSA_KFD: {wrong}"))?;
+        config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?, is_call)
+            .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
+        if let Some(path) = env::var_os("HSA_KFD_PAGE_TABLES") {
+            // The process may be in another folder when it ends.
+            let path = std::path::absolute(path)
+                .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;
+            config.page_tables = Some(path);
         }
-        if let Ok(text) = env::var("HSA_KFD_FAULTS") {
-            let (faults, wrong) = Faults::parse(&text);
-            config.faults = faults;
-            for field in wrong {
-                eprintln!("hsa-kfd: HSA_KFD_FAULTS: {field:?} is not understood");
-            }
-        }
-        config
+        Ok(config)
     }
 
-    fn set(&mut self, field: &str) -> Option<()> {
-        let (key, value) = field.split_once('=')?;
-        match key {
-            "gpus" => {
-                self.gpus = value.parse().ok().filter(|gpus| (1..=MOST_GPUS).contains(gpus))?;
+    fn read(text: &str) -> Result<Self, String> {
+        let mut config = Self::default();
+        let mut memory = None;
+        for field in text.split(',').map(str::trim).filter(|field| !field.is_empty()) {
+            let wrong = |wanted: &str| format!("{field:?}: {wanted}");
+            let (key, value) =
+                field.split_once('=').ok_or_else(|| wrong("NAME=VALUE is wanted"))?;
+            match key {
+                "gpus" => {
+                    let gpus = value.parse().ok().filter(|gpus| (1..=MOST_GPUS).contains(gpus));
+                    config.gpus = gpus.ok_or_else(|| wrong("1 to 8 GPUs"))?;
+                }
+                "profile" => {
+                    config.profile = profile::named(value).ok_or_else(|| {
+                        wrong(&format!(
+                            "one of {}",
+                            PROFILES.each_ref().map(|it| it.name).join(", ")
+                        ))
+                    })?;
+                }
+                "vram" => {
+                    memory = Some(size(value).ok_or_else(|| wrong("bytes, or as 64GiB"))?);
+                }
+                "machine" => {
+                    let plain =
+                        |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+                    let named = (1..=64).contains(&value.len()) && value.chars().all(plain);
+                    config.machine = Some(value.to_owned()).filter(|_| named);
+                    if !named {
+                        return Err(wrong("1 to 64 letters, digits, dots and dashes"));
+                    }
+                }
+                _ => return Err(wrong("one of gpus, profile, vram, machine is wanted")),
             }
-            "profile" => {
-                self.profile = profile::named(value)?;
-                self.memory = self.profile.memory;
-            }
-            "vram" => self.memory = size(value)?,
-            _ => return None,
         }
-        Some(())
+        config.memory = memory.unwrap_or(config.profile.memory);
+        Ok(config)
     }
+}
+
+fn is_call(name: &str) -> bool {
+    kfd::NAMES.contains(&name) || drm::NAMES.contains(&name) || name == "MMAP"
 }
 
 impl Default for Config {
     fn default() -> Self {
         let profile = &PROFILES[0];
-        Self { gpus: 1, profile, memory: profile.memory, faults: Faults::default() }
+        let faults = Faults::default();
+        Self { gpus: 1, profile, memory: profile.memory, machine: None, faults, page_tables: None }
     }
 }
 
@@ -82,14 +115,36 @@ mod tests {
 
     #[test]
     fn the_fields_are_read() {
-        let mut config = Config::default();
-        for field in ["gpus=2", "profile=rdna3", "vram=512MiB"] {
-            assert_eq!(config.set(field), Some(()), "{field}");
+        let config = Config::read("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
+        assert_eq!((config.gpus, config.memory), (2, 512 << 20), "in whatever order");
+        assert_eq!((config.profile.name, config.machine.as_deref()), ("rdna3", Some("a-1")));
+        assert_eq!(Config::read("").unwrap().gpus, 1);
+        assert_eq!(Config::read("profile=rdna3").unwrap().memory, 24 << 30);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_by_name() {
+        for field in [
+            "gpus=0",
+            "gpus=9",
+            "gpus=two",
+            "profile=none",
+            "vram=3XB",
+            "vram=0",
+            "vram=99999999999GiB",
+            "x=1",
+            "gpus",
+            "machine=",
+            "machine=a/b",
+        ] {
+            let error = Config::read(&format!("gpus=2,{field}")).unwrap_err();
+            assert!(error.contains(&format!("{field:?}")), "{error}");
         }
-        assert_eq!((config.gpus, config.memory), (2, 512 << 20));
-        assert_eq!(config.profile.name, "rdna3");
-        for field in ["gpus=0", "gpus=9", "profile=none", "vram=3XB", "vram=0", "x=1", "gpus"] {
-            assert_eq!(config.set(field), None, "{field}");
-        }
+    }
+
+    #[test]
+    fn every_call_that_is_answered_can_be_planned() {
+        assert!(["GEM_VA", "ALLOC_MEMORY_OF_GPU", "MMAP"].into_iter().all(is_call));
+        assert!(!is_call("GEM_V"));
     }
 }

@@ -1,9 +1,13 @@
 //! Which descriptors of the process are devices.
+//!
+//! A number can come to name something else without passing by here (`fclose`, a system call
+//! made directly), so the file behind it is compared too.
 
 use crate::drm::DrmFile;
+use crate::memory_file;
 use libc::c_int;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What is open behind a descriptor.
@@ -15,6 +19,23 @@ pub(crate) enum Device {
     Render(Arc<DrmFile>),
 }
 
+impl std::fmt::Display for Device {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Kfd(_) => formatter.write_str("kfd"),
+            Self::Render(file) => write!(formatter, "drm{}", file.gpu),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Open {
+    device: Device,
+    file: (u64, u64),
+}
+
+pub(crate) type Table = HashMap<c_int, Open>;
+
 /// Descriptors below this are told from others without a lock.
 const QUICK: usize = 1 << 16;
 
@@ -22,9 +43,28 @@ static TRACKED: [AtomicBool; QUICK] = [const { AtomicBool::new(false) }; QUICK];
 /// How many descriptors from `QUICK` up are devices.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
-fn table() -> MutexGuard<'static, HashMap<c_int, Device>> {
-    static TABLE: OnceLock<Mutex<HashMap<c_int, Device>>> = OnceLock::new();
+/// The process whose descriptors these are. A child of `vfork` has descriptors of its own but its
+/// parent's memory, so that it must not change the table.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// The table, for as long as no fork may happen.
+pub(crate) type Held = MutexGuard<'static, Table>;
+
+/// The table.
+pub(crate) fn table() -> Held {
+    static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The table is this process's from now on.
+pub(crate) fn own() {
+    // SAFETY: asks for a number and touches no memory.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+fn is_owner() -> bool {
+    // SAFETY: asks for a number and touches no memory.
+    OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
 fn quick(descriptor: c_int) -> Option<&'static AtomicBool> {
@@ -43,12 +83,22 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     if !may_be_device(descriptor) {
         return None;
     }
-    table().get(&descriptor).cloned()
+    let file = memory_file::identity(descriptor).ok();
+    let table = table();
+    let open = table.get(&descriptor)?;
+    if Some(open.file) == file {
+        return Some(open.device.clone());
+    }
+    // It is another file by now.
+    drop(table);
+    drop(remove(descriptor));
+    None
 }
 
 /// A descriptor now is a device.
 pub(crate) fn insert(descriptor: c_int, device: Device) {
-    let replaced = table().insert(descriptor, device);
+    let Ok(file) = memory_file::identity(descriptor) else { return };
+    let replaced = table().insert(descriptor, Open { device, file });
     match quick(descriptor) {
         Some(tracked) => tracked.store(true, Ordering::Release),
         None if replaced.is_none() => {
@@ -61,7 +111,7 @@ pub(crate) fn insert(descriptor: c_int, device: Device) {
 /// A descriptor is no longer a device, if it was one. Returns what it was, so that the last
 /// reference to a file is dropped after the lock is.
 pub(crate) fn remove(descriptor: c_int) -> Option<Device> {
-    if !may_be_device(descriptor) {
+    if !may_be_device(descriptor) || !is_owner() {
         return None;
     }
     let removed = table().remove(&descriptor);
@@ -72,15 +122,52 @@ pub(crate) fn remove(descriptor: c_int) -> Option<Device> {
         }
         None => {}
     }
-    removed
+    removed.map(|open| open.device)
+}
+
+/// The descriptors of a range are no longer devices.
+pub(crate) fn remove_within(first: u32, last: u32) {
+    let known: Vec<c_int> = table().keys().copied().collect();
+    for descriptor in known {
+        if (first..=last).contains(&(descriptor as u32)) {
+            drop(remove(descriptor));
+        }
+    }
 }
 
 /// A descriptor is a duplicate of another.
 pub(crate) fn copy(from: c_int, to: c_int) {
-    if to >= 0 && from != to {
+    if to >= 0 && from != to && is_owner() {
         drop(remove(to));
         if let Some(device) = get(from) {
             insert(to, device);
         }
+    }
+}
+
+/// The render nodes that are open, each once.
+pub(crate) fn render_files() -> Vec<Arc<DrmFile>> {
+    let mut files: Vec<Arc<DrmFile>> = Vec::new();
+    for open in table().values() {
+        if let Device::Render(file) = &open.device
+            && !files.iter().any(|known| Arc::ptr_eq(known, file))
+        {
+            files.push(file.clone());
+        }
+    }
+    files
+}
+
+/// What a child has of its parent's devices: the files are open, but nothing is behind them. The
+/// parent's things are forgotten and not dropped, as other threads of it may have held their
+/// locks.
+pub(crate) fn begin_anew(table: &mut Table) {
+    own();
+    let mut files: HashMap<*const DrmFile, Arc<DrmFile>> = HashMap::new();
+    for open in table.values_mut() {
+        let Device::Render(file) = &open.device else { continue };
+        let fresh = files.entry(Arc::as_ptr(file)).or_insert_with(|| DrmFile::new(file.gpu));
+        let fresh = Device::Render(fresh.clone());
+        std::mem::forget(std::mem::replace(&mut open.device, fresh));
     }
 }

@@ -1,14 +1,15 @@
 //! The emulated machine: its GPUs, and what the process holds of them.
 
-use crate::arena::Arena;
-use crate::buffer::{Buffers, Vram};
+use crate::buffer::Buffers;
 use crate::config::Config;
 use crate::errno::{EINVAL, Result};
 use crate::kfd::Process;
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::sysfs;
+use crate::vram::{Memory, Vram};
+use crate::windows::Windows;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The minor number of the first render node.
 pub(crate) const FIRST_RENDER: usize = 128;
@@ -24,18 +25,18 @@ pub(crate) const KFD_MAJOR: u32 = 511;
 pub(crate) struct Gpu {
     /// What amdkfd calls it.
     pub(crate) id: u32,
-    pub(crate) vram: Arc<Vram>,
+    pub(crate) vram: Vram,
 }
 
 /// The emulated driver of this process.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    /// The process whose driver it is.
-    number: libc::pid_t,
     pub(crate) config: Config,
     pub(crate) log: Log,
     pub(crate) gpus: Vec<Gpu>,
-    pub(crate) arena: Arc<Arena>,
+    /// The machine's memory that GPUs use (GTT).
+    pub(crate) host: Vram,
+    pub(crate) windows: Windows,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) process: Process,
     /// The folder that stands for `/`.
@@ -43,48 +44,80 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    fn new(number: libc::pid_t) -> Self {
-        let config = Config::from_environment();
-        let gpu = |index| Gpu { id: gpu_id(index), vram: Vram::new(config.memory) };
+    /// The driver the environment asks for, or what is wrong in the environment.
+    fn new() -> std::result::Result<Self, String> {
+        let config = Config::from_environment()?;
+        let log = Log::from_environment().map_err(|wrong| format!("HSA_KFD_LOG: {wrong}"))?;
+        let memory = match &config.machine {
+            Some(name) => Memory::shared(name)
+                .map_err(|error| format!("HSA_KFD: the memory of machine {name:?}: {error}"))?,
+            None => Memory::alone(),
+        };
+        let gpu = |index| {
+            let vram = Vram::new(memory.clone(), index, config.memory);
+            Gpu { id: gpu_id(index), vram }
+        };
         let gpus: Vec<Gpu> = (0..config.gpus).map(gpu).collect();
-        let tree = sysfs::write(&config);
+        let tree = sysfs::write(&config)
+            .map_err(|error| format!("the files of the emulated driver: {error}"))?;
         let process = Process::new(gpus.len());
-        let (log, arena) = (Log::from_environment(), Arena::new());
-        let buffers = Buffers::new(arena.clone());
-        Self { number, config, log, gpus, arena, buffers, process, tree }
+        let (windows, buffers) = (Windows::default(), Buffers::new());
+        let host = Vram::new(Memory::alone(), 0, sysfs::machine_memory());
+        Ok(Self { config, log, gpus, host, windows, buffers, process, tree })
     }
 
     /// Which GPU amdkfd calls so.
     pub(crate) fn gpu(&self, id: u32) -> Result<usize> {
-        self.gpus.iter().position(|gpu| gpu.id == id).ok_or(EINVAL)
+        let index = id.checked_sub(FIRST_ID).ok_or(EINVAL)? / ID_STEP;
+        let gpu = self.gpus.get(index as usize).filter(|gpu| gpu.id == id);
+        gpu.map(|_| index as usize).ok_or(EINVAL)
     }
 }
+
+const FIRST_ID: u32 = 0x1001;
+const ID_STEP: u32 = 0x111;
 
 /// Sixteen bits, as they are part of what `mmap` takes.
 pub(crate) fn gpu_id(index: usize) -> u32 {
-    0x1001 + 0x111 * index as u32
+    FIRST_ID + ID_STEP * index as u32
 }
 
-/// The driver, started when the process first names one of its paths. A child that was forked
-/// starts its own, as amdkfd keeps nothing of the parent for it.
-pub(crate) fn get() -> &'static Driver {
-    static CURRENT: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
+static CURRENT: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The turn to start a driver.
+pub(crate) fn birth() -> MutexGuard<'static, ()> {
     static BIRTH: Mutex<()> = Mutex::new(());
-    // SAFETY: asks for a number and touches no memory.
-    let process = unsafe { libc::getpid() };
-    let current = || {
-        // SAFETY: null, or leaked below and never freed.
-        let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-        current.filter(|driver| driver.number == process)
-    };
+    BIRTH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver, if the process has one by now.
+pub(crate) fn current() -> Option<&'static Driver> {
+    // SAFETY: null, or leaked by `get` and never freed.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The driver, started when the process first names one of its paths. If the environment asks for
+/// something that cannot be, the process ends: it must not run on another machine than it was
+/// meant to.
+pub(crate) fn get() -> &'static Driver {
     if let Some(driver) = current() {
         return driver;
     }
-    let _birth = BIRTH.lock().unwrap_or_else(PoisonError::into_inner);
+    let _birth = birth();
     if let Some(driver) = current() {
         return driver;
     }
-    let driver: &'static Driver = Box::leak(Box::new(Driver::new(process)));
+    let driver = Driver::new().unwrap_or_else(|wrong| {
+        log::complain(format_args!("{wrong}"));
+        // SAFETY: ends the process at once; no handler runs that could come back here.
+        unsafe { libc::_exit(2) }
+    });
+    let driver: &'static Driver = Box::leak(Box::new(driver));
     CURRENT.store(std::ptr::from_ref(driver).cast_mut(), Ordering::Release);
     driver
+}
+
+/// The process has no driver: it is a child, and that was its parent's.
+pub(crate) fn forget() {
+    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
 }

@@ -6,38 +6,24 @@ use libc::c_int;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-pub(crate) const EPERM: Errno = Errno(libc::EPERM);
-pub(crate) const ENOENT: Errno = Errno(libc::ENOENT);
-pub(crate) const EIO: Errno = Errno(libc::EIO);
-pub(crate) const EBADF: Errno = Errno(libc::EBADF);
-pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
-pub(crate) const EACCES: Errno = Errno(libc::EACCES);
-pub(crate) const EFAULT: Errno = Errno(libc::EFAULT);
-pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
-pub(crate) const ENOTTY: Errno = Errno(libc::ENOTTY);
-pub(crate) const EAGAIN: Errno = Errno(libc::EAGAIN);
-pub(crate) const ENODEV: Errno = Errno(libc::ENODEV);
-pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
-pub(crate) const ENOSPC: Errno = Errno(libc::ENOSPC);
+/// Defines the numbers that are used, and the names of all that a plan can ask for.
+macro_rules! numbers {
+    ($($name:ident),*; $($other:ident),*) => {
+        $(pub(crate) const $name: Errno = Errno(libc::$name);)*
+        const NAMES: &[(&str, c_int)] = &[
+            $((stringify!($name), libc::$name),)*
+            $((stringify!($other), libc::$other),)*
+        ];
+    };
+}
+
+numbers! {
+    EPERM, ENOENT, EIO, EBADF, ENOMEM, EACCES, EFAULT, EINVAL, ENOTTY, EAGAIN, ENODEV, EBUSY, ENOSPC;
+    EINTR, EMFILE, ENFILE, EEXIST, ENXIO, ERANGE, ENOSYS, EOPNOTSUPP, EOVERFLOW, ETIME, ETIMEDOUT,
+    ECANCELED, ENODATA, EDEADLK, ESRCH, E2BIG, EXDEV, EPIPE, EPROTO, EREMOTEIO
+}
 
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
-
-const NAMES: [(&str, c_int); 14] = [
-    ("EPERM", libc::EPERM),
-    ("ENOENT", libc::ENOENT),
-    ("EINTR", libc::EINTR),
-    ("EIO", libc::EIO),
-    ("EBADF", libc::EBADF),
-    ("EAGAIN", libc::EAGAIN),
-    ("ENOMEM", libc::ENOMEM),
-    ("EACCES", libc::EACCES),
-    ("EFAULT", libc::EFAULT),
-    ("EBUSY", libc::EBUSY),
-    ("ENODEV", libc::ENODEV),
-    ("EINVAL", libc::EINVAL),
-    ("EMFILE", libc::EMFILE),
-    ("ENOTTY", libc::ENOTTY),
-];
 
 impl Errno {
     /// What the last system call of this thread left.

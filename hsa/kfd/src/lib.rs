@@ -14,9 +14,11 @@
 //!
 //! * `HSA_KFD`: what the machine has, as `gpus=2,profile=mi300x,vram=64GiB`.
 //! * `HSA_KFD_LOG`: a file that gets one line for each `ioctl`, with its arguments and its result.
-//! * `HSA_KFD_FAULTS`: calls that are to fail, as `GEM_VA#3=ENOMEM,ALLOC_MEMORY_OF_GPU=ENOMEM`.
+//! * `HSA_KFD_FAULTS`: calls that are to fail or to take long, as `GEM_VA#3=ENOMEM,INFO=5ms`.
+//! * `HSA_KFD_PAGE_TABLES`: a file that gets the GPUs' page tables when the process ends.
+//!
+//! What is not understood there ends the process when it first names one of the driver's paths.
 
-mod arena;
 mod buffer;
 mod config;
 mod descriptors;
@@ -24,6 +26,7 @@ mod driver;
 mod drm;
 mod errno;
 mod faults;
+mod fork;
 mod interpose;
 mod kfd;
 mod log;
@@ -37,3 +40,7 @@ mod real;
 mod request;
 mod slots;
 mod sysfs;
+mod user;
+mod vm_info;
+mod vram;
+mod windows;

@@ -1,45 +1,144 @@
 //! One line for each call on a device.
 
 use crate::errno::Result;
-use std::fmt::{Arguments, Debug};
+use crate::kfd::abi::bits;
+use crate::own;
+use crate::real::Mapping;
+use crate::request::Plain;
+use libc::c_void;
+use std::collections::BTreeMap;
+use std::fmt::{Arguments, Write as _};
 use std::fs::File;
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// The file named by `HSA_KFD_LOG`, or nothing.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: Option<File>,
+    began: Instant,
+    mapped: Mutex<Mapped>,
+}
+
+/// Where mappings of devices end that start there, and whose they are.
+type Mapped = BTreeMap<u64, (u64, String)>;
+
+const PROTECTIONS: [(u32, &str); 3] = [(1, "R"), (2, "W"), (4, "X")];
+const FLAGS: [(u32, &str); 4] = [
+    (libc::MAP_SHARED as u32, "SHARED"),
+    (libc::MAP_PRIVATE as u32, "PRIVATE"),
+    (libc::MAP_FIXED as u32, "FIXED"),
+    (libc::MAP_NORESERVE as u32, "NORESERVE"),
+];
+
+/// Says on standard error, if anybody can hear it, what stands in the way.
+pub(crate) fn complain(what: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "hsa-kfd: {what}");
 }
 
 impl Log {
-    pub(crate) fn from_environment() -> Self {
-        let file = std::env::var_os("HSA_KFD_LOG").and_then(|path| {
-            let opened = File::options().create(true).append(true).open(&path);
-            if let Err(error) = &opened {
-                eprintln!("hsa-kfd: HSA_KFD_LOG: {}: {error}", path.to_string_lossy());
+    /// Opens the file; an error names it.
+    pub(crate) fn from_environment() -> std::result::Result<Self, String> {
+        let file = match std::env::var_os("HSA_KFD_LOG") {
+            Some(path) => {
+                let opened = File::options().create(true).append(true).open(&path);
+                let kept = opened.and_then(own::keep_file);
+                Some(kept.map_err(|error| format!("{}: {error}", path.to_string_lossy()))?)
             }
-            opened.ok()
-        });
-        Self { file }
+            None => None,
+        };
+        Ok(Self { file, began: Instant::now(), mapped: Mutex::default() })
     }
 
     pub(crate) fn wanted(&self) -> bool {
         self.file.is_some()
     }
 
-    /// A call, its arguments before and after, and its result.
-    pub(crate) fn call(
+    /// A call, its arguments, what it changed in them or its error, and how long it took.
+    pub(crate) fn call<T: Plain>(
         &self,
-        device: &str,
+        device: Arguments<'_>,
         name: &str,
-        before: &dyn Debug,
-        after: &dyn Debug,
+        before: &T,
+        after: &T,
         result: Result<()>,
+        began: Instant,
     ) {
-        match result {
-            Ok(()) => self.line(format_args!("{device} {name} {before:?} -> {after:?}")),
-            Err(error) => self.line(format_args!("{device} {name} {before:?} = {error}")),
+        if !self.wanted() {
+            return;
         }
+        let took = began.elapsed().as_nanos() as f64 / 1000.0;
+        let mut text = format!("{device} {name}");
+        let mut known = Vec::new();
+        before.fields(&mut |field, value| {
+            if field != "pad" {
+                // Writing to a string cannot fail.
+                let _ = write!(text, " {field}={value}");
+            }
+            known.push(value);
+        });
+        let mut known = known.into_iter();
+        match result {
+            Ok(()) => text.push_str(" ->"),
+            Err(error) => drop(write!(text, " = {error}")),
+        }
+        after.fields(&mut |field, value| {
+            if known.next().as_ref() != Some(&value) {
+                let _ = write!(text, " {field}={value}");
+            }
+        });
+        if text.ends_with("->") {
+            text.push_str(" ok");
+        }
+        self.line(format_args!("{text} ({took:.1} us)"));
+    }
+
+    /// A mapping of a device's file.
+    pub(crate) fn map(
+        &self,
+        device: Arguments<'_>,
+        mapping: Mapping,
+        offset: u64,
+        result: Result<*mut c_void>,
+        began: Instant,
+    ) {
+        if !self.wanted() {
+            return;
+        }
+        let took = began.elapsed().as_nanos() as f64 / 1000.0;
+        let Mapping { address, length, protection, flags } = mapping;
+        let asked = format!(
+            "{device} MMAP address={address:?} length={length:#x} protection={} flags={} \
+             offset={offset:#x}",
+            bits(protection as u32, &PROTECTIONS),
+            bits(flags as u32, &FLAGS),
+        );
+        match result {
+            Ok(mapped) => {
+                let (start, length) = (mapped as u64, length as u64);
+                self.mapped().insert(start, (start.saturating_add(length), device.to_string()));
+                self.line(format_args!("{asked} -> {start:#x} ({took:.1} us)"));
+            }
+            Err(error) => self.line(format_args!("{asked} = {error} ({took:.1} us)")),
+        }
+    }
+
+    /// An end of mappings, if it is one of a device's file.
+    pub(crate) fn unmap(&self, address: u64, length: u64) {
+        let end = address.saturating_add(length);
+        let mut mapped = self.mapped();
+        let touched = mapped.range(..end).rev().take_while(|(_, (until, _))| *until > address);
+        let touched: Vec<(u64, String)> =
+            touched.map(|(start, (_, device))| (*start, device.clone())).collect();
+        for (start, device) in touched {
+            mapped.remove(&start);
+            self.line(format_args!("{device} MUNMAP address={address:#x} length={length:#x}"));
+        }
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, Mapped> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something that is not emulated.
@@ -52,7 +151,8 @@ impl Log {
         let Some(mut file) = self.file.as_ref() else { return };
         // SAFETY: asks for numbers and touches no memory.
         let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
-        let line = format!("{process}:{thread} {text}\n");
+        let time = self.began.elapsed().as_secs_f64();
+        let line = format!("{process}:{thread} {time:.6} {text}\n");
         // A log that cannot be written must not fail the call it tells of.
         let _ = file.write_all(line.as_bytes());
     }

@@ -45,25 +45,20 @@ impl MemoryFile {
     /// A sealed file of zeros that [`recognise`] knows as a buffer object's.
     pub(crate) fn labelled(label: Label, size: u64) -> Result<Self> {
         let file = Self::plain(&label.text(), size)?;
-        let command = libc::F_ADD_SEALS;
-        // SAFETY: sealing changes what may be done with the file and touches no memory.
-        let sealed = unsafe { libc::syscall(libc::SYS_fcntl, file.descriptor, command, SEALS) };
-        if sealed < 0 { Err(Errno::last()) } else { Ok(file) }
+        seal(file.descriptor, SEALS)?;
+        Ok(file)
     }
 
     /// A file of zeros, for what is no buffer object.
     pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
-        let name = CString::new(name).map_err(|_| crate::errno::EINVAL)?;
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero and lives until the call returns.
-        let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-        if descriptor < 0 {
-            return Err(Errno::last());
-        }
-        own::set(descriptor, true);
+        let size = libc::off_t::try_from(size).map_err(|_| crate::errno::EINVAL)?;
+        let descriptor = own::above(|floor| {
+            let descriptor = create(name)?;
+            Ok(own::keep(descriptor, floor))
+        })?;
         let file = Self { descriptor };
         // SAFETY: touches no memory.
-        if unsafe { libc::ftruncate(descriptor, size as libc::off_t) } < 0 {
+        if unsafe { libc::ftruncate(descriptor, size) } < 0 {
             return Err(Errno::last());
         }
         Ok(file)
@@ -71,8 +66,10 @@ impl MemoryFile {
 
     /// A file of one's own for the memory behind a descriptor.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
-        let descriptor = real::duplicate(descriptor, true)?;
-        own::set(descriptor, true);
+        let descriptor = own::above(|floor| {
+            let copy = real::duplicate(descriptor, true)?;
+            Ok(own::keep(copy, floor))
+        })?;
         Ok(Self { descriptor })
     }
 
@@ -96,25 +93,65 @@ impl MemoryFile {
         whole(moved, length)
     }
 
-    /// Makes a part of it zeros that take no memory.
-    pub(crate) fn discard(&self, offset: u64, size: u64) {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: changes the file alone; who still maps that part sees zeros.
-        unsafe { libc::fallocate(self.descriptor, mode, offset as i64, size as i64) };
-    }
-
     /// Maps the page at an offset for a moment.
     pub(crate) fn page(&self, offset: u64) -> Result<Page> {
         Page::new(self.descriptor, offset)
     }
+}
 
-    /// Gives the descriptor away.
-    pub(crate) fn into_descriptor(self) -> c_int {
-        let descriptor = self.descriptor;
-        std::mem::forget(self);
-        own::set(descriptor, false);
-        descriptor
+/// An empty memory file under the lowest number that is free.
+fn create(name: &str) -> Result<c_int> {
+    let name = CString::new(name).map_err(|_| crate::errno::EINVAL)?;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name ends with a zero and lives until the call returns.
+    let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    if descriptor < 0 { Err(Errno::last()) } else { Ok(descriptor) }
+}
+
+fn seal(descriptor: c_int, seals: c_int) -> Result<()> {
+    // SAFETY: sealing changes what may be done with the file and touches no memory.
+    let sealed = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_ADD_SEALS, seals) };
+    if sealed < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// A file that stands for a device, for the program, under the lowest number that is free. It
+/// has nothing in it, and nothing can be written to it.
+pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
+    let descriptor = create(name)?;
+    if let Err(error) = seal(descriptor, SEALS | libc::F_SEAL_WRITE) {
+        real::close(descriptor);
+        return Err(error);
     }
+    real::set_close_on_exec(descriptor, close_on_exec);
+    Ok(descriptor)
+}
+
+/// A file for the program to read, with a text in it, under the lowest number that is free.
+pub(crate) fn readable(name: &str, text: &str, close_on_exec: bool) -> Result<c_int> {
+    let descriptor = create(name)?;
+    // SAFETY: reads the text alone.
+    let moved = unsafe { libc::pwrite(descriptor, text.as_ptr().cast(), text.len(), 0) };
+    if let Err(error) = whole(moved, text.len()) {
+        real::close(descriptor);
+        return Err(error);
+    }
+    real::set_close_on_exec(descriptor, close_on_exec);
+    Ok(descriptor)
+}
+
+/// Which file a descriptor leads to: its device and its number there.
+pub(crate) fn identity(descriptor: c_int) -> Result<(u64, u64)> {
+    status(descriptor).map(|status| (status.st_dev, status.st_ino))
+}
+
+fn status(descriptor: c_int) -> Result<libc::stat> {
+    // SAFETY: all zeros is a valid `stat`, which is plain numbers.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    if unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) } < 0 {
+        return Err(Errno::last());
+    }
+    Ok(status)
 }
 
 fn whole(moved: isize, length: usize) -> Result<()> {
@@ -142,24 +179,24 @@ pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
         return Err(crate::errno::EINVAL);
     }
     let label = label_of(descriptor).ok_or(crate::errno::EINVAL)?;
-    // SAFETY: all zeros is a valid `stat`, which is plain numbers.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the struct, which lives until the call returns.
-    if unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) } < 0 {
-        return Err(Errno::last());
-    }
-    Ok((label, status.st_size as u64))
+    let size = status(descriptor)?.st_size as u64;
+    Ok((label, size))
 }
 
 fn label_of(descriptor: c_int) -> Option<Label> {
+    Label::parse(&link(descriptor, "/memfd:")?)
+}
+
+/// What follows a prefix in the name of the file behind a descriptor.
+pub(crate) fn link(descriptor: c_int, prefix: &str) -> Option<String> {
     let path = CString::new(format!("/proc/self/fd/{descriptor}")).ok()?;
-    let mut target = [0u8; 128];
+    let mut target = [0u8; 512];
     // SAFETY: the path ends with a zero and the kernel writes at most the array's length.
     let length = unsafe {
         libc::syscall(libc::SYS_readlink, path.as_ptr(), target.as_mut_ptr(), target.len())
     };
     let target = target.get(..usize::try_from(length).ok()?)?;
-    Label::parse(std::str::from_utf8(target).ok()?.strip_prefix("/memfd:")?)
+    Some(std::str::from_utf8(target).ok()?.strip_prefix(prefix)?.to_owned())
 }
 
 /// Sixty-four bits that nobody guesses, never zero.

@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 const PAGE: u64 = 4096;
@@ -24,29 +24,35 @@ pub(crate) struct Entry {
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
 
+impl Entry {
+    /// Where its range ends if it starts at an address; `EINVAL` if it is not made of pages, or not
+    /// of pages of its buffer.
+    fn check(&self, address: u64) -> Result<u64> {
+        if !self.offset.is_multiple_of(PAGE) {
+            return Err(EINVAL);
+        }
+        if let Some(buffer) = &self.buffer {
+            let last = self.offset.checked_add(self.size).ok_or(EINVAL)?;
+            if last > buffer.size.next_multiple_of(PAGE) {
+                return Err(EINVAL);
+            }
+        }
+        end(address, self.size)
+    }
+}
+
 /// Entries that never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
-    /// How many entries lead to each buffer, by its token.
-    counts: HashMap<u64, usize>,
+    /// Where the entries are that lead to each buffer, by its token.
+    places: HashMap<u64, BTreeSet<u64>>,
 }
 
 impl PageTable {
     /// Adds an entry; `EINVAL` if it is not made of pages or overlaps another, as in amdgpu.
     pub(crate) fn map(&mut self, address: u64, entry: Entry) -> Result<()> {
-        let whole =
-            [address, entry.offset, entry.size].iter().all(|number| number.is_multiple_of(PAGE));
-        let end = address.checked_add(entry.size).ok_or(EINVAL)?;
-        if !whole || entry.size == 0 {
-            return Err(EINVAL);
-        }
-        if let Some(buffer) = &entry.buffer {
-            let last = entry.offset.checked_add(entry.size).ok_or(EINVAL)?;
-            if last > buffer.size.next_multiple_of(PAGE) {
-                return Err(EINVAL);
-            }
-        }
+        let end = entry.check(address)?;
         let below = self.entries.range(..end).next_back();
         if below.is_some_and(|(start, entry)| start + entry.size > address) {
             return Err(EINVAL);
@@ -55,9 +61,17 @@ impl PageTable {
         Ok(())
     }
 
+    /// Puts an entry where others may be, cutting those that reach out of its range.
+    pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
+        entry.check(address)?;
+        self.clear(address, entry.size)?;
+        self.insert(address, entry);
+        Ok(())
+    }
+
     fn insert(&mut self, address: u64, entry: Entry) {
         if let Some(buffer) = &entry.buffer {
-            *self.counts.entry(buffer.label.token).or_default() += 1;
+            self.places.entry(buffer.label.token).or_default().insert(address);
         }
         self.entries.insert(address, entry);
     }
@@ -65,11 +79,11 @@ impl PageTable {
     fn remove(&mut self, address: u64) -> Option<Entry> {
         let entry = self.entries.remove(&address)?;
         if let Some(buffer) = &entry.buffer
-            && let Some(count) = self.counts.get_mut(&buffer.label.token)
+            && let Some(places) = self.places.get_mut(&buffer.label.token)
         {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&buffer.label.token);
+            places.remove(&address);
+            if places.is_empty() {
+                self.places.remove(&buffer.label.token);
             }
         }
         Some(entry)
@@ -97,7 +111,7 @@ impl PageTable {
 
     /// Removes whatever lies in a range, cutting entries that reach out of it.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<()> {
-        let end = address.checked_add(size).ok_or(EINVAL)?;
+        let end = end(address, size)?;
         let touched = self.entries.range(..end).rev();
         let touched = touched.take_while(|(start, entry)| *start + entry.size > address);
         let starts: Vec<u64> = touched.map(|(start, _)| *start).collect();
@@ -121,26 +135,37 @@ impl PageTable {
 
     /// Removes every entry of a buffer: what closing its last handle does.
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
-        if self.counts.remove(&buffer.label.token).is_none() {
-            return;
+        for address in self.places.remove(&buffer.label.token).unwrap_or_default() {
+            self.entries.remove(&address);
         }
-        self.entries.retain(|_, entry| {
-            !entry.buffer.as_ref().is_some_and(|known| Arc::ptr_eq(known, buffer))
-        });
     }
 
-    #[cfg(test)]
-    fn ranges(&self) -> Vec<(u64, u64)> {
-        self.entries.iter().map(|(start, entry)| (*start, entry.size)).collect()
+    /// Every entry, by its address.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
+        self.entries.iter().map(|(address, entry)| (*address, entry))
     }
+}
+
+/// Where a range ends; `EINVAL` if it is not made of pages.
+fn end(address: u64, size: u64) -> Result<u64> {
+    if size == 0 || !address.is_multiple_of(PAGE) || !size.is_multiple_of(PAGE) {
+        return Err(EINVAL);
+    }
+    address.checked_add(size).ok_or(EINVAL)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::Buffers;
+    use crate::vram::{Memory, Vram};
 
     fn entry(size: u64) -> Entry {
         Entry { size, offset: 0, flags: 0xe, buffer: None }
+    }
+
+    fn ranges(table: &PageTable) -> Vec<(u64, u64)> {
+        table.entries().map(|(start, entry)| (start, entry.size)).collect()
     }
 
     #[test]
@@ -151,10 +176,103 @@ mod tests {
             assert_eq!(table.map(address, entry(size)), Err(EINVAL));
         }
         assert_eq!(table.map(0x14001, entry(0x1000)), Err(EINVAL));
+        assert_eq!(table.map(u64::MAX - 0xfff, entry(0x1000)), Err(EINVAL));
         table.map(0x14000, entry(0x1000)).unwrap();
+        assert_eq!(table.clear(0x11000, 0), Err(EINVAL));
         table.clear(0x11000, 0x1000).unwrap();
-        assert_eq!(table.ranges(), [(0x10000, 0x1000), (0x12000, 0x2000), (0x14000, 0x1000)]);
+        assert_eq!(ranges(&table), [(0x10000, 0x1000), (0x12000, 0x2000), (0x14000, 0x1000)]);
         assert!(table.unmap(0x10000, None).is_ok());
         assert_eq!(table.unmap(0x10000, None).map(drop), Err(ENOENT));
+    }
+
+    /// Numbers that look random and are the same each time.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % end
+        }
+    }
+
+    const PAGES: usize = 64;
+
+    /// What a page leads to: which buffer, and which page of it.
+    type Model = [Option<(u64, u64)>; PAGES];
+
+    fn as_model(table: &PageTable) -> Model {
+        let mut model = [None; PAGES];
+        for (address, entry) in table.entries() {
+            let token = entry.buffer.as_ref().map_or(0, |buffer| buffer.label.token);
+            for page in 0..entry.size / PAGE {
+                let place = &mut model[(address / PAGE + page) as usize];
+                assert_eq!(*place, None, "entries overlap");
+                *place = Some((token, entry.offset / PAGE + page));
+            }
+        }
+        model
+    }
+
+    #[test]
+    fn it_does_what_a_row_of_pages_does() {
+        let buffers = Buffers::new();
+        let vram = Vram::new(Memory::alone(), 0, 48 * PAGE);
+        let memory =
+            [(); 3].map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()));
+        for seed in 1..=200 {
+            let mut dice = Dice(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
+            let (mut table, mut model): (_, Model) = (PageTable::default(), [None; PAGES]);
+            for _ in 0..200 {
+                let buffer = &memory[dice.below(3) as usize];
+                let token = buffer.label.token;
+                let (page, count) = (dice.below(PAGES as u64), 1 + dice.below(12));
+                let pages = page as usize..(page + count).min(PAGES as u64) as usize;
+                let (address, size) = (page * PAGE, pages.len() as u64 * PAGE);
+                match dice.below(8) {
+                    kind @ 0..4 => {
+                        let offset = dice.below(8) * PAGE;
+                        let free = kind == 0 || model[pages.clone()].iter().all(Option::is_none);
+                        let fits = offset + size <= buffer.size;
+                        let entry = Entry { size, offset, flags: 2, buffer: Some(buffer.clone()) };
+                        let done = match kind {
+                            0 => table.replace(address, entry),
+                            _ => table.map(address, entry),
+                        };
+                        assert_eq!(done.is_ok(), free && fits);
+                        for (index, page) in pages.enumerate().filter(|_| free && fits) {
+                            model[page] = Some((token, offset / PAGE + index as u64));
+                        }
+                    }
+                    4..6 => {
+                        let found = table.find(address).filter(|found| found.0 == address);
+                        let same = found.is_some_and(|(_, entry)| {
+                            entry.buffer.is_some_and(|other| Arc::ptr_eq(&other, buffer))
+                        });
+                        match table.unmap(address, Some(buffer)) {
+                            Ok(entry) => {
+                                let pages = (entry.size / PAGE) as usize;
+                                model[page as usize..page as usize + pages].fill(None);
+                                assert!(same);
+                            }
+                            Err(error) => assert_eq!((error, same), (ENOENT, false)),
+                        }
+                    }
+                    6 => {
+                        table.clear(address, size).unwrap();
+                        model[pages].fill(None);
+                    }
+                    _ => {
+                        table.forget(buffer);
+                        let of_it = |page: &&mut Option<(u64, u64)>| {
+                            page.is_some_and(|(other, _)| other == token)
+                        };
+                        model.iter_mut().filter(of_it).for_each(|page| *page = None);
+                    }
+                }
+                assert_eq!(as_model(&table), model, "seed {seed}");
+            }
+        }
     }
 }

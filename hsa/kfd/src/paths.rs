@@ -1,6 +1,9 @@
 //! Which paths belong to the driver, and where they lead.
 
-use crate::driver::{self, FIRST_RENDER};
+use crate::driver::{self, Driver, FIRST_RENDER};
+use crate::sysfs::Counter;
+use libc::{c_char, c_int};
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
 /// Where a path leads.
@@ -10,12 +13,14 @@ pub(crate) enum Place {
     Kfd,
     /// The render node of a GPU, counted from 0.
     Render(usize),
+    /// A file whose text is made when it is opened.
+    Counter(Counter),
     /// A file or folder of the written tree.
     Tree(CString),
 }
 
 /// What the kernel serves of the driver. Everything else is the machine's own.
-const OURS: [&str; 7] = [
+const OURS: [&str; 8] = [
     "/dev/kfd",
     "/dev/dri",
     "/sys/devices/virtual/kfd",
@@ -23,17 +28,37 @@ const OURS: [&str; 7] = [
     "/sys/class/drm",
     "/sys/dev/char/226:",
     "/sys/module/amdgpu",
+    "/sys/kernel/debug/dri",
 ];
 
 /// Where a path leads if it belongs to the driver. A path of anybody else costs a comparison
 /// and starts nothing.
-pub(crate) fn resolve(path: *const libc::c_char) -> Option<Place> {
+pub(crate) fn resolve(path: *const c_char) -> Option<Place> {
+    place(text(path)?)
+}
+
+/// The same of a path that may start at a folder's descriptor.
+pub(crate) fn resolve_at(folder: c_int, path: *const c_char) -> Option<Place> {
+    let path = text(path)?;
+    if path.starts_with('/') || folder == libc::AT_FDCWD || path.is_empty() {
+        return place(path);
+    }
+    // Only of a folder that was opened here.
+    let folder = crate::memory_file::link(folder, &driver::current()?.tree)?;
+    place(&format!("{folder}/{path}"))
+}
+
+fn text<'a>(path: *const c_char) -> Option<&'a str> {
     if path.is_null() {
         return None;
     }
     // SAFETY: a caller of libc gives a path that ends with a zero and lives during the call.
-    let path = unsafe { CStr::from_ptr(path) }.to_str().ok()?;
-    if !belongs(path) {
+    unsafe { CStr::from_ptr(path) }.to_str().ok()
+}
+
+fn place(path: &str) -> Option<Place> {
+    let path = plain(path)?;
+    if !belongs(&path) {
         return None;
     }
     let driver = driver::get();
@@ -46,17 +71,44 @@ pub(crate) fn resolve(path: *const libc::c_char) -> Option<Place> {
             return Some(Place::Render(gpu));
         }
     }
-    CString::new(format!("{}{path}", driver.tree)).ok().map(Place::Tree)
+    if let Some(counter) = Counter::named(driver, &path) {
+        return Some(Place::Counter(counter));
+    }
+    in_tree(driver, &path).map(Place::Tree)
 }
 
-/// The file that stands for a path of the driver; a device's is empty.
-pub(crate) fn stand_in(path: *const libc::c_char) -> Option<CString> {
-    let in_tree = |path: &str| CString::new(format!("{}{path}", driver::get().tree)).ok();
-    match resolve(path)? {
-        Place::Kfd => in_tree("/dev/kfd"),
-        Place::Render(gpu) => in_tree(&format!("/dev/dri/renderD{}", FIRST_RENDER + gpu)),
+fn in_tree(driver: &Driver, path: &str) -> Option<CString> {
+    CString::new(format!("{}{path}", driver.tree)).ok()
+}
+
+/// The file of the tree that stands for a place; a device's and a counter's are empty.
+pub(crate) fn stand_in(place: Place) -> Option<CString> {
+    let driver = driver::get();
+    match place {
+        Place::Kfd => in_tree(driver, "/dev/kfd"),
+        Place::Render(gpu) => in_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER + gpu)),
+        Place::Counter(_) => in_tree(driver, "/counter"),
         Place::Tree(path) => Some(path),
     }
+}
+
+/// An absolute path without `.`, `..` and empty names, if it may be one of the driver's.
+fn plain(path: &str) -> Option<Cow<'_, str>> {
+    if !path.starts_with('/') {
+        return None;
+    }
+    if !path.contains("//") && !path.contains("/.") && !path.ends_with('/') {
+        return Some(Cow::Borrowed(path));
+    }
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    Some(Cow::Owned(format!("/{}", names.join("/"))))
 }
 
 fn belongs(path: &str) -> bool {
@@ -78,5 +130,14 @@ mod tests {
         for path in ["/dev/kfd2", "/dev/null", "/sys/dev/char/1:3", "kfd", ""] {
             assert!(!belongs(path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_path_is_told_however_it_is_written() {
+        for path in ["/dev/kfd", "/dev//kfd", "//dev/./kfd", "/dev/dri/../kfd", "/dev/kfd/"] {
+            assert_eq!(plain(path).as_deref(), Some("/dev/kfd"), "{path}");
+        }
+        assert_eq!(plain("dev/kfd"), None);
+        assert_eq!(plain("/../.."), Some(Cow::Borrowed("/")));
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct Profile {
     pub(crate) revision: u32,
     /// Whether the processor reaches all of its memory.
     pub(crate) large_bar: bool,
+    /// Whether it is part of the processor, and its memory a part of the machine's.
+    pub(crate) integrated: bool,
     pub(crate) compute_units: u32,
     pub(crate) simds_per_unit: u32,
     pub(crate) wave_size: u32,
@@ -30,7 +32,7 @@ pub(crate) struct Profile {
 
 const GIB: u64 = 1 << 30;
 
-pub(crate) const PROFILES: [Profile; 3] = [
+pub(crate) const PROFILES: [Profile; 4] = [
     Profile {
         name: "mi300x",
         target: 90402,
@@ -38,6 +40,7 @@ pub(crate) const PROFILES: [Profile; 3] = [
         family: 141,
         revision: 0x47,
         large_bar: true,
+        integrated: false,
         compute_units: 304,
         simds_per_unit: 4,
         wave_size: 64,
@@ -59,6 +62,7 @@ pub(crate) const PROFILES: [Profile; 3] = [
         family: 141,
         revision: 0x3d,
         large_bar: true,
+        integrated: false,
         compute_units: 104,
         simds_per_unit: 4,
         wave_size: 64,
@@ -80,6 +84,7 @@ pub(crate) const PROFILES: [Profile; 3] = [
         family: 145,
         revision: 0x02,
         large_bar: false,
+        integrated: false,
         compute_units: 96,
         simds_per_unit: 2,
         wave_size: 32,
@@ -94,7 +99,40 @@ pub(crate) const PROFILES: [Profile; 3] = [
         memory: 24 * GIB,
         hive: false,
     },
+    // Phoenix (gfx1103, Radeon 780M).
+    Profile {
+        name: "apu",
+        target: 110003,
+        device: 0x15bf,
+        family: 148,
+        revision: 0x01,
+        large_bar: true,
+        integrated: true,
+        compute_units: 12,
+        simds_per_unit: 2,
+        wave_size: 32,
+        waves_per_simd: 16,
+        shader_arrays: 2,
+        partitions: 1,
+        dma_engines: 1,
+        link_dma_engines: 0,
+        clock_mhz: 2700,
+        memory_clock_mhz: 2800,
+        memory_width: 128,
+        memory: GIB / 2,
+        hive: false,
+    },
 ];
+
+/// What the processor reaches of a GPU without a large BAR.
+const SMALL_BAR: u64 = GIB / 4;
+
+impl Profile {
+    /// How much of so much memory the processor reaches.
+    pub(crate) fn visible(&self, memory: u64) -> u64 {
+        if self.large_bar { memory } else { memory.min(SMALL_BAR) }
+    }
+}
 
 /// The profile of a name.
 pub(crate) fn named(name: &str) -> Option<&'static Profile> {

@@ -3,7 +3,6 @@
 //! What the emulation itself needs of descriptors goes to the kernel directly ([`close`],
 //! [`map`], [`duplicate`]), so that it never comes back in through an interposed name.
 
-use crate::arena::Spot;
 use crate::errno::{Errno, Result};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -73,6 +72,13 @@ pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int>
     if copy < 0 { Err(Errno::last()) } else { Ok(copy as c_int) }
 }
 
+/// Says whether a descriptor is closed when another program begins.
+pub(crate) fn set_close_on_exec(descriptor: c_int, closes: bool) {
+    let flags = if closes { libc::FD_CLOEXEC } else { 0 };
+    // SAFETY: sets a flag of a descriptor and touches no memory.
+    unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_SETFD, flags) };
+}
+
 /// `F_GET_SEALS`, without the interposed `fcntl`.
 pub(crate) fn seals(descriptor: c_int) -> Result<c_int> {
     // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
@@ -94,11 +100,7 @@ pub(crate) struct Mapping {
 /// # Safety
 ///
 /// As `mmap`: with `MAP_FIXED` what was at the address is gone.
-pub(crate) unsafe fn map_at(
-    mapping: Mapping,
-    descriptor: c_int,
-    offset: u64,
-) -> Result<*mut c_void> {
+pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
     // The offset is passed on the stack, where all of its sixty-four bits have to be set.
     // SAFETY: the caller answers for the address.
@@ -106,14 +108,4 @@ pub(crate) unsafe fn map_at(
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
     };
     if mapped == -1 { Err(Errno::last()) } else { Ok(mapped as *mut c_void) }
-}
-
-/// Maps a place in a file.
-///
-/// # Safety
-///
-/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
-pub(crate) unsafe fn map(mapping: Mapping, spot: Spot<'_>) -> Result<*mut c_void> {
-    // SAFETY: the caller answers for the address.
-    unsafe { map_at(mapping, spot.file.descriptor(), spot.offset) }
 }

@@ -2,15 +2,35 @@
 
 use crate::driver::Driver;
 use crate::errno::{EFAULT, Result};
+use crate::user;
 use libc::c_void;
-use std::fmt::Debug;
+use std::fmt::Arguments;
+use std::time::Instant;
 
 /// A struct of the kernel's interface.
 ///
 /// # Safety
 ///
 /// Every bit pattern is a value, and there is no padding: plain integers only.
-pub(crate) unsafe trait Plain: Copy + Debug {}
+pub(crate) unsafe trait Plain: Copy {
+    /// Tells each field by its name, as a log is to have it.
+    fn fields(&self, tell: &mut dyn FnMut(&'static str, String));
+
+    fn zero() -> Self {
+        // SAFETY: all zeros is a value, as every bit pattern is.
+        unsafe { std::mem::zeroed() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: there is no padding, so that all of the value's bytes are initialised.
+        unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and whatever is written is a value.
+        unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
+    }
+}
 
 /// One call on a device.
 #[derive(Clone, Copy, Debug)]
@@ -34,60 +54,54 @@ impl Request {
         (self.code >> 16) as usize & 0x3fff
     }
 
+    /// Whether the caller's struct is read.
+    fn is_in(self) -> bool {
+        self.code >> 30 & 1 != 0
+    }
+
+    /// Whether the caller's struct is written to.
+    fn is_out(self) -> bool {
+        self.code >> 31 & 1 != 0
+    }
+
     /// Answers: copies the argument in, runs, copies it out. What the caller's struct lacks is
     /// zero, what it has beyond is left alone, as amdkfd and the DRM core do.
     pub(crate) fn answer<T: Plain>(
         self,
         driver: &Driver,
-        device: &str,
+        device: Arguments<'_>,
         name: &str,
         run: impl FnOnce(&mut T) -> Result<()>,
     ) -> Result<()> {
-        if self.argument.is_null() {
-            return Err(EFAULT);
-        }
-        let size = self.size().min(size_of::<T>());
-        // SAFETY: `Plain`: all zeros is a value.
-        let mut value: T = unsafe { std::mem::zeroed() };
-        // SAFETY: the code of the call says how many bytes the caller's struct has, and `value`
-        // has at least `size` of them, whatever they are (`Plain`).
-        unsafe {
-            let to = (&raw mut value).cast::<u8>();
-            std::ptr::copy_nonoverlapping(self.argument.cast::<u8>(), to, size);
-        }
+        let began = Instant::now();
+        let (address, size) = (self.argument as u64, self.size().min(size_of::<T>()));
+        let mut value = T::zero();
+        let copied = match self.is_in() {
+            true => user::read(address, &mut value.bytes_mut()[..size]),
+            false => Ok(()),
+        };
         let before = value;
-        let result = driver.config.faults.check(name).and_then(|()| run(&mut value));
-        if driver.log.wanted() {
-            driver.log.call(device, name, &before, &value, result);
-        }
-        // SAFETY: as above, in the other direction.
-        unsafe {
-            let from = (&raw const value).cast::<u8>();
-            std::ptr::copy_nonoverlapping(from, self.argument.cast::<u8>(), size);
+        let result =
+            copied.and_then(|()| driver.config.faults.meet(name)).and_then(|()| run(&mut value));
+        driver.log.call(device, name, &before, &value, result, began);
+        // What a call that failed has done so far is told too, as in amdkfd.
+        if copied.is_ok() && self.is_out() {
+            user::write(address, &value.bytes()[..size]).map_err(|_| EFAULT)?;
         }
         result
     }
 }
 
-/// Writes a struct or a part of it where a caller asked for it.
-///
-/// # Safety
-///
-/// `address` is null or has room for `room` bytes.
-pub(crate) unsafe fn give<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
-    if address == 0 {
-        return Err(EFAULT);
+// SAFETY: an integer.
+unsafe impl Plain for u32 {
+    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
+        tell("value", self.to_string());
     }
-    let size = room.min(size_of::<T>());
-    // SAFETY: the caller answers for the room, and the value has at least `size` bytes.
-    unsafe {
-        let from = (&raw const *value).cast::<u8>();
-        std::ptr::copy_nonoverlapping(from, address as *mut u8, size);
-    }
-    Ok(())
 }
 
-// SAFETY: integers.
-unsafe impl Plain for u32 {}
-// SAFETY: integers.
-unsafe impl Plain for u64 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {
+    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
+        tell("value", format!("{self:#x}"));
+    }
+}

@@ -29,6 +29,11 @@ impl<T> Slots<T> {
         index as u32 + 1
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(number.checked_sub(1)? as usize)?.as_ref()
     }
@@ -60,6 +65,8 @@ mod tests {
         assert_eq!(slots.remove(2), Some('b'));
         assert_eq!(slots.remove(1), Some('a'));
         assert_eq!((slots.remove(1), slots.get(0), slots.get(4)), (None, None, None));
+        assert_eq!(slots.len(), 1);
         assert_eq!([slots.insert('d'), slots.insert('e'), slots.insert('f')], [1, 2, 4]);
+        assert_eq!(slots.len(), 4);
     }
 }

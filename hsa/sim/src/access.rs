@@ -5,7 +5,7 @@ use crate::agents::Agent;
 use crate::config::GpuPermissions;
 use crate::era::Unnamed;
 use crate::instance::{Instance, State};
-use crate::mapping::Mapping;
+use crate::mapping::{Grant, Mapping};
 use crate::physical::Memory;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
@@ -40,34 +40,46 @@ pub(crate) unsafe fn set(
     let wishes = (0..count).map(wish).collect::<Answer<Vec<Wish>>>()?;
     let address = address.addr();
     let mut state = instance.lock();
-    state.reservation_around(address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    state.reservation_around(behaviour, address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // The end is not checked: whatever mapping is touched is changed as a whole.
-    let (starts, _) = state.run(address, address + size)?;
+    let (starts, _) = state.run(address, address.wrapping_add(size))?;
     if starts.len() > 1 && !behaviour.sets_access_of_several() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    starts.into_iter().try_for_each(|start| instance.set_access(&mut state, start, &wishes))
+    let set = |start| instance.set_access(&mut state, start, size, &wishes);
+    starts.into_iter().try_for_each(set)
 }
 
 impl Instance {
     /// Sets access to one mapping, one wish after the other; what was done before a failure stays.
-    pub(crate) fn set_access(&self, state: &mut State, start: usize, wishes: &[Wish]) -> Answer {
+    /// `asked` is how many bytes the whole call is about.
+    pub(crate) fn set_access(
+        &self,
+        state: &mut State,
+        start: usize,
+        asked: usize,
+        wishes: &[Wish],
+    ) -> Answer {
         let unnamed = self.behaviour.unnamed_agents();
         for &(agent, permission) in wishes {
             let mapping = mapping_mut(state, start)?;
-            let before = mapping.permission(agent);
-            if before == Some(permission) {
+            let before = mapping.grant(agent);
+            if before.is_some_and(|before| before.permission == permission) {
                 continue;
             }
+            let whole = !self.behaviour.cpu_access_ends_as_asked();
+            let extent = if whole { mapping.size } else { asked.min(mapping.size) };
+            let mut grant = Grant { agent, permission, extent };
             if let Some(before) = before {
-                mapping.permissions.retain(|(who, _)| *who != agent);
-                self.remove_access(state, start, agent, before)?;
-                if unnamed == Unnamed::DroppedOnChange {
-                    self.drop_unnamed(state, start, wishes)?;
-                }
+                grant.extent = before.extent;
+                mapping.grants.retain(|other| other.agent != agent);
+                self.remove_access(state, start, agent, before.permission)?;
             }
-            self.grant(state, start, (agent, permission), before.is_some())?;
-            mapping_mut(state, start)?.permissions.push((agent, permission));
+            self.enable(state, start, grant, before.is_some())?;
+            mapping_mut(state, start)?.grants.push(grant);
+            if before.is_some() && unnamed == Unnamed::DroppedOnChange {
+                self.drop_unnamed(state, start, wishes)?;
+            }
         }
         if unnamed == Unnamed::Dropped {
             self.drop_unnamed(state, start, wishes)?;
@@ -77,21 +89,20 @@ impl Instance {
 
     fn drop_unnamed(&self, state: &mut State, start: usize, wishes: &[Wish]) -> Answer {
         let named = |agent| wishes.iter().any(|(named, _)| *named == agent);
-        let permissions = &mut mapping_mut(state, start)?.permissions;
-        let (kept, dropped) = permissions.drain(..).partition(|(agent, _)| named(*agent));
-        *permissions = kept;
-        let dropped: Vec<Wish> = dropped;
-        dropped
-            .into_iter()
-            .try_for_each(|(agent, permission)| self.remove_access(state, start, agent, permission))
+        let grants = &mut mapping_mut(state, start)?.grants;
+        let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
+        *grants = kept;
+        let dropped: Vec<Grant> = dropped;
+        let remove = |grant: Grant| self.remove_access(state, start, grant.agent, grant.permission);
+        dropped.into_iter().try_for_each(remove)
     }
 
     /// Gives an agent access that it does not have.
-    fn grant(
+    fn enable(
         &self,
         state: &mut State,
         start: usize,
-        (agent, permission): Wish,
+        Grant { agent, permission, extent }: Grant,
         changed: bool,
     ) -> Answer {
         // An import that was not looked at yet is looked at now.
@@ -119,9 +130,10 @@ impl Instance {
                 inserted.map_err(|_| HSA_STATUS_ERROR)
             }
             Agent::Cpu(_) => {
-                self.map_for_cpu(start, size, permission, &memory)?;
+                let extent = extent.next_multiple_of(PAGE);
+                self.map_for_cpu(start, extent, permission, &memory)?;
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
-                    reservation.holes.remove(start..start + size);
+                    reservation.holes.remove(start..start + extent);
                 }
                 Ok(())
             }

@@ -1,5 +1,6 @@
 //! Handles of physical memory: created, released, retained, asked about.
 
+use crate::address_space::PAGE;
 use crate::agents::Agent;
 use crate::handles::{Content, Handle};
 use crate::instance::{Instance, State};
@@ -28,12 +29,16 @@ pub(crate) unsafe fn create(
     }
     let behaviour = instance.behaviour;
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    if !pool.allocates() {
-        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    let of_gpu = pool.allocates() && matches!(pool.owner, Agent::Gpu(_));
+    if behaviour.create_looks_at_pool_first() && !of_gpu {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let size = size as u64;
-    if !size.is_multiple_of(instance.granule(pool)) {
+    if !size.is_multiple_of(instance.granule(pool).max(PAGE as u64)) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    if !pool.allocates() {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if size > instance.pool_size(pool) {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
@@ -47,14 +52,18 @@ pub(crate) unsafe fn create(
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
     }
-    let claim = instance.account(pool.owner).claim(size);
-    let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
-    let memory = Memory::new(size, pool.owner, claim);
-    if behaviour.descriptor_per_handle() {
+    let content = match instance.account(pool.owner).claim(size) {
+        Some(claim) => Content::Memory(Memory::new(size, pool.owner, claim)),
+        None if behaviour.create_hides_exhaustion() => Content::Missing,
+        None => return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),
+    };
+    if behaviour.descriptor_per_handle()
+        && let Content::Memory(memory) = &content
+    {
         memory.file().map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     }
     let made = Handle {
-        content: Content::Memory(memory),
+        content,
         pool: instance.pool_handle(pool).handle,
         memory_type,
         imported: false,

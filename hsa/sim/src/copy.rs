@@ -3,6 +3,7 @@
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
+use crate::era::Behaviour;
 use crate::events::{self, Fault};
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
@@ -130,7 +131,11 @@ impl State {
 
     /// The GPU whose memory is at an address; `Some(None)` if it is memory of no GPU that the
     /// process does not simply have, such as a reservation without a mapping.
-    fn device_of(&self, address: usize) -> Option<Option<usize>> {
+    fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
+        if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
+            // To such a runtime virtual memory is the CPU's.
+            return None;
+        }
         let gpu = |owner| match owner {
             Agent::Gpu(number) => Some(number),
             Agent::Cpu(_) => None,
@@ -146,9 +151,9 @@ impl State {
     }
 
     /// On whose behalf a copy is done: the destination's owner, or else the source's.
-    fn view_of(&self, destination: usize, source: Option<usize>) -> View {
-        let destination = self.device_of(destination);
-        let source = source.and_then(|source| self.device_of(source));
+    fn view_of(&self, behaviour: Behaviour, destination: usize, source: Option<usize>) -> View {
+        let destination = self.device_of(behaviour, destination);
+        let source = source.and_then(|source| self.device_of(behaviour, source));
         let owner = destination.flatten().or(source.flatten());
         match (owner, destination.or(source)) {
             (Some(gpu), _) => View::Gpu(gpu),
@@ -244,7 +249,7 @@ pub(crate) fn copy(
     size: usize,
 ) -> Answer {
     let (destination, source) = (range(destination, size)?, range(source, size)?);
-    let view = instance.lock().view_of(destination, Some(source));
+    let view = instance.lock().view_of(instance.behaviour, destination, Some(source));
     let copied = instance.copy_memory(view, destination, source, size);
     copied.map_err(|failure| failure.answer(instance))
 }
@@ -256,11 +261,14 @@ pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count:
     if !start.is_multiple_of(4) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
+    if count == 0 {
+        return Ok(());
+    }
     let state = instance.lock();
     if !instance.behaviour.fills_virtual_memory() && state.reservation_at(start).is_some() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    let view = state.view_of(start, None);
+    let view = state.view_of(instance.behaviour, start, None);
     drop(state);
     let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK / 4));
     let mut done = 0;
@@ -302,6 +310,10 @@ pub(crate) unsafe fn copy_async(
         .map(|index| find(unsafe { dependencies.add(index).read_unaligned() }))
         .collect::<Answer<Vec<Arc<Signal>>>>()?;
     let completion = find(completion)?;
+    if size == 0 {
+        // AMD's runtime has nothing to do, and leaves the signal alone.
+        return Ok(());
+    }
     let gpu = agents.into_iter().find_map(|agent| match agent {
         Agent::Gpu(number) => Some(number),
         Agent::Cpu(_) => None,

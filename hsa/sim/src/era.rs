@@ -79,6 +79,12 @@ impl Behaviour {
         self.extension >= 10
     }
 
+    /// Such a range is taken with room for two alignments, and cut to one (seen in 7.2.4; 7.0's
+    /// source has room for one and does not cut).
+    pub(crate) fn no_register_trims(self) -> bool {
+        self.era >= Era::B
+    }
+
     /// Freeing such a range gives back what the kernel answered and not what the caller got.
     pub(crate) fn no_register_free_leaks(self) -> bool {
         self.era < Era::D
@@ -96,6 +102,17 @@ impl Behaviour {
         self.era == Era::C
     }
 
+    /// Any other pool than one of video memory is refused before the size is looked at.
+    pub(crate) fn create_looks_at_pool_first(self) -> bool {
+        self.extension < 6
+    }
+
+    /// Where video memory is used up, `create` answers a handle all the same (seen in 6.1.2, whose
+    /// kernel had refused); mapping or exporting that fails.
+    pub(crate) fn create_hides_exhaustion(self) -> bool {
+        self.extension < 6
+    }
+
     pub(crate) fn memory_of_cpus(self) -> bool {
         self.era == Era::D
     }
@@ -108,7 +125,12 @@ impl Behaviour {
         self.era == Era::B
     }
 
-    /// As above for memory of this process only, and nothing lingers.
+    /// A `map` that fails there does not give back what it has made of the memory.
+    pub(crate) fn failed_map_keeps_memory(self) -> bool {
+        self.era == Era::B
+    }
+
+    /// As in era B for memory of this process only, and nothing lingers.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
         self.era == Era::B || (self.era == Era::D && !imported)
     }
@@ -142,12 +164,19 @@ impl Behaviour {
         self.extension < 6
     }
 
+    /// 6.0 dropped them in any case; 6.1.2 was seen to drop them only with a change.
     pub(crate) fn unnamed_agents(self) -> Unnamed {
         match self.extension {
-            ..6 => Unnamed::Dropped,
-            6 => Unnamed::DroppedOnChange,
+            ..6 if !self.extension_reported => Unnamed::Dropped,
+            ..=6 => Unnamed::DroppedOnChange,
             _ => Unnamed::Kept,
         }
+    }
+
+    /// A CPU sees no more of a mapping than the call was about that first gave it access, although
+    /// the whole mapping is changed (seen in 6.1.2).
+    pub(crate) fn cpu_access_ends_as_asked(self) -> bool {
+        self.extension < 6
     }
 
     /// A peer cannot be granted once the owner has been.
@@ -215,6 +244,11 @@ impl Behaviour {
         self.extension >= 4
     }
 
+    /// CPUs have a pool of extended scope (not seen in 6.1.2, where GPUs have theirs).
+    pub(crate) fn cpus_have_extended_pool(self) -> bool {
+        self.extension >= 6
+    }
+
     pub(crate) fn has_memory_properties(self) -> bool {
         self.extension >= 5
     }
@@ -226,6 +260,16 @@ impl Behaviour {
     /// `pointer_info` tells reservations from other addresses.
     pub(crate) fn pointer_info_knows_reservations(self) -> bool {
         self.extension >= 7
+    }
+
+    /// A range that wraps around is found in a reservation that its start is not in (not in 7.2.4).
+    pub(crate) fn ranges_may_wrap(self) -> bool {
+        self.era == Era::A
+    }
+
+    /// The address one past a reservation is still taken for it (seen in 7.2.4).
+    pub(crate) fn pointer_info_includes_end(self) -> bool {
+        self.era == Era::B
     }
 
     /// `pointer_info` tells mappings from reservations.

@@ -9,8 +9,8 @@ use hsa_sys::hsa_status_t;
 /// Calls that answer a status without being performed.
 ///
 /// As text: `function:N:status`, several with `;` between them; `N` counts that function's calls
-/// from 1, or is `*` for all of them; the status is a number or a name such as
-/// `OUT_OF_RESOURCES`.
+/// from 1, `N-` is that one and every later one, `*` all of them; a function `*` is any, and its
+/// calls are counted together; the status is a number or a name such as `OUT_OF_RESOURCES`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     rules: Vec<Rule>,
@@ -18,10 +18,28 @@ pub struct FaultPlan {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    function: String,
-    /// From 1; `None` is every call.
-    call: Option<u64>,
+    /// `None` is any, and their calls are counted together.
+    function: Option<String>,
+    calls: Calls,
     status: hsa_status_t,
+}
+
+/// Which calls, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Calls {
+    All,
+    One(u64),
+    From(u64),
+}
+
+impl Calls {
+    fn contain(self, call: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(number) => call == number,
+            Self::From(first) => call >= first,
+        }
+    }
 }
 
 impl FaultPlan {
@@ -33,15 +51,31 @@ impl FaultPlan {
 
     /// This call of the function (the first is 1) fails, and what was planned already.
     #[must_use]
-    pub fn fail(mut self, function: &str, call: u64, status: hsa_status_t) -> Self {
-        self.rules.push(Rule { function: function.into(), call: Some(call), status });
-        self
+    pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
+        self.and(Some(function), Calls::One(call), status)
+    }
+
+    /// This call fails, counted over all functions together from 1, and what was planned already.
+    #[must_use]
+    pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
+        self.and(None, Calls::One(call), status)
+    }
+
+    /// This call and every later one fails, counted over all functions together from 1, and what
+    /// was planned already.
+    #[must_use]
+    pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
+        self.and(None, Calls::From(call), status)
     }
 
     /// Every call of the function fails, and what was planned already.
     #[must_use]
-    pub fn always(mut self, function: &str, status: hsa_status_t) -> Self {
-        self.rules.push(Rule { function: function.into(), call: None, status });
+    pub fn always(self, function: &str, status: hsa_status_t) -> Self {
+        self.and(Some(function), Calls::All, status)
+    }
+
+    fn and(mut self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
+        self.rules.push(Rule { function: function.map(Into::into), calls, status });
         self
     }
 
@@ -51,18 +85,19 @@ impl FaultPlan {
         self.rules.is_empty()
     }
 
-    /// What this call of the function answers, if it is to fail.
-    pub(crate) fn status(&self, function: &str, call: u64) -> Option<hsa_status_t> {
-        let planned = |rule: &&Rule| {
-            rule.function == function && rule.call.is_none_or(|number| number == call)
+    /// What this call answers, if it is to fail: the function's `call`th, of all the `nth`.
+    pub(crate) fn status(&self, function: &str, call: u64, nth: u64) -> Option<hsa_status_t> {
+        let planned = |rule: &&Rule| match &rule.function {
+            Some(named) => named == function && rule.calls.contain(call),
+            None => rule.calls.contain(nth),
         };
         self.rules.iter().find(planned).map(|rule| rule.status)
     }
 
     /// A function of the plan that there is not.
     pub(crate) fn unknown_function(&self) -> Option<&str> {
-        let unknown = |rule: &&Rule| !NAMES.contains(&rule.function.as_str());
-        self.rules.iter().find(unknown).map(|rule| rule.function.as_str())
+        let mut named = self.rules.iter().filter_map(|rule| rule.function.as_deref());
+        named.find(|name| !NAMES.contains(name))
     }
 }
 
@@ -71,7 +106,7 @@ impl FaultPlan {
 #[non_exhaustive]
 pub enum FaultPlanError {
     /// Not three words with `:` between them.
-    #[error("`{0}` is not of the form function:N:status (N counts from 1, or is *)")]
+    #[error("`{0}` is not of the form function:N:status (N counts from 1, or is N- or *)")]
     Form(String),
     /// No such function.
     #[error("`{word}` is no function that can fail; those are: {valid}")]
@@ -82,7 +117,7 @@ pub enum FaultPlanError {
         valid: String,
     },
     /// Not a call's number.
-    #[error("`{0}` is no number of a call: it must be 1 or more, or *")]
+    #[error("`{0}` is no number of a call: it must be 1 or more, such with a -, or *")]
     Call(String),
     /// Not a status.
     #[error(
@@ -111,18 +146,21 @@ impl FromStr for Rule {
         let [function, call, status] = words[..] else {
             return Err(FaultPlanError::Form(text.into()));
         };
-        if !NAMES.contains(&function) {
+        let function = Some(function).filter(|&function| function != "*");
+        if let Some(function) = function.filter(|function| !NAMES.contains(function)) {
             return Err(FaultPlanError::Function {
                 word: function.into(),
                 valid: NAMES.join(", "),
             });
         }
-        let call = match call {
-            "*" => None,
-            _ => match call.parse() {
-                Ok(number) if number > 0 => Some(number),
-                _ => return Err(FaultPlanError::Call(call.into())),
-            },
+        let number = |digits: &str| match digits.parse() {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err(FaultPlanError::Call(call.into())),
+        };
+        let calls = match call.strip_suffix('-') {
+            _ if call == "*" => Calls::All,
+            Some(first) => Calls::From(number(first)?),
+            None => Calls::One(number(call)?),
         };
         let number = match status.strip_prefix("0x") {
             Some(digits) => hsa_status_t::from_str_radix(digits, 16).ok(),
@@ -131,19 +169,21 @@ impl FromStr for Rule {
         let status = number
             .or_else(|| status::by_name(status))
             .ok_or_else(|| FaultPlanError::Status(status.into()))?;
-        Ok(Self { function: function.into(), call, status })
+        Ok(Self { function: function.map(Into::into), calls, status })
     }
 }
 
 impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Rule { function, call, status }) in self.rules.iter().enumerate() {
+        for (index, Rule { function, calls, status }) in self.rules.iter().enumerate() {
             if index > 0 {
                 f.write_str(";")?;
             }
-            match call {
-                Some(call) => write!(f, "{function}:{call}:{status:#x}")?,
-                None => write!(f, "{function}:*:{status:#x}")?,
+            let function = function.as_deref().unwrap_or("*");
+            match calls {
+                Calls::All => write!(f, "{function}:*:{status:#x}")?,
+                Calls::One(call) => write!(f, "{function}:{call}:{status:#x}")?,
+                Calls::From(call) => write!(f, "{function}:{call}-:{status:#x}")?,
             }
         }
         Ok(())

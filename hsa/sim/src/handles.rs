@@ -13,7 +13,9 @@ pub(crate) enum Content {
     Memory(Arc<Memory>),
     /// An import that nobody has looked at yet, through a descriptor of the runtime's own.
     Unseen(OwnedFd),
-    /// The same through the caller's descriptor, which the caller may close at any time.
+    /// There is none: it was not to be had, and the release said nothing of it.
+    Missing,
+    /// The same as unseen through the caller's descriptor, which the caller may close at any time.
     Borrowed(RawFd),
 }
 
@@ -37,7 +39,7 @@ impl Handle {
     pub(crate) fn memory(&self) -> Option<&Arc<Memory>> {
         match &self.content {
             Content::Memory(memory) => Some(memory),
-            Content::Unseen(_) | Content::Borrowed(_) => None,
+            Content::Unseen(_) | Content::Borrowed(_) | Content::Missing => None,
         }
     }
 }

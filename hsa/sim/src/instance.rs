@@ -9,7 +9,7 @@ use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::mapping::Mapping;
 use crate::page_table::PageTable;
-use crate::physical::Account;
+use crate::physical::{Account, Memory};
 use crate::pool_memory::Allocation;
 use crate::reservation::{self, Reservation};
 use crate::share::Exports;
@@ -44,11 +44,19 @@ pub(crate) struct Instance {
     state: Mutex<State>,
 }
 
-/// The fault plan, and how often each function was called since it was set.
+/// The fault plan, how often each function was called since it was set, and which calls it made
+/// fail.
 #[derive(Debug)]
 struct Faults {
     plan: FaultPlan,
     calls: [u64; NAMES.len()],
+    failed: Vec<(&'static str, u64)>,
+}
+
+impl Faults {
+    fn new(plan: FaultPlan) -> Self {
+        Self { plan, calls: [0; NAMES.len()], failed: Vec::new() }
+    }
 }
 
 /// What the one lock protects.
@@ -60,6 +68,8 @@ pub(crate) struct State {
     /// Addresses that the runtime has forgotten while they are still taken.
     pub(crate) leaked: Vec<Range<usize>>,
     pub(crate) handles: Handles,
+    /// Memory that the runtime has forgotten while it is still claimed.
+    pub(crate) lost: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
     /// Of every GPU.
     pub(crate) page_tables: Vec<PageTable>,
@@ -85,7 +95,7 @@ impl Instance {
             signals: Signals::default(),
             calls: [const { AtomicU64::new(0) }; FUNCTIONS],
             has_faults: AtomicBool::new(!config.faults.is_empty()),
-            faults: Mutex::new(Faults { plan: config.faults.clone(), calls: [0; NAMES.len()] }),
+            faults: Mutex::new(Faults::new(config.faults.clone())),
             open: AtomicBool::new(false),
             was_open: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -94,6 +104,7 @@ impl Instance {
                 reservations: BTreeMap::new(),
                 leaked: Vec::new(),
                 handles: Handles::new(behaviour.handles_are_fake_addresses()),
+                lost: Vec::new(),
                 mappings: BTreeMap::new(),
                 page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
                 allocations: BTreeMap::new(),
@@ -132,13 +143,24 @@ impl Instance {
         let Some(name) = NAMES.get(index) else { return Ok(()) };
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         faults.calls[index] += 1;
-        faults.plan.status(name, faults.calls[index]).map_or(Ok(()), Err)
+        let call = faults.calls[index];
+        match faults.plan.status(name, call, faults.calls.iter().sum()) {
+            None => Ok(()),
+            Some(status) => {
+                faults.failed.push((name, call));
+                Err(status)
+            }
+        }
+    }
+
+    pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
     }
 
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_faults.store(!plan.is_empty(), Relaxed);
-        *faults = Faults { plan, calls: [0; NAMES.len()] };
+        *faults = Faults::new(plan);
     }
 
     pub(crate) fn calls(&self) -> impl Iterator<Item = u64> {
@@ -160,6 +182,7 @@ impl Instance {
         self.closed.store(true, Relaxed);
         let mut state = self.lock();
         self.stop(&mut state);
+        state.lost.clear();
         for range in core::mem::take(&mut state.leaked) {
             // SAFETY: taken by this instance and given to nobody else; whoever drops the
             // simulation has no more use for its memory.

@@ -14,13 +14,26 @@ pub(crate) struct Mapping {
     pub(crate) handle: u64,
     /// The base of the reservation that it is in.
     pub(crate) reservation: usize,
-    /// Every agent that access was set for, with its permission: seldom more than a few.
-    pub(crate) permissions: Vec<(Agent, hsa_access_permission_t)>,
+    /// Every agent that access was set for: seldom more than a few.
+    pub(crate) grants: Vec<Grant>,
+}
+
+/// What one agent may do with a mapping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) agent: Agent,
+    pub(crate) permission: hsa_access_permission_t,
+    /// How many bytes a CPU sees: all of the mapping, but for a defect of the first releases.
+    pub(crate) extent: usize,
 }
 
 impl Mapping {
     pub(crate) fn permission(&self, agent: Agent) -> Option<hsa_access_permission_t> {
-        self.permissions.iter().find(|(who, _)| *who == agent).map(|(_, permission)| *permission)
+        self.grant(agent).map(|grant| grant.permission)
+    }
+
+    pub(crate) fn grant(&self, agent: Agent) -> Option<Grant> {
+        self.grants.iter().find(|grant| grant.agent == agent).copied()
     }
 }
 
@@ -62,10 +75,14 @@ pub(crate) fn map(
     }
     let (behaviour, address) = (instance.behaviour, address.addr());
     let mut state = instance.lock();
-    let base = state.reservation_around(address, size).ok_or(INVALID)?;
-    let end = address + size;
-    let before = state.mappings.range(..end).next_back();
-    if before.is_some_and(|(start, mapping)| start + mapping.size > address) {
+    let base = state.reservation_around(behaviour, address, size).ok_or(INVALID)?;
+    if state.mapping_at(address).is_some() {
+        return Err(INVALID);
+    }
+    // Wrapped around, the end is before everything; then it is the size that is refused.
+    let end = address.wrapping_add(size);
+    let next = state.mappings.range(address..).next();
+    if next.is_some_and(|(start, _)| end > *start) {
         return Err(INVALID);
     }
     let found = state.handles.get(handle.handle).ok_or(INVALID)?;
@@ -79,9 +96,12 @@ pub(crate) fn map(
         });
     }
     if behaviour.map_checks_alignment(found.imported) && !address.is_multiple_of(PAGE) {
+        if behaviour.failed_map_keeps_memory() {
+            state.lost.extend(memory);
+        }
         return Err(HSA_STATUS_ERROR);
     }
-    let mut permissions = Vec::new();
+    let mut grants = Vec::new();
     let reservation = state.reservations.get_mut(&base).ok_or(INVALID)?;
     if behaviour.map_prepares_cpu()
         && let Some(memory) = memory
@@ -92,11 +112,12 @@ pub(crate) fn map(
             // SAFETY: inside a reservation of this instance, where nothing is mapped.
             unsafe { address_space::blank(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
         }
-        permissions.push((nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE));
+        let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
+        grants.push(Grant { agent, permission, extent: size });
         reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);
     }
     reservation.mappings += 1;
-    let mapping = Mapping { size, handle: handle.handle, reservation: base, permissions };
+    let mapping = Mapping { size, handle: handle.handle, reservation: base, grants };
     state.mappings.insert(address, mapping);
     if let Some(handle) = state.handles.get_mut(handle.handle) {
         handle.uses += 1;
@@ -140,7 +161,7 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> A
 
 fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
-    for (agent, permission) in core::mem::take(&mut mapping.permissions) {
+    for Grant { agent, permission, .. } in core::mem::take(&mut mapping.grants) {
         instance.remove_access(state, start, agent, permission)?;
     }
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };

@@ -69,7 +69,7 @@ pub(crate) struct Memory {
     pub(crate) token: u64,
     file: OnceLock<File>,
     /// None for what another process or another simulation has claimed.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
 }
 
 const NAME: &str = "hsa-sim:";
@@ -78,7 +78,12 @@ const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEA
 impl Memory {
     pub(crate) fn new(size: u64, owner: Owner, claim: Claim) -> Arc<Self> {
         let (token, file) = (random(), OnceLock::new());
-        Arc::new(Self { size, owner, token, file, _claim: Some(claim) })
+        Arc::new(Self { size, owner, token, file, claim: Some(claim) })
+    }
+
+    /// How many bytes of its owner's memory this process claims for it.
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claim.as_ref().map_or(0, |claim| claim.bytes)
     }
 
     /// The file, which is made now if nothing has touched the memory yet.
@@ -150,7 +155,7 @@ impl Memory {
     /// Memory that another process, or another simulation, exported.
     pub(crate) fn adopt(foreign: Foreign, file: File) -> Arc<Self> {
         let Foreign { owner, size, token } = foreign;
-        Arc::new(Self { size, owner, token, file: OnceLock::from(file), _claim: None })
+        Arc::new(Self { size, owner, token, file: OnceLock::from(file), claim: None })
     }
 }
 

@@ -27,7 +27,11 @@ fn nothing() -> hsa_amd_pointer_info_t {
 
 fn find(instance: &Instance, state: &State, address: usize) -> Found {
     let behaviour = instance.behaviour;
-    if let Some((base, reservation)) = state.reservation_at(address) {
+    let at_end = || {
+        let before = state.reservation_at(address.checked_sub(1)?)?;
+        behaviour.pointer_info_includes_end().then_some(before)
+    };
+    if let Some((base, reservation)) = state.reservation_at(address).or_else(at_end) {
         let base = without_provenance_mut(base);
         if let Some((_, mapping)) = state.mapping_at(address)
             && behaviour.pointer_info_knows_mappings()
@@ -40,8 +44,10 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
             (info.type_, info.hostBaseAddress) = (HSA_EXT_POINTER_TYPE_RESERVED_ADDR, base);
         } else if behaviour.pointer_info_knows_reservations() {
             (info.type_, info.agentBaseAddress) = (HSA_EXT_POINTER_TYPE_RESERVED_ADDR, base);
+            info.agentOwner = instance.agent_handle(Agent::Cpu(0));
         } else {
             (info.agentBaseAddress, info.hostBaseAddress) = (base, base);
+            info.agentOwner = instance.agent_handle(Agent::Cpu(0));
         }
         return (info, Vec::new());
     }
@@ -80,8 +86,8 @@ fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping)
         agentOwner: owner.map_or(hsa_agent_t { handle: 0 }, |owner| instance.agent_handle(owner)),
         ..nothing()
     };
-    let granted = mapping.permissions.iter().filter(|(_, p)| *p != HSA_ACCESS_PERMISSION_NONE);
-    (info, granted.map(|(agent, _)| *agent).collect())
+    let granted = mapping.grants.iter().filter(|g| g.permission != HSA_ACCESS_PERMISSION_NONE);
+    (info, granted.map(|grant| grant.agent).collect())
 }
 
 /// `hsa_amd_pointer_info`

@@ -155,13 +155,17 @@ pub(crate) unsafe fn allow_access(
     flags: *const u32,
     address: *const c_void,
 ) -> Answer {
-    if !flags.is_null() || address.is_null() {
+    if count == 0 || agents.is_null() || !flags.is_null() || address.is_null() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
+    let address = address.addr();
+    let mut state = instance.lock();
+    let elsewhere = state.allocation_at(address).is_none();
+    if elsewhere && !instance.behaviour.allow_access_knows_vmem() {
+        return Err(HSA_STATUS_ERROR);
     }
     // SAFETY: the caller vouches for the array.
     let agents = unsafe { instance.agents_of(agents, count as usize)? };
-    let address = address.addr();
-    let mut state = instance.lock();
     if state.reservation_at(address).is_some() {
         return allow_vmem(instance, &mut state, &agents, address);
     }
@@ -182,15 +186,12 @@ pub(crate) unsafe fn allow_access(
 
 /// Reading and writing for the agents on the mapping and all that follow it without a gap.
 fn allow_vmem(instance: &Instance, state: &mut State, agents: &[Agent], address: usize) -> Answer {
-    if !instance.behaviour.allow_access_knows_vmem() {
-        return Err(HSA_STATUS_ERROR);
-    }
     let found = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let mut start = found.0;
     let wishes: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
     while let Some(mapping) = state.mappings.get(&start) {
         let next = start + mapping.size;
-        instance.set_access(state, start, &wishes)?;
+        instance.set_access(state, start, usize::MAX, &wishes)?;
         start = next;
     }
     Ok(())

@@ -22,6 +22,8 @@ type SegmentAndFlags = (hsa_amd_segment_t, u32);
 
 const CPU_POOLS: &[SegmentAndFlags] =
     &[(GLOBAL, FINE), (GLOBAL, EXTENDED), (GLOBAL, FINE | KERNARG), (GLOBAL, COARSE)];
+const FIRST_CPU_POOLS: &[SegmentAndFlags] =
+    &[(GLOBAL, FINE), (GLOBAL, FINE | KERNARG), (GLOBAL, COARSE)];
 const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (GLOBAL, FINE), LDS];
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
@@ -50,7 +52,8 @@ impl Pool {
 impl Instance {
     fn pools(&self, owner: Agent) -> impl Iterator<Item = Pool> + use<> {
         let (kinds, hidden) = match owner {
-            Agent::Cpu(_) => (CPU_POOLS, None),
+            Agent::Cpu(_) if self.behaviour.cpus_have_extended_pool() => (CPU_POOLS, None),
+            Agent::Cpu(_) => (FIRST_CPU_POOLS, None),
             Agent::Gpu(number) => {
                 let gpu = &self.config.gpus[number];
                 let gfx12 = gpu.isa.starts_with("gfx12");
@@ -166,6 +169,9 @@ pub(crate) unsafe fn info(
         }
         HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE => {
             size(if pool.allocates() { instance.pool_size(pool) } else { 0 });
+        }
+        HSA_AMD_MEMORY_POOL_INFO_LOCATION if pool.segment != GLOBAL => {
+            return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
         HSA_AMD_MEMORY_POOL_INFO_LOCATION => word(match pool.owner {
             Agent::Cpu(_) => HSA_AMD_MEMORY_POOL_LOCATION_CPU,

@@ -1,6 +1,7 @@
 //! Reserved ranges of addresses: real ones, taken from the process's address space.
 
 use crate::address_space::{self, PAGE, Protection};
+use crate::era::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::ranges::Ranges;
@@ -42,11 +43,18 @@ impl State {
         (address - base < reservation.size).then_some((*base, reservation))
     }
 
-    /// The base of the one reservation that a range is in.
-    pub(crate) fn reservation_around(&self, address: usize, size: usize) -> Option<usize> {
+    /// The base of the one reservation that a range is in. As in AMD's runtime the end is not
+    /// looked at closely: a size so large that it wraps around ends before the reservation does.
+    pub(crate) fn reservation_around(
+        &self,
+        behaviour: Behaviour,
+        address: usize,
+        size: usize,
+    ) -> Option<usize> {
         let (base, reservation) = self.reservations.range(..=address).next_back()?;
-        let end = address.checked_add(size)?;
-        (end <= base + reservation.size).then_some(*base)
+        let end = base + reservation.size;
+        let wraps = behaviour.ranges_may_wrap() || address <= end;
+        (wraps && address.wrapping_add(size) <= end).then_some(*base)
     }
 }
 
@@ -100,7 +108,7 @@ pub(crate) unsafe fn reserve_align(
     }
     let mut state = instance.lock();
     let (base, taken) = if unregistered {
-        take_unregistered(size, hint, alignment)
+        take_unregistered(behaviour, size, hint, alignment)
     } else {
         take_registered(instance, size, hint, alignment)
     }
@@ -157,19 +165,35 @@ fn natural_alignment(size: usize) -> usize {
     power.clamp(PAGE, HUGE)
 }
 
-fn take_unregistered(size: usize, hint: usize, alignment: usize) -> Option<Taken> {
+fn take_unregistered(
+    behaviour: Behaviour,
+    size: usize,
+    hint: usize,
+    alignment: usize,
+) -> Option<Taken> {
     // AMD's runtime computes nonsense from any other alignment.
     if alignment < PAGE || !alignment.is_power_of_two() {
         return None;
     }
-    let total = size.checked_add(alignment - PAGE)?;
+    let wanted = size.checked_add(alignment - PAGE)?;
+    let total =
+        if behaviour.no_register_trims() { wanted.checked_add(alignment - PAGE)? } else { wanted };
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
     if size >= HUGE {
         address_space::wish_huge_pages(base, size);
     }
-    let end = start.saturating_add(total.next_multiple_of(PAGE));
-    Some((base, start..end))
+    let end = start + total.next_multiple_of(PAGE);
+    if !behaviour.no_register_trims() {
+        return Some((base, start..end));
+    }
+    let kept = base..(base + wanted).next_multiple_of(PAGE);
+    // SAFETY: both ends are part of what was just taken, and outside what is answered.
+    unsafe {
+        address_space::release(start, kept.start - start);
+        address_space::release(kept.end, end - kept.end);
+    }
+    Some((base, kept))
 }
 
 /// `hsa_amd_vmem_address_free`

@@ -76,6 +76,7 @@ impl Instance {
             Content::Memory(memory) => return Some(Arc::clone(memory)),
             Content::Unseen(descriptor) => std::os::fd::AsRawFd::as_raw_fd(descriptor),
             Content::Borrowed(descriptor) => *descriptor,
+            Content::Missing => return None,
         };
         let memory = exports.find(self, descriptor).ok()?;
         handle.content = Content::Memory(Arc::clone(&memory));
@@ -104,6 +105,9 @@ pub(crate) unsafe fn export(
     let descriptor = match found.exported {
         // Whether the caller has closed it meanwhile is the caller's misfortune.
         Some(descriptor) => descriptor,
+        None if matches!(found.content, Content::Missing) => {
+            return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+        }
         None => {
             let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
             let writable = instance.config.dmabuf_cpu_mapping;

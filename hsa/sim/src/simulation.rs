@@ -82,6 +82,12 @@ impl Simulation {
         self.instance.set_faults(plan);
     }
 
+    /// The calls that the fault plan has made fail, in order: function and its call's number.
+    #[must_use]
+    pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
+        self.instance.failed()
+    }
+
     /// What is in use at the moment.
     #[must_use]
     pub fn usage(&self) -> Usage {

@@ -1,8 +1,8 @@
 //! What a simulation has in use.
 
-use crate::handles::Content;
+use crate::handles::{Content, Handle};
 use crate::instance::Instance;
-use crate::physical::Memory;
+use crate::physical::{Memory, Owner};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub struct Usage {
     pub allocations: usize,
     /// Claimed bytes of every GPU's video memory.
     pub vram_used: Vec<u64>,
+    /// How much of that only mappings claim that are no more (era B, until the addresses are freed).
+    pub vram_lingering: Vec<u64>,
     /// Open file descriptors that the simulation holds (not those it gave away).
     pub descriptors: usize,
 }
@@ -39,12 +41,21 @@ impl Usage {
             match &handle.content {
                 Content::Memory(memory) => file(memory),
                 Content::Unseen(_) => others += 1,
-                Content::Borrowed(_) => {}
+                Content::Borrowed(_) | Content::Missing => {}
             }
         }
         state.allocations.values().filter_map(|a| a.memory.as_ref()).for_each(&mut file);
         for reservation in state.reservations.values() {
             reservation.lingering.values().for_each(&mut file);
+        }
+        let mut vram_lingering = vec![0; instance.video_memory.len()];
+        let mut counted: HashSet<_> =
+            state.handles.iter().filter_map(Handle::memory).map(Arc::as_ptr).collect();
+        counted.extend(state.lost.iter().map(Arc::as_ptr));
+        for memory in state.reservations.values().flat_map(|r| r.lingering.values()) {
+            if let (Owner::Gpu(gpu), true) = (memory.owner, counted.insert(Arc::as_ptr(memory))) {
+                vram_lingering[gpu] += memory.claimed();
+            }
         }
         Self {
             reservations: state.reservations.len(),
@@ -52,6 +63,7 @@ impl Usage {
             mappings: state.mappings.len(),
             allocations: state.allocations.len(),
             vram_used: instance.video_memory.iter().map(|account| account.used()).collect(),
+            vram_lingering,
             descriptors: files.len() + others,
         }
     }

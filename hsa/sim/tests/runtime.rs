@@ -30,6 +30,9 @@ fn configurations_as_text() {
     assert_eq!(config.faults, plan);
     assert_eq!(plan.to_string(), "hsa_amd_vmem_map:3:0x1008;hsa_init:*:0x1008");
     assert_eq!(plan.to_string().parse(), Ok(plan));
+    let plan = FaultPlan::none().fail_any(3, ERROR).fail_any_from(5, OUT_OF_RESOURCES);
+    assert_eq!(plan.to_string(), "*:3:0x1000;*:5-:0x1008");
+    assert_eq!(plan.to_string().parse(), Ok(plan));
     // The order does not matter, and a bad word is named along with the good ones.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
     let wrong = |text| parse(text).expect_err("wrong").to_string();
@@ -42,6 +45,7 @@ fn configurations_as_text() {
     assert!(wrong("faults=hsa_init:1").contains("function:N:status"));
     assert!(wrong("faults=hsa_nix:1:1").contains("hsa_amd_vmem_map"));
     assert!(wrong("faults=hsa_init:0:1").contains("1 or more"));
+    assert!(wrong("faults=hsa_init:0-:1").contains("1 or more"));
     assert!(wrong("faults=hsa_init:1:oops").contains("0x1008"));
 }
 
@@ -272,6 +276,23 @@ fn planned_failures() {
     assert_eq!(r.unmap(base, 3 * N), OK);
     assert_eq!(r.simulation.calls("hsa_amd_vmem_map"), 5, "failed calls count, too");
     r.gpus.clear();
+}
+
+#[test]
+fn planned_failures_of_any_function() {
+    let r = Rig::new(Config::default());
+    let (base, handle) = (r.reserve(4 * N), r.create(N));
+    let plan = FaultPlan::none().fail_any(2, ERROR).fail_any_from(4, OUT_OF_RESOURCES);
+    r.simulation.set_faults(plan);
+    assert_eq!(r.map(base, N, handle), OK);
+    assert_eq!(r.unmap(base, N), ERROR, "the second call of all");
+    assert_eq!(r.unmap(base, N), OK);
+    assert_eq!(r.map(base, N, handle), OUT_OF_RESOURCES);
+    assert_eq!(r.map(base, N, handle), OUT_OF_RESOURCES);
+    let (map, unmap) = ("hsa_amd_vmem_map", "hsa_amd_vmem_unmap");
+    assert_eq!(r.simulation.failed_calls(), [(unmap, 1), (map, 2), (map, 3)]);
+    r.simulation.set_faults(FaultPlan::none());
+    assert_eq!(r.simulation.failed_calls(), []);
 }
 
 #[test]

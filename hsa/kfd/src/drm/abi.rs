@@ -1,7 +1,32 @@
 //! The structs of `drm/drm.h` and `drm/amdgpu_drm.h`.
 
-use crate::kfd::abi::structs;
+use crate::kfd::abi::{bits, open_flags, structs};
 use crate::request::Plain;
+
+fn operation(operation: u32) -> String {
+    let names = ["0", "MAP", "UNMAP", "CLEAR", "REPLACE"];
+    names.get(operation as usize).map_or_else(|| operation.to_string(), |name| (*name).to_owned())
+}
+
+fn page_flags(flags: u32) -> String {
+    bits(
+        flags,
+        &[(1 << 0, "DELAY_UPDATE"), (1 << 1, "R"), (1 << 2, "W"), (1 << 3, "X"), (1 << 4, "PRT")],
+    )
+}
+
+fn query(query: u32) -> String {
+    match query {
+        0x00 => "ACCEL_WORKING".to_owned(),
+        0x03 => "HW_IP_COUNT".to_owned(),
+        0x10 => "VRAM_USAGE".to_owned(),
+        0x15 => "READ_MMR_REG".to_owned(),
+        0x16 => "DEV_INFO".to_owned(),
+        0x17 => "VIS_VRAM_USAGE".to_owned(),
+        0x19 => "MEMORY".to_owned(),
+        _ => format!("{query:#x}"),
+    }
+}
 
 structs! {
     /// The C struct's four bytes of padding are a field here.
@@ -10,13 +35,14 @@ structs! {
         date_length: u64, date: u64, description_length: u64, description: u64,
     }
     GemClose: 8 { handle: u32, pad: u32 }
-    Prime: 12 { handle: u32, flags: u32, fd: i32 }
+    Prime: 12 { handle: u32, flags: u32 as open_flags, fd: i32 }
     /// A handle goes in, an offset comes out.
     GemMmap: 8 { handle_or_offset: u64 }
-    Info: 32 { address: u64, size: u32, query: u32, parameters: [u32; 4] }
+    Info: 32 { address: u64, size: u32, query: u32 as query, parameters: [u32; 4] }
     /// The last fields came later; a caller that lacks them has zeros there.
     GemVa: 64 {
-        handle: u32, pad: u32, operation: u32, flags: u32, address: u64, offset: u64, size: u64,
+        handle: u32, pad: u32, operation: u32 as operation, flags: u32 as page_flags, address: u64,
+        offset: u64, size: u64,
         timeline_point: u64, timeline_syncobj: u32, syncobj_count: u32, syncobjs: u64,
     }
     Device: 360 {

@@ -16,7 +16,7 @@ const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
 /// The lowest addresses are the driver's own (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED: u64 = 1 << 16;
 /// Addresses from here up to their signed counterpart name nothing.
-const HOLE: u64 = 1 << 47;
+const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
 /// The mappings of the buffer in this file go with its last handle.
 pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
@@ -33,14 +33,17 @@ pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()>
 }
 
 pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {
-    if va.address < RESERVED || (HOLE..u64::MAX - HOLE).contains(&va.address) {
+    if va.address < RESERVED || HOLE.contains(&va.address) {
         return Err(EINVAL);
     }
     if va.flags & !FLAGS != 0 {
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {
-        driver.log.missing(format_args!("GEM_VA with synchronisation objects"));
+        driver.log.missing(format_args!("GEM_VA with synchronisation objects = EINVAL"));
+        return Err(EINVAL);
+    }
+    if !(MAP..=REPLACE).contains(&va.operation) {
         return Err(EINVAL);
     }
     let mut state = file.state();
@@ -48,15 +51,13 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
         return state.table.clear(va.address, va.size);
     }
     let buffer = state.buffer(va.handle).cloned().ok_or(ENOENT)?;
+    if va.operation == UNMAP {
+        return state.table.unmap(va.address, Some(&buffer)).map(drop);
+    }
+    let (size, offset, flags) = (va.size, va.offset, va.flags);
+    let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {
-        MAP | REPLACE => {
-            if va.operation == REPLACE {
-                state.table.clear(va.address, va.size)?;
-            }
-            let (size, offset, flags) = (va.size, va.offset, va.flags);
-            state.table.map(va.address, Entry { size, offset, flags, buffer: Some(buffer) })
-        }
-        UNMAP => state.table.unmap(va.address, Some(&buffer)).map(drop),
-        _ => Err(EINVAL),
+        REPLACE => state.table.replace(va.address, entry),
+        _ => state.table.map(va.address, entry),
     }
 }

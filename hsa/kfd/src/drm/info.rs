@@ -5,59 +5,62 @@ use super::abi::{Device, Info, Memory};
 use crate::driver::{Driver, Gpu};
 use crate::errno::{EINVAL, Result};
 use crate::profile::Profile;
-use crate::request;
+use crate::request::Plain;
+use crate::user;
 
 const ACCEL_WORKING: u32 = 0x00;
 const HW_IP_COUNT: u32 = 0x03;
+const VRAM_USAGE: u32 = 0x10;
 const READ_REGISTER: u32 = 0x15;
 const DEVICE: u32 = 0x16;
+const VISIBLE_VRAM_USAGE: u32 = 0x17;
 const MEMORY: u32 = 0x19;
+
+/// As many registers can be read at once.
+const MOST_REGISTERS: u32 = 128;
+
+/// `AMDGPU_IDS_FLAGS_FUSION`.
+const INTEGRATED: u64 = 1;
 
 pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<()> {
     let (address, room) = (info.address, info.size as usize);
-    let profile = driver.config.profile;
-    // SAFETY: the caller says that it has `size` bytes at the address.
-    unsafe {
-        match info.query {
-            ACCEL_WORKING => request::give(address, room, &1u32),
-            // There are no command rings: everything goes through amdkfd.
-            HW_IP_COUNT => request::give(address, room, &0u32),
-            READ_REGISTER => registers(address, room, info.parameters[1]),
-            DEVICE => request::give(address, room, &device(profile)),
-            MEMORY => request::give(address, room, &memory(&driver.gpus[file.gpu])),
-            query => {
-                driver.log.missing(format_args!("INFO query {query:#x}"));
-                Err(EINVAL)
-            }
+    if address == 0 || room == 0 {
+        return Err(EINVAL);
+    }
+    let (profile, gpu) = (driver.config.profile, &driver.gpus[file.gpu]);
+    match info.query {
+        ACCEL_WORKING => user::put(address, room, &1u32),
+        // There are no command rings: everything goes through amdkfd.
+        HW_IP_COUNT => user::put(address, room, &0u32),
+        VRAM_USAGE | VISIBLE_VRAM_USAGE => user::put(address, room, &gpu.vram.used()),
+        READ_REGISTER => registers(address, room, info.parameters[1]),
+        DEVICE => user::put(address, room, &device(profile)),
+        MEMORY => user::put(address, room, &memory(gpu, profile)),
+        query => {
+            driver.log.missing(format_args!("INFO query {query:#x} = EINVAL"));
+            Err(EINVAL)
         }
     }
 }
 
 /// Registers all read as zero.
-///
-/// # Safety
-///
-/// There is room for `room` bytes at the address.
-unsafe fn registers(address: u64, room: usize, count: u32) -> Result<()> {
-    if count as usize * 4 > room {
+fn registers(address: u64, room: usize, count: u32) -> Result<()> {
+    if count > MOST_REGISTERS {
         return Err(EINVAL);
     }
-    for index in 0..u64::from(count) {
-        // SAFETY: each is within the room.
-        unsafe { request::give(address + index * 4, 4, &0u32) }?;
-    }
-    Ok(())
+    let zeros = [0; MOST_REGISTERS as usize * 4];
+    user::write(address, &zeros[..room.min(count as usize * 4)])
 }
 
-fn memory(gpu: &Gpu) -> Memory {
-    let (size, available) = (gpu.vram.size, gpu.vram.available());
-    let vram = [size, available, size - available, available];
-    Memory { vram, visible_vram: vram, gtt: [size, size, 0, size] }
+fn memory(gpu: &Gpu, profile: &Profile) -> Memory {
+    let heap = |size: u64, used: u64| [size, size - used.min(size), used, size - used.min(size)];
+    let (size, used) = (gpu.vram.size, gpu.vram.used());
+    let visible = profile.visible(size);
+    Memory { vram: heap(size, used), visible_vram: heap(visible, used), gtt: heap(size, 0) }
 }
 
 fn device(profile: &Profile) -> Device {
-    // SAFETY: `Plain`: all zeros is a value.
-    let zero: Device = unsafe { std::mem::zeroed() };
+    let zero = Device::zero();
     Device {
         device_id: profile.device,
         external_revision: profile.revision,
@@ -69,6 +72,7 @@ fn device(profile: &Profile) -> Device {
         max_engine_clock: u64::from(profile.clock_mhz) * 1000,
         max_memory_clock: u64::from(profile.memory_clock_mhz) * 1000,
         active_units: profile.compute_units,
+        ids_flags: if profile.integrated { INTEGRATED } else { 0 },
         address_offset: 1 << 16,
         address_max: 1 << 47,
         address_alignment: 4096,

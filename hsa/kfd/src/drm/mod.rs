@@ -60,33 +60,82 @@ impl DrmFile {
     }
 }
 
+/// Defines which call is answered by what.
+macro_rules! calls {
+    ($($number:literal $name:literal $function:path,)*) => {
+        /// The calls that are answered.
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
+
+        fn run(driver: &Driver, file: &DrmFile, request: Request) -> Result<()> {
+            match request.number() {
+                $($number => {
+                    request.answer(driver, format_args!("drm{}", file.gpu), $name, |value| {
+                        $function(driver, file, value)
+                    })
+                })*
+                number => missing(driver, file, request, number),
+            }
+        }
+    };
+}
+
+calls! {
+    0x00 "VERSION" version::version,
+    0x09 "GEM_CLOSE" gem::close,
+    0x2d "PRIME_HANDLE_TO_FD" prime::export,
+    0x2e "PRIME_FD_TO_HANDLE" prime::import,
+    0x41 "GEM_MMAP" gem::mmap,
+    0x45 "INFO" info::info,
+    0x48 "GEM_VA" gem::va,
+}
+
+/// What DRM and amdgpu know besides, for the log.
+const OTHERS: [(u8, &str); 30] = [
+    (0x01, "GET_UNIQUE"),
+    (0x02, "GET_MAGIC"),
+    (0x07, "SET_VERSION"),
+    (0x0a, "GEM_FLINK"),
+    (0x0b, "GEM_OPEN"),
+    (0x0c, "GET_CAP"),
+    (0x0d, "SET_CLIENT_CAP"),
+    (0x40, "GEM_CREATE"),
+    (0x42, "CTX"),
+    (0x43, "BO_LIST"),
+    (0x44, "CS"),
+    (0x46, "GEM_METADATA"),
+    (0x47, "GEM_WAIT_IDLE"),
+    (0x49, "WAIT_CS"),
+    (0x50, "GEM_OP"),
+    (0x51, "GEM_USERPTR"),
+    (0x52, "WAIT_FENCES"),
+    (0x53, "VM"),
+    (0x54, "FENCE_TO_HANDLE"),
+    (0x55, "SCHED"),
+    (0xbf, "SYNCOBJ_CREATE"),
+    (0xc0, "SYNCOBJ_DESTROY"),
+    (0xc1, "SYNCOBJ_HANDLE_TO_FD"),
+    (0xc2, "SYNCOBJ_FD_TO_HANDLE"),
+    (0xc3, "SYNCOBJ_WAIT"),
+    (0xc4, "SYNCOBJ_RESET"),
+    (0xc5, "SYNCOBJ_SIGNAL"),
+    (0xca, "SYNCOBJ_TIMELINE_WAIT"),
+    (0xcb, "SYNCOBJ_QUERY"),
+    (0xcd, "SYNCOBJ_TIMELINE_SIGNAL"),
+];
+
 /// Answers an `ioctl` on a render node.
 pub(crate) fn answer(driver: &Driver, file: &DrmFile, request: Request) -> Result<()> {
     if request.family() != b'd' {
-        return missing(driver, file, request);
+        return missing(driver, file, request, request.number());
     }
-    let device = format!("drm{}", file.gpu);
-    /// `call!("NAME", function)`: the struct is the one the function takes.
-    macro_rules! call {
-        ($name:literal, $function:path) => {
-            request.answer(driver, &device, $name, |value| $function(driver, file, value))
-        };
-    }
-    match request.number() {
-        0x00 => call!("VERSION", version::version),
-        0x09 => call!("GEM_CLOSE", gem::close),
-        0x2d => call!("PRIME_HANDLE_TO_FD", prime::export),
-        0x2e => call!("PRIME_FD_TO_HANDLE", prime::import),
-        0x41 => call!("GEM_MMAP", gem::mmap),
-        0x45 => call!("INFO", info::info),
-        0x48 => call!("GEM_VA", gem::va),
-        _ => missing(driver, file, request),
-    }
+    run(driver, file, request)
 }
 
 /// DRM answers `EINVAL` to what a driver does not know.
-fn missing(driver: &Driver, file: &DrmFile, request: Request) -> Result<()> {
-    driver.log.missing(format_args!("drm{} call {:#x}", file.gpu, request.code));
+fn missing(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
+    let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
+    let name = name.map_or("", |known| known.1);
+    driver.log.missing(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
     Err(EINVAL)
 }
 
@@ -102,9 +151,9 @@ pub(crate) unsafe fn map(
     offset: u64,
 ) -> Result<*mut c_void> {
     let buffer = driver.buffers.at(offset).ok_or(EINVAL)?;
-    let pages = mapping.length.next_multiple_of(4096) as u64;
     let private = mapping.flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
-    if pages > buffer.size || private && mapping.protection & libc::PROT_WRITE != 0 {
+    let fits = mapping.length > 0 && mapping.length as u64 <= buffer.size;
+    if !fits || private && mapping.protection & libc::PROT_WRITE != 0 {
         return Err(EINVAL);
     }
     let named = file.state().by_token.contains_key(&buffer.label.token);
@@ -112,5 +161,5 @@ pub(crate) unsafe fn map(
         return Err(EACCES);
     }
     // SAFETY: the caller answers for the address.
-    unsafe { real::map(mapping, buffer.spot()?) }
+    unsafe { real::map(mapping, buffer.file()?.descriptor(), 0) }
 }

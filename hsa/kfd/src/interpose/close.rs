@@ -1,10 +1,10 @@
-//! `close`.
+//! `close` and its forms.
 
 use super::guarded;
 use crate::errno::EBADF;
 use crate::real::next;
-use crate::{descriptors, own};
-use libc::c_int;
+use crate::{descriptors, driver, own};
+use libc::{c_int, c_uint};
 
 #[unsafe(no_mangle)]
 extern "C" fn close(descriptor: c_int) -> c_int {
@@ -12,6 +12,46 @@ extern "C" fn close(descriptor: c_int) -> c_int {
         return EBADF.leave();
     }
     // Before the number can name something else.
-    guarded(|| drop(descriptors::remove(descriptor)), ());
+    guarded(
+        || {
+            if let Some(device) = descriptors::remove(descriptor) {
+                let log = &driver::get().log;
+                log.line(format_args!("{device} CLOSE descriptor={descriptor}"));
+            }
+        },
+        (),
+    );
     next!("close", fn(c_int) -> c_int, descriptor).unwrap_or(-1)
+}
+
+/// The emulation's own descriptors are left out.
+#[unsafe(no_mangle)]
+extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let plain = |first, last| {
+        next!("close_range", fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
+            .unwrap_or_else(|| crate::errno::Errno(libc::ENOSYS).leave())
+    };
+    if first > last {
+        return plain(first, last);
+    }
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        guarded(|| descriptors::remove_within(first, last), ());
+    }
+    let mut next = first;
+    for own in own::within(first as usize, last as usize) {
+        let own = own as c_uint;
+        if own > next {
+            let result = plain(next, own - 1);
+            if result < 0 {
+                return result;
+            }
+        }
+        next = own + 1;
+    }
+    if next <= last { plain(next, last) } else { 0 }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn closefrom(first: c_int) {
+    close_range(first.max(0) as c_uint, c_uint::MAX, 0);
 }

@@ -7,9 +7,19 @@ use crate::request::Request;
 use crate::{driver, drm, kfd};
 use libc::{c_int, c_ulong, c_void};
 
+/// What every file answers alike (`FIOCLEX`, `FIONBIO`, whether it is a terminal), the kernel
+/// does not ask a driver.
+const GENERAL: u8 = b'T';
+
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> c_int {
-    let Some(device) = descriptors::get(descriptor) else {
+    // The upper half of the register is not part of the code.
+    let request = Request { code: code & 0xffff_ffff, argument };
+    let device = match request.family() {
+        GENERAL => None,
+        _ => guarded(|| descriptors::get(descriptor), None),
+    };
+    let Some(device) = device else {
         return next!(
             "ioctl",
             fn(c_int, c_ulong, *mut c_void) -> c_int,
@@ -21,8 +31,6 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
     };
     guarded(
         || {
-            // The upper half of the register is not part of the code.
-            let request = Request { code: code & 0xffff_ffff, argument };
             let driver = driver::get();
             let result = match &device {
                 Device::Kfd(opener) => kfd::answer(driver, *opener, request),

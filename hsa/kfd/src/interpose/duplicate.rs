@@ -1,8 +1,9 @@
 //! `dup`, its forms, and `fcntl`, which duplicates too.
 
 use super::guarded;
-use crate::descriptors;
+use crate::errno::EBADF;
 use crate::real::next;
+use crate::{descriptors, own};
 use libc::{c_int, c_long};
 
 fn copied(from: c_int, to: c_int) -> c_int {
@@ -17,11 +18,17 @@ extern "C" fn dup(from: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    if own::is(to) {
+        return EBADF.leave();
+    }
     copied(from, next!("dup2", fn(c_int, c_int) -> c_int, from, to).unwrap_or(-1))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    if own::is(to) {
+        return EBADF.leave();
+    }
     copied(from, next!("dup3", fn(c_int, c_int, c_int) -> c_int, from, to, flags).unwrap_or(-1))
 }
 

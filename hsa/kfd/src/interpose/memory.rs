@@ -1,28 +1,41 @@
-//! `mmap`.
+//! `mmap` and `munmap`.
 
 use super::guarded;
 use crate::descriptors::{self, Device};
 use crate::real::{Mapping, next};
 use crate::{driver, drm, kfd};
 use libc::{c_int, c_void, off_t, size_t};
+use std::time::Instant;
 
 /// Maps a device if the descriptor is one.
 fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_void> {
     let device = descriptors::get(descriptor)?;
-    let (driver, offset) = (driver::get(), offset as u64);
-    // SAFETY: the caller of `mmap` answers for the address it gives.
-    let mapped = unsafe {
-        match &device {
-            Device::Kfd(_) => kfd::map(driver, mapping, offset),
-            Device::Render(file) => drm::map(driver, file, mapping, offset),
+    let (driver, offset, began) = (driver::get(), offset as u64, Instant::now());
+    let mapped = driver.config.faults.meet("MMAP").and_then(|()| {
+        // SAFETY: the caller of `mmap` answers for the address it gives.
+        unsafe {
+            match &device {
+                Device::Kfd(opener) => kfd::map(driver, *opener, mapping, offset),
+                Device::Render(file) => drm::map(driver, file, mapping, offset),
+            }
         }
-    };
-    let name = if matches!(device, Device::Kfd(_)) { "kfd" } else { "drm" };
-    driver.log.line(format_args!("{name} mmap {mapping:?} offset {offset:#x} = {mapped:?}"));
+    });
+    driver.log.map(format_args!("{device}"), mapping, offset, mapped, began);
     Some(mapped.unwrap_or_else(|error| {
         error.leave();
         libc::MAP_FAILED
     }))
+}
+
+/// Only for the log: what is unmapped, the kernel knows.
+#[unsafe(no_mangle)]
+extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
+    if let Some(driver) = driver::current()
+        && driver.log.wanted()
+    {
+        guarded(|| driver.log.unmap(address as u64, length as u64), ());
+    }
+    next!("munmap", fn(*mut c_void, size_t) -> c_int, address, length).unwrap_or(-1)
 }
 
 /// Defines `mmap` forms.

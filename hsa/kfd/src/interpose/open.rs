@@ -3,18 +3,19 @@
 use super::guarded;
 use crate::descriptors::{self, Device};
 use crate::drm::DrmFile;
-use crate::memory_file::MemoryFile;
+use crate::errno::{EACCES, Errno};
 use crate::paths::{self, Place};
 use crate::real::next;
+use crate::{driver, memory_file};
 use libc::{c_char, c_int, mode_t};
 
-/// Opens what a path leads to; `plain` opens a file that is the machine's own, or the tree's.
-pub(super) fn redirect(
+/// Opens what a place is; `plain` opens a file that is the machine's own, or the tree's.
+fn open_at(
+    place: Option<Place>,
     path: *const c_char,
     flags: c_int,
     plain: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    let place = guarded(|| paths::resolve(path), None);
     match place {
         None => plain(path),
         Some(Place::Tree(path)) => plain(path.as_ptr()),
@@ -23,22 +24,28 @@ pub(super) fn redirect(
         Some(Place::Render(gpu)) => {
             guarded(|| device(Device::Render(DrmFile::new(gpu)), flags), -1)
         }
+        Some(Place::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => EACCES.leave(),
+        Some(Place::Counter(counter)) => guarded(
+            || {
+                let text = counter.text(driver::get());
+                let closes = flags & libc::O_CLOEXEC != 0;
+                memory_file::readable("counter", &text, closes).unwrap_or_else(Errno::leave)
+            },
+            -1,
+        ),
     }
 }
 
-/// A descriptor that stands for a device: that of an empty memory file.
+fn redirect(path: *const c_char, flags: c_int, plain: impl Fn(*const c_char) -> c_int) -> c_int {
+    open_at(guarded(|| paths::resolve(path), None), path, flags, plain)
+}
+
+/// A descriptor that stands for a device.
 fn device(device: Device, flags: c_int) -> c_int {
-    let name = match &device {
-        Device::Kfd(_) => "hsa-kfd /dev/kfd".to_owned(),
-        Device::Render(file) => format!("hsa-kfd render {}", file.gpu),
-    };
-    match MemoryFile::plain(&name, 0) {
-        Ok(file) => {
-            let descriptor = file.into_descriptor();
-            if flags & libc::O_CLOEXEC == 0 {
-                // SAFETY: sets a flag of a descriptor and touches no memory.
-                unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_SETFD, 0) };
-            }
+    match memory_file::device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
+        Ok(descriptor) => {
+            let log = &driver::get().log;
+            log.line(format_args!("{device} OPEN descriptor={descriptor}"));
             descriptors::insert(descriptor, device);
             descriptor
         }
@@ -75,7 +82,7 @@ macro_rules! checked_opens {
 
 checked_opens!(__open_2 "__open_2", __open64_2 "__open64_2");
 
-/// Defines `openat` forms. A path of the driver is absolute, so the folder does not matter.
+/// Defines `openat` forms.
 macro_rules! openats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
@@ -85,7 +92,7 @@ macro_rules! openats {
             flags: c_int,
             mode: mode_t,
         ) -> c_int {
-            redirect(path, flags, |path| {
+            open_at(guarded(|| paths::resolve_at(folder, path), None), path, flags, |path| {
                 next!(
                     $text, fn(c_int, *const c_char, c_int, mode_t) -> c_int,
                     folder, path, flags, mode
@@ -97,3 +104,18 @@ macro_rules! openats {
 }
 
 openats!(openat "openat", openat64 "openat64");
+
+/// Defines the checked forms, which take no mode.
+macro_rules! checked_openats {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+            open_at(guarded(|| paths::resolve_at(folder, path), None), path, flags, |path| {
+                next!($text, fn(c_int, *const c_char, c_int) -> c_int, folder, path, flags)
+                    .unwrap_or(-1)
+            })
+        }
+    )*};
+}
+
+checked_openats!(__openat_2 "__openat_2", __openat64_2 "__openat64_2");

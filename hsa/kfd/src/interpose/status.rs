@@ -1,6 +1,6 @@
 //! `stat` and its forms: a device says that it is one.
 
-use super::guarded;
+use super::{guarded, stand_in};
 use crate::descriptors::{self, Device};
 use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
 use crate::paths::{self, Place};
@@ -14,7 +14,7 @@ fn of_place(place: &Place) -> Option<Number> {
     match place {
         Place::Kfd => Some((KFD_MAJOR, 0)),
         Place::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
-        Place::Tree(_) => None,
+        Place::Tree(_) | Place::Counter(_) => None,
     }
 }
 
@@ -35,29 +35,43 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
         status.write_bytes(0, 1);
         (*status).st_mode = libc::S_IFCHR | 0o666;
         (*status).st_rdev = libc::makedev(major, minor);
+        (*status).st_ino = (*status).st_rdev;
         (*status).st_nlink = 1;
         (*status).st_blksize = 4096;
     }
     0
 }
 
-/// Asks about what a path leads to.
-fn at(path: *const c_char, status: *mut Status, plain: impl Fn(*const c_char) -> c_int) -> c_int {
-    match guarded(|| paths::resolve(path), None) {
-        None => plain(path),
-        Some(Place::Tree(path)) => plain(path.as_ptr()),
-        Some(place) => match of_place(&place) {
-            Some(number) => fill(status, number),
+/// Asks about a place: a device is answered for here, of a file there is one in the tree.
+fn at(
+    place: Option<Place>,
+    path: *const c_char,
+    answer: impl Fn(Number) -> c_int,
+    plain: impl Fn(*const c_char) -> c_int,
+) -> c_int {
+    let Some(place) = place else { return plain(path) };
+    match of_place(&place) {
+        Some(number) => answer(number),
+        None => match guarded(|| paths::stand_in(place), None) {
+            Some(other) => plain(other.as_ptr()),
             None => plain(path),
         },
     }
+}
+
+fn place(path: *const c_char) -> Option<Place> {
+    guarded(|| paths::resolve(path), None)
+}
+
+fn place_at(folder: c_int, path: *const c_char) -> Option<Place> {
+    guarded(|| paths::resolve_at(folder, path), None)
 }
 
 macro_rules! stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, status: *mut Status) -> c_int {
-            at(path, status, |path| {
+            at(place(path), path, |number| fill(status, number), |path| {
                 next!($text, fn(*const c_char, *mut Status) -> c_int, path, status).unwrap_or(-1)
             })
         }
@@ -87,7 +101,7 @@ macro_rules! old_stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(version: c_int, path: *const c_char, status: *mut Status) -> c_int {
-            at(path, status, |path| {
+            at(place(path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status) -> c_int, version, path, status
                 )
@@ -131,7 +145,7 @@ macro_rules! stats_at {
             {
                 return fill(status, number);
             }
-            at(path, status, |path| {
+            at(place_at(folder, path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status, c_int) -> c_int,
                     folder, path, status, flags
@@ -151,7 +165,8 @@ fn fill_extended(status: *mut Extended, (major, minor): Number) -> c_int {
     // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
     unsafe {
         status.write_bytes(0, 1);
-        (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE;
+        (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_INO;
+        (*status).stx_ino = libc::makedev(major, minor);
         (*status).stx_mode = (libc::S_IFCHR | 0o666) as u16;
         (*status).stx_rdev_major = major;
         (*status).stx_rdev_minor = minor;
@@ -186,31 +201,26 @@ extern "C" fn statx(
     {
         return fill_extended(status, number);
     }
-    match guarded(|| paths::resolve(path), None) {
-        None => plain(path),
-        Some(Place::Tree(path)) => plain(path.as_ptr()),
-        Some(place) => match of_place(&place) {
-            Some(number) => fill_extended(status, number),
-            None => plain(path),
-        },
-    }
+    at(place_at(folder, path), path, |number| fill_extended(status, number), plain)
 }
 
-/// The path of a file that stands for a path of the driver; a device has one in the tree too.
-fn stand_in(path: *const c_char) -> Option<std::ffi::CString> {
-    guarded(|| paths::stand_in(path), None)
+/// Defines `access` forms.
+macro_rules! accesses {
+    ($($name:ident $text:literal),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(path: *const c_char, mode: c_int) -> c_int {
+            let other = stand_in(path);
+            let path = other.as_ref().map_or(path, |other| other.as_ptr());
+            next!($text, fn(*const c_char, c_int) -> c_int, path, mode).unwrap_or(-1)
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
-    let other = stand_in(path);
-    let path = other.as_ref().map_or(path, |other| other.as_ptr());
-    next!("access", fn(*const c_char, c_int) -> c_int, path, mode).unwrap_or(-1)
-}
+accesses!(access "access", eaccess "eaccess", euidaccess "euidaccess");
 
 #[unsafe(no_mangle)]
 extern "C" fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    let other = stand_in(path);
+    let other = guarded(|| paths::resolve_at(folder, path).and_then(paths::stand_in), None);
     let path = other.as_ref().map_or(path, |other| other.as_ptr());
     next!("faccessat", fn(c_int, *const c_char, c_int, c_int) -> c_int, folder, path, mode, flags)
         .unwrap_or(-1)

@@ -1,19 +1,38 @@
 //! `fopen`, which reaches libc's own `open` without passing by the interposed one.
 
 use super::guarded;
-use crate::paths;
-use crate::real::next;
-use libc::{FILE, c_char};
+use crate::paths::{self, Place};
+use crate::real::{self, next};
+use crate::{driver, memory_file};
+use libc::{FILE, c_char, c_int};
+use std::ffi::CString;
+
+/// The path of the file a stream is to read. A counter's is that of a descriptor, which is no
+/// longer needed once the stream is open.
+fn source(path: *const c_char) -> (Option<CString>, Option<c_int>) {
+    match paths::resolve(path) {
+        Some(Place::Counter(counter)) => {
+            let text = counter.text(driver::get());
+            let Ok(descriptor) = memory_file::readable("counter", &text, true) else {
+                return (None, None);
+            };
+            (CString::new(format!("/proc/self/fd/{descriptor}")).ok(), Some(descriptor))
+        }
+        place => (place.and_then(paths::stand_in), None),
+    }
+}
 
 /// Defines `fopen` forms. libhsakmt and libdrm read sysfs so, and no device.
 macro_rules! streams {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            let other = guarded(|| paths::stand_in(path), None);
+            let (other, descriptor) = guarded(|| source(path), (None, None));
             let path = other.as_ref().map_or(path, |other| other.as_ptr());
-            next!($text, fn(*const c_char, *const c_char) -> *mut FILE, path, mode)
-                .unwrap_or(std::ptr::null_mut())
+            let stream = next!($text, fn(*const c_char, *const c_char) -> *mut FILE, path, mode)
+                .unwrap_or(std::ptr::null_mut());
+            descriptor.into_iter().for_each(real::close);
+            stream
         }
     )*};
 }

@@ -2,9 +2,52 @@
 
 use crate::request::Plain;
 
-/// Defines structs of integers, none of which has padding, and checks the size of each.
+/// How the log has a field.
+pub(crate) trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for u32 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for i32 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for u64 {
+    fn shown(&self) -> String {
+        format!("{self:#x}")
+    }
+}
+
+impl<T: std::fmt::Debug, const N: usize> Shown for [T; N] {
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// The names of the bits that are set, and the rest as a number.
+pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
+    let known = names.iter().filter(|(bit, _)| value & bit != 0);
+    let rest = names.iter().fold(value, |value, (bit, _)| value & !bit);
+    let mut texts: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+    if rest != 0 || texts.is_empty() {
+        texts.push(format!("{rest:#x}"));
+    }
+    texts.join("|")
+}
+
+/// Defines structs of integers, none of which has padding, and checks the size of each. A field
+/// can name the function that shows it in the log: `flags: u32 as flags::show`.
 macro_rules! structs {
-    ($($(#[$doc:meta])* $name:ident: $size:literal { $($field:ident: $kind:ty),* $(,)? })*) => {
+    ($($(#[$doc:meta])* $name:ident: $size:literal {
+        $($field:ident: $kind:ty $(as $show:path)?),* $(,)?
+    })*) => {
         $(
             $(#[$doc])*
             #[repr(C)]
@@ -15,17 +58,57 @@ macro_rules! structs {
                 assert!(0 $(+ size_of::<$kind>())* == $size);
             };
             // SAFETY: integers only, and the sizes add up, so there is no padding.
-            unsafe impl Plain for $name {}
+            unsafe impl Plain for $name {
+                fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
+                    $(tell(stringify!($field), $crate::kfd::abi::shown!(self.$field $(, $show)?));)*
+                }
+            }
         )*
     };
 }
 pub(crate) use structs;
 
+/// A field as the log has it.
+macro_rules! shown {
+    ($value:expr) => {
+        $crate::kfd::abi::Shown::shown(&$value)
+    };
+    ($value:expr, $show:path) => {
+        $show($value)
+    };
+}
+pub(crate) use shown;
+
+fn queue_kind(kind: u32) -> String {
+    let names = ["COMPUTE", "SDMA", "AQL", "SDMA_XGMI", "SDMA_BY_ENGINE"];
+    names.get(kind as usize).map_or_else(|| kind.to_string(), |name| (*name).to_owned())
+}
+
+fn event_kind(kind: u32) -> String {
+    let names = [
+        "SIGNAL",
+        "NODECHANGE",
+        "DEVICESTATECHANGE",
+        "HW_EXCEPTION",
+        "SYSTEM_EVENT",
+        "DEBUG_EVENT",
+        "PROFILE_EVENT",
+        "QUEUE_EVENT",
+        "MEMORY",
+    ];
+    names.get(kind as usize).map_or_else(|| kind.to_string(), |name| (*name).to_owned())
+}
+
+/// What `open` would take.
+pub(crate) fn open_flags(flags: u32) -> String {
+    bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
+}
+
 structs! {
     Version: 8 { major: u32, minor: u32 }
     CreateQueue: 96 {
         ring_base: u64, write_pointer: u64, read_pointer: u64, doorbell_offset: u64,
-        ring_size: u32, gpu_id: u32, kind: u32, percentage: u32, priority: u32, queue_id: u32,
+        ring_size: u32, gpu_id: u32, kind: u32 as queue_kind, percentage: u32, priority: u32, queue_id: u32,
         eop_address: u64, eop_size: u64, save_address: u64, save_size: u32, stack_size: u32,
         sdma_engine_id: u32, pad: u32,
     }
@@ -42,12 +125,12 @@ structs! {
         gpu_id: u32, pad: u32,
     }
     CreateEvent: 32 {
-        page_offset: u64, trigger_data: u32, kind: u32, auto_reset: u32, node_id: u32,
+        page_offset: u64, trigger_data: u32, kind: u32 as event_kind, auto_reset: u32, node_id: u32,
         event_id: u32, slot: u32,
     }
     EventId: 8 { event_id: u32, pad: u32 }
     WaitEvents: 24 { events: u64, count: u32, all: u32, timeout: u32, result: u32 }
-    /// The first eight bytes are a signal's age; the rest tells of faults, which there are none of.
+    /// The first eight bytes are a signal's age, the first 32 what is told of a fault.
     EventData: 48 { age: u64, fault: [u64; 3], extension: u64, event_id: u32, pad: u32 }
     ScratchBacking: 16 { address: u64, gpu_id: u32, pad: u32 }
     TrapHandler: 24 { handler: u64, memory: u64, gpu_id: u32, pad: u32 }
@@ -57,14 +140,17 @@ structs! {
         gpuvm_base: u64, gpuvm_limit: u64, gpu_id: u32, pad: u32,
     }
     AcquireVm: 8 { drm_fd: u32, gpu_id: u32 }
-    Alloc: 40 { address: u64, size: u64, handle: u64, offset: u64, gpu_id: u32, flags: u32 }
+    Alloc: 40 {
+        address: u64, size: u64, handle: u64, offset: u64, gpu_id: u32,
+        flags: u32 as flags::show,
+    }
     Free: 8 { handle: u64 }
     Map: 24 { handle: u64, gpus: u64, count: u32, done: u32 }
     DmabufInfo: 32 {
-        size: u64, metadata: u64, metadata_size: u32, gpu_id: u32, flags: u32, fd: u32,
+        size: u64, metadata: u64, metadata_size: u32, gpu_id: u32, flags: u32 as flags::show, fd: u32,
     }
     ImportDmabuf: 24 { address: u64, handle: u64, gpu_id: u32, fd: u32 }
-    ExportDmabuf: 16 { handle: u64, flags: u32, fd: u32 }
+    ExportDmabuf: 16 { handle: u64, flags: u32 as open_flags, fd: u32 }
     Xnack: 4 { enabled: i32 }
     AvailableMemory: 16 { available: u64, gpu_id: u32, pad: u32 }
     RuntimeEnable: 16 { debug: u64, mode: u32, capabilities: u32 }
@@ -81,4 +167,27 @@ pub(crate) mod flags {
     pub(crate) const PUBLIC: u32 = 1 << 29;
     pub(crate) const EXECUTABLE: u32 = 1 << 30;
     pub(crate) const WRITABLE: u32 = 1 << 31;
+
+    /// The names of the bits.
+    pub(crate) fn show(flags: u32) -> String {
+        super::bits(
+            flags,
+            &[
+                (VRAM, "VRAM"),
+                (GTT, "GTT"),
+                (USERPTR, "USERPTR"),
+                (DOORBELL, "DOORBELL"),
+                (MMIO_REMAP, "MMIO_REMAP"),
+                (1 << 23, "CONTIGUOUS"),
+                (1 << 24, "EXT_COHERENT"),
+                (1 << 25, "UNCACHED"),
+                (1 << 26, "COHERENT"),
+                (1 << 27, "AQL_QUEUE_MEM"),
+                (1 << 28, "NO_SUBSTITUTE"),
+                (PUBLIC, "PUBLIC"),
+                (EXECUTABLE, "EXECUTABLE"),
+                (WRITABLE, "WRITABLE"),
+            ],
+        )
+    }
 }

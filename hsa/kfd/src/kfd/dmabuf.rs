@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
     let (label, size) = memory_file::recognise(info.fd as i32)?;
     let gpu = driver.gpus.get(label.gpu).ok_or(EINVAL)?;
+    // Nobody sets metadata, so that there is none to give.
     info.size = size;
     info.gpu_id = gpu.id;
     info.metadata_size = 0;
@@ -20,9 +21,9 @@ pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
 
 pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
+    let buffer = driver.buffers.import(import.fd as i32)?;
     let mut state = driver.process.state();
     state.space(gpu)?;
-    let buffer = driver.buffers.import(import.fd as i32)?;
     if buffer.label.gpu >= driver.gpus.len() {
         return Err(EINVAL);
     }

@@ -4,8 +4,9 @@ use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
 use super::memory::split;
 use super::mmap::{self, Window};
 use crate::driver::Driver;
-use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
+use crate::errno::{EACCES, EINVAL, EIO, ENOMEM, Errno, Result};
 use crate::slots::Slots;
+use crate::user;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -178,65 +179,146 @@ fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool>
     for waiter in waiters.iter_mut() {
         waiter.activated |= state.event(waiter.id)?.age != waiter.age;
     }
+    if waiters.is_empty() {
+        return Ok(true);
+    }
     let mut activated = waiters.iter().map(|waiter| waiter.activated);
     Ok(if all { activated.all(|activated| activated) } else { activated.any(|it| it) })
 }
 
+/// As many can be waited for at once.
+const MOST_WAITERS: u32 = 1 << 16;
+
 pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
-    if wait.events == 0 {
-        return Err(EFAULT);
+    if wait.count > MOST_WAITERS {
+        return Err(ENOMEM);
     }
-    let data = wait.events as *mut EventData;
+    let address = |index: usize| wait.events.wrapping_add((index * size_of::<EventData>()) as u64);
+    let asked = (0..wait.count as usize).map(|index| user::get(address(index)));
+    let mut data = asked.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != FOREVER)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
-    let events = &driver.process.events;
-    let mut state = events.state();
-    let mut waiters = Vec::new();
-    let mut result = Ok(COMPLETE);
-    for index in 0..wait.count as usize {
-        // SAFETY: the caller says that there are `count` of them.
-        let data = unsafe { data.add(index).read_unaligned() };
-        match begin(&mut state, &data) {
-            Ok(waiter) => waiters.push(waiter),
-            Err(error) => result = Err(error),
-        }
+    let (result, told) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
+    wait.result = result.unwrap_or(FAILED);
+    for index in told {
+        user::put(address(index), size_of::<EventData>(), &data[index])?;
     }
-    while result.is_ok() {
-        match is_over(&mut state, &mut waiters, wait.all != 0) {
-            Ok(true) => break,
-            Ok(false) => {}
-            Err(_) => {
-                result = Ok(FAILED);
-                break;
+    match result {
+        Ok(FAILED) => Err(EIO),
+        result => result.map(drop),
+    }
+}
+
+impl Events {
+    /// Waits; what came of it, and which events have something to tell.
+    fn wait(
+        &self,
+        data: &mut [EventData],
+        all: bool,
+        deadline: Option<Instant>,
+    ) -> (Result<u32>, Vec<usize>) {
+        let mut state = self.state();
+        let mut waiters = Vec::new();
+        let mut result = Ok(COMPLETE);
+        for data in data.iter() {
+            match begin(&mut state, data) {
+                Ok(waiter) => waiters.push(waiter),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
         }
-        let left = match deadline {
-            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
-            None => Duration::from_secs(3600),
-        };
-        if left.is_zero() {
-            result = Ok(TIMEOUT);
-            break;
+        while result.is_ok() {
+            match is_over(&mut state, &mut waiters, all) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(_) => {
+                    result = Ok(FAILED);
+                    break;
+                }
+            }
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => Duration::from_secs(3600),
+            };
+            if left.is_zero() {
+                result = Ok(TIMEOUT);
+                break;
+            }
+            let woken = self.changed.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let woken = events.changed.wait_timeout(state, left);
-        state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        let mut told = Vec::new();
+        for (index, waiter) in waiters.iter().enumerate() {
+            let Ok(event) = state.event(waiter.id) else { continue };
+            event.waiters = event.waiters.saturating_sub(1);
+            if result.is_err() || !waiter.activated {
+                continue;
+            }
+            if let Some([cause, other, address]) = event.fault {
+                data[index].age = cause;
+                data[index].fault = [other, address, u64::from(event.fault_gpu)];
+                told.push(index);
+            } else if waiter.tells_age {
+                data[index].age = event.age;
+                told.push(index);
+            }
+        }
+        (result, told)
     }
-    for (index, waiter) in waiters.iter().enumerate() {
-        let Ok(event) = state.event(waiter.id) else { continue };
-        event.waiters = event.waiters.saturating_sub(1);
-        if result.is_err() || !waiter.activated {
-            continue;
-        }
-        if let Some([cause, other, address]) = event.fault {
-            let told = [cause, other, address, u64::from(event.fault_gpu)];
-            // SAFETY: as above; what a fault is told with are the first four words.
-            unsafe { data.add(index).cast::<[u64; 4]>().write_unaligned(told) };
-        }
-        if waiter.tells_age {
-            // SAFETY: as above; the age is the first field.
-            unsafe { (&raw mut (*data.add(index)).age).write_unaligned(event.age) };
-        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: u32, auto_reset: bool) -> Event {
+        let (signalled, age, waiters, fault, fault_gpu) = (false, 1, 0, None, 0);
+        Event { kind, auto_reset, signalled, age, waiters, fault, fault_gpu }
     }
-    wait.result = result?;
-    if wait.result == FAILED { Err(EINVAL) } else { Ok(()) }
+
+    fn asked(event_id: u32, age: u64) -> EventData {
+        EventData { age, fault: [0; 3], extension: 0, event_id, pad: 0 }
+    }
+
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(5))
+    }
+
+    #[test]
+    fn who_waits_is_told_of_a_fault() {
+        let events = Events::default();
+        let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
+        assert_eq!(events.wait(&mut [asked(id, 0)], false, soon()).0, Ok(TIMEOUT));
+        events.fault(0x1001, 0xabc000, crate::errno::EFAULT);
+        let mut data = [asked(id, 0)];
+        assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
+        assert_eq!((data[0].age, data[0].fault), (1, [0, 0xabc000, 0x1001]));
+    }
+
+    #[test]
+    fn one_signal_wakes_one_wait_of_an_event_that_resets_itself() {
+        let events = Events::default();
+        let id = events.state().signals.insert(event(KIND_SIGNAL, true));
+        events.signal(id).unwrap();
+        assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(COMPLETE));
+        assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(TIMEOUT));
+        // Who knows an older age has missed a signal.
+        let mut data = [asked(id, 1)];
+        assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
+        assert_eq!(data[0].age, 2);
+    }
+
+    #[test]
+    fn all_or_any_are_waited_for() {
+        let events = Events::default();
+        let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
+        events.signal(ids[1]).unwrap();
+        let mut both = ids.map(|id| asked(id, 0));
+        assert_eq!(events.wait(&mut both, false, soon()).0, Ok(COMPLETE));
+        assert_eq!(events.wait(&mut both, true, soon()).0, Ok(TIMEOUT));
+        assert_eq!(events.wait(&mut [asked(99, 0)], true, None).0, Err(EINVAL));
+        assert_eq!(events.wait(&mut [], false, None).0, Ok(COMPLETE));
+    }
 }

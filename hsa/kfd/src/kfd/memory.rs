@@ -4,11 +4,14 @@ use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
 use super::process::{Memory, State};
 use crate::driver::Driver;
-use crate::errno::{EFAULT, EINVAL, Result};
+use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
+use crate::user;
 use std::collections::BTreeSet;
 
 const PAGE: u64 = 4096;
+/// No machine has as much.
+const MOST: u64 = 1 << 48;
 /// How many bytes of doorbells a process has on a GPU.
 pub(crate) const DOORBELLS: u64 = 8192;
 
@@ -25,24 +28,29 @@ pub(super) fn insert(driver: &Driver, state: &mut State, memory: Memory) -> u64 
 }
 
 pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
-    let gpu = driver.gpu(alloc.gpu_id)?;
-    let mut state = driver.process.state();
-    state.space(gpu)?;
-    let size = alloc.size.checked_next_multiple_of(PAGE).ok_or(EINVAL)?;
-    if size == 0 || size > i64::MAX as u64 {
+    if alloc.size == 0 {
         return Err(EINVAL);
     }
+    let gpu = driver.gpu(alloc.gpu_id)?;
+    let visible = flags::VRAM | flags::PUBLIC;
+    if alloc.flags & visible == visible && !driver.config.profile.large_bar {
+        return Err(EINVAL);
+    }
+    let mut state = driver.process.state();
+    state.space(gpu)?;
+    let size = alloc.size.checked_next_multiple_of(PAGE).filter(|size| *size <= MOST);
+    let size = size.ok_or(ENOMEM)?;
     // Of the process's own memory the caller says here where it is.
     let host = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
         flags::VRAM => {
-            let buffer = create(Some(driver.gpus[gpu].vram.claim(size)?));
+            let buffer = create(driver.gpus[gpu].vram.claim(size)?);
             alloc.offset = buffer.offset;
             Some(buffer)
         }
         flags::GTT => {
-            let buffer = create(None);
+            let buffer = create(driver.host.claim(size)?);
             alloc.offset = buffer.offset;
             Some(buffer)
         }
@@ -67,6 +75,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
 /// another interface wrote, and an entry of those keeps the memory alive.
 pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     let (gpu, number) = split(driver, free.handle)?;
+    // Dropped after the lock is.
     let removed = {
         let mut state = driver.process.state();
         if !state.memory(gpu, number)?.mapped.is_empty() {
@@ -77,20 +86,21 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     removed.map(drop).ok_or(EINVAL)
 }
 
-/// The GPUs a call names, from the one after those that are done.
-fn named(driver: &Driver, map: &Map) -> Result<Vec<usize>> {
+/// As many can be named at once.
+const MOST_NAMES: u32 = 1 << 16;
+
+/// What a call names as GPUs, from the one after those that are done.
+fn named(map: &Map) -> Result<Vec<u32>> {
     if map.count == 0 || map.done > map.count {
         return Err(EINVAL);
     }
-    if map.gpus == 0 {
-        return Err(EFAULT);
+    if map.count > MOST_NAMES {
+        return Err(ENOMEM);
     }
-    let gpus = (map.done..map.count).map(|index| {
-        let address = map.gpus as *const u32;
-        // SAFETY: the caller says that there are `count` of them.
-        driver.gpu(unsafe { address.add(index as usize).read_unaligned() })
-    });
-    gpus.collect()
+    let mut bytes = vec![0; map.count as usize * 4];
+    user::read(map.gpus, &mut bytes)?;
+    let names = bytes.chunks_exact(4).map(|it| u32::from_ne_bytes([it[0], it[1], it[2], it[3]]));
+    Ok(names.skip(map.done as usize).collect())
 }
 
 /// Readable, and what else the memory was allocated for: `AMDGPU_VM_PAGE_*`.
@@ -99,19 +109,21 @@ fn page_flags(flags: u32) -> u32 {
     READABLE | writable | if flags & flags::EXECUTABLE != 0 { EXECUTABLE } else { 0 }
 }
 
+/// The GPUs are done one by one; how many is told if one fails.
 pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
-    let gpus = named(driver, map)?;
     let (owner, number) = split(driver, map.handle)?;
+    let names = named(map)?;
     let mut state = driver.process.state();
-    for gpu in gpus {
-        let space = state.space(gpu)?;
-        let memory = state.memory(owner, number)?;
+    state.space(owner)?;
+    for name in names {
+        let memory = state.memory(owner, number).map_err(|_| ENOMEM)?;
+        let gpu = driver.gpu(name)?;
         if !memory.mapped.contains(&gpu) {
-            let (size, buffer) = (memory.size, memory.buffer.clone());
-            let flags = page_flags(memory.flags);
-            let offset = memory.host;
-            space.state().table.map(memory.address, Entry { size, offset, flags, buffer })?;
-            memory.mapped.insert(gpu);
+            let (address, size, offset) = (memory.address, memory.size, memory.host);
+            let (flags, buffer) = (page_flags(memory.flags), memory.buffer.clone());
+            let space = state.space(gpu)?;
+            space.state().table.map(address, Entry { size, offset, flags, buffer })?;
+            state.memory(owner, number)?.mapped.insert(gpu);
         }
         map.done += 1;
     }
@@ -119,10 +131,12 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
 }
 
 pub(crate) fn unmap(driver: &Driver, map: &mut Map) -> Result<()> {
-    let gpus = named(driver, map)?;
     let (owner, number) = split(driver, map.handle)?;
+    let names = named(map)?;
     let mut state = driver.process.state();
-    for gpu in gpus {
+    state.memory(owner, number).map_err(|_| ENOMEM)?;
+    for name in names {
+        let gpu = driver.gpu(name)?;
         let space = state.space(gpu)?;
         let memory = state.memory(owner, number)?;
         if memory.mapped.remove(&gpu) {

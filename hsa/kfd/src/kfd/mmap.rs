@@ -3,8 +3,9 @@
 use super::events::PAGE_SIZE;
 use super::memory::DOORBELLS;
 use crate::driver::Driver;
-use crate::errno::{EINVAL, Result};
+use crate::errno::{EFAULT, EINVAL, ENODEV, Result};
 use crate::real::{self, Mapping};
+use crate::windows;
 use libc::c_void;
 
 /// What there is to map, by the two uppermost bits of an offset.
@@ -20,23 +21,40 @@ pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
     (window as u64) << 62 | u64::from(gpu_id) << 46
 }
 
-/// Maps a window.
+/// Maps a window. A child of the process does not inherit it.
 ///
 /// # Safety
 ///
 /// As `mmap`: with `MAP_FIXED` what was at the address is gone.
-pub(crate) unsafe fn map(driver: &Driver, mapping: Mapping, offset: u64) -> Result<*mut c_void> {
-    let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff);
+pub(crate) unsafe fn map(
+    driver: &Driver,
+    opener: libc::pid_t,
+    mapping: Mapping,
+    offset: u64,
+) -> Result<*mut c_void> {
+    // SAFETY: asks for a number and touches no memory.
+    if opener != unsafe { libc::getpid() } {
+        return Err(EINVAL);
+    }
+    let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff).map_err(|_| ENODEV);
     let length = mapping.length as u64;
-    let spot = match offset >> 62 {
-        3 if length == DOORBELLS => driver.arena.doorbells(gpu()?)?,
-        0 if length == 4096 => driver.arena.registers(gpu()?)?,
-        2 if length <= PAGE_SIZE => driver.arena.events()?,
+    let (offset, fits) = match offset >> 62 {
+        3 => (windows::doorbells(gpu()?), length == DOORBELLS),
+        0 => (windows::registers(gpu()?), length == 4096),
+        2 => (windows::events(), (1..=PAGE_SIZE).contains(&length)),
         _ => {
-            driver.log.missing(format_args!("mmap of /dev/kfd at {offset:#x}, {length} bytes"));
-            return Err(EINVAL);
+            driver.log.missing(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
+            return Err(EFAULT);
         }
     };
-    // SAFETY: the caller answers for the address.
-    unsafe { real::map(mapping, spot) }
+    if !fits {
+        return Err(EINVAL);
+    }
+    let file = driver.windows.file()?;
+    // SAFETY: the caller answers for the address; what was mapped there just now is nobody's yet.
+    unsafe {
+        let mapped = real::map(mapping, file.descriptor(), offset)?;
+        libc::madvise(mapped, mapping.length, libc::MADV_DONTFORK);
+        Ok(mapped)
+    }
 }

@@ -18,6 +18,71 @@ use crate::driver::Driver;
 use crate::errno::{EBADF, ENOTTY, Result};
 use crate::request::Request;
 
+/// Defines which call is answered by what.
+macro_rules! calls {
+    ($($number:literal $name:literal $function:path,)*) => {
+        /// The calls that are answered.
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
+
+        fn run(driver: &Driver, request: Request) -> Result<()> {
+            match request.number() {
+                $($number => request.answer(driver, format_args!("kfd"), $name, |value| {
+                    $function(driver, value)
+                }),)*
+                number => missing(driver, request, number),
+            }
+        }
+    };
+}
+
+calls! {
+    0x01 "GET_VERSION" setup::version,
+    0x02 "CREATE_QUEUE" queues::create,
+    0x03 "DESTROY_QUEUE" queues::destroy,
+    0x04 "SET_MEMORY_POLICY" setup::memory_policy,
+    0x05 "GET_CLOCK_COUNTERS" setup::clock_counters,
+    0x07 "UPDATE_QUEUE" queues::update,
+    0x08 "CREATE_EVENT" events::create,
+    0x09 "DESTROY_EVENT" events::destroy,
+    0x0a "SET_EVENT" events::set,
+    0x0b "RESET_EVENT" events::reset,
+    0x0c "WAIT_EVENTS" events::wait,
+    0x11 "SET_SCRATCH_BACKING_VA" setup::scratch_backing,
+    0x13 "SET_TRAP_HANDLER" setup::trap_handler,
+    0x14 "GET_PROCESS_APERTURES_NEW" setup::apertures,
+    0x15 "ACQUIRE_VM" setup::acquire_vm,
+    0x16 "ALLOC_MEMORY_OF_GPU" memory::alloc,
+    0x17 "FREE_MEMORY_OF_GPU" memory::free,
+    0x18 "MAP_MEMORY_TO_GPU" memory::map,
+    0x19 "UNMAP_MEMORY_FROM_GPU" memory::unmap,
+    0x1c "GET_DMABUF_INFO" dmabuf::info,
+    0x1d "IMPORT_DMABUF" dmabuf::import,
+    0x21 "SET_XNACK_MODE" setup::xnack,
+    0x23 "AVAILABLE_MEMORY" setup::available_memory,
+    0x24 "EXPORT_DMABUF" dmabuf::export,
+    0x25 "RUNTIME_ENABLE" setup::runtime_enable,
+}
+
+/// What amdkfd knows besides, for the log.
+const OTHERS: [(u8, &str); 16] = [
+    (0x06, "GET_PROCESS_APERTURES"),
+    (0x0d, "DBG_REGISTER"),
+    (0x0e, "DBG_UNREGISTER"),
+    (0x0f, "DBG_ADDRESS_WATCH"),
+    (0x10, "DBG_WAVE_CONTROL"),
+    (0x12, "GET_TILE_CONFIG"),
+    (0x1a, "SET_CU_MASK"),
+    (0x1b, "GET_QUEUE_WAVE_STATE"),
+    (0x1e, "ALLOC_QUEUE_GWS"),
+    (0x1f, "SMI_EVENTS"),
+    (0x20, "SVM"),
+    (0x22, "CRIU_OP"),
+    (0x26, "DBG_TRAP"),
+    (0x27, "CREATE_PROCESS"),
+    (0x80, "IPC_IMPORT_HANDLE"),
+    (0x81, "IPC_EXPORT_HANDLE"),
+];
+
 /// Answers an `ioctl` on `/dev/kfd` that was opened by `opener`.
 pub(crate) fn answer(driver: &Driver, opener: libc::pid_t, request: Request) -> Result<()> {
     // SAFETY: asks for a number and touches no memory.
@@ -26,45 +91,14 @@ pub(crate) fn answer(driver: &Driver, opener: libc::pid_t, request: Request) -> 
         return Err(EBADF);
     }
     if request.family() != b'K' {
-        return missing(driver, request);
+        return missing(driver, request, request.number());
     }
-    /// `call!("NAME", function)`: the struct is the one the function takes.
-    macro_rules! call {
-        ($name:literal, $function:path) => {
-            request.answer(driver, "kfd", $name, |value| $function(driver, value))
-        };
-    }
-    match request.number() {
-        0x01 => call!("GET_VERSION", setup::version),
-        0x02 => call!("CREATE_QUEUE", queues::create),
-        0x03 => call!("DESTROY_QUEUE", queues::destroy),
-        0x04 => call!("SET_MEMORY_POLICY", setup::memory_policy),
-        0x05 => call!("GET_CLOCK_COUNTERS", setup::clock_counters),
-        0x07 => call!("UPDATE_QUEUE", queues::update),
-        0x08 => call!("CREATE_EVENT", events::create),
-        0x09 => call!("DESTROY_EVENT", events::destroy),
-        0x0a => call!("SET_EVENT", events::set),
-        0x0b => call!("RESET_EVENT", events::reset),
-        0x0c => call!("WAIT_EVENTS", events::wait),
-        0x11 => call!("SET_SCRATCH_BACKING_VA", setup::scratch_backing),
-        0x13 => call!("SET_TRAP_HANDLER", setup::trap_handler),
-        0x14 => call!("GET_PROCESS_APERTURES_NEW", setup::apertures),
-        0x15 => call!("ACQUIRE_VM", setup::acquire_vm),
-        0x16 => call!("ALLOC_MEMORY_OF_GPU", memory::alloc),
-        0x17 => call!("FREE_MEMORY_OF_GPU", memory::free),
-        0x18 => call!("MAP_MEMORY_TO_GPU", memory::map),
-        0x19 => call!("UNMAP_MEMORY_FROM_GPU", memory::unmap),
-        0x1c => call!("GET_DMABUF_INFO", dmabuf::info),
-        0x1d => call!("IMPORT_DMABUF", dmabuf::import),
-        0x21 => call!("SET_XNACK_MODE", setup::xnack),
-        0x23 => call!("AVAILABLE_MEMORY", setup::available_memory),
-        0x24 => call!("EXPORT_DMABUF", dmabuf::export),
-        0x25 => call!("RUNTIME_ENABLE", setup::runtime_enable),
-        _ => missing(driver, request),
-    }
+    run(driver, request)
 }
 
-fn missing(driver: &Driver, request: Request) -> Result<()> {
-    driver.log.missing(format_args!("kfd call {:#x}", request.code));
+fn missing(driver: &Driver, request: Request, number: u8) -> Result<()> {
+    let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'K');
+    let name = name.map_or("", |known| known.1);
+    driver.log.missing(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
     Err(ENOTTY)
 }

@@ -4,8 +4,13 @@ use super::abi::{CreateQueue, DestroyQueue, UpdateQueue};
 use super::memory::DOORBELLS;
 use super::mmap::{self, Window};
 use crate::driver::Driver;
-use crate::errno::{EINVAL, Result};
+use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{Kind, Ring};
+
+/// The shortest ring (`KFD_MIN_QUEUE_RING_SIZE`); a shorter one is taken for it.
+const SHORTEST: u32 = 1024;
+/// Where the addresses of a process end.
+const USER_END: u64 = 1 << 47;
 
 const AQL: u32 = 2;
 const SDMA: u32 = 1;
@@ -19,19 +24,23 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         AQL => Kind::Aql,
         SDMA | SDMA_XGMI | SDMA_BY_ENGINE => Kind::Sdma,
         kind => {
-            driver.log.missing(format_args!("a queue of type {kind}"));
+            driver.log.missing(format_args!("a queue of type {kind} = EINVAL"));
             return Err(EINVAL);
         }
     };
-    let size = u64::from(create.ring_size);
-    if create.ring_base == 0 || !size.is_power_of_two() || create.percentage & 0xff > 100 {
+    let size = create.ring_size.max(SHORTEST);
+    if !size.is_power_of_two() || create.percentage & 0xff > 100 || create.priority > 15 {
         return Err(EINVAL);
+    }
+    let addresses = [create.ring_base, create.write_pointer, create.read_pointer];
+    if addresses.into_iter().any(|address| address == 0 || address >= USER_END) {
+        return Err(EFAULT);
     }
     let ring = Ring {
         kind,
         gpu,
         base: create.ring_base,
-        size,
+        size: u64::from(size),
         write_pointer: create.write_pointer,
         read_pointer: create.read_pointer,
     };
@@ -45,8 +54,16 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()>
     driver.process.queues.stop(destroy.queue_id)
 }
 
-/// Percentage 0 holds a queue, as does a ring of no size.
+/// Percentage 0 holds a queue, as does having no ring. Another ring is not emulated.
 pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
-    let runs = update.percentage & 0xff != 0 && update.ring_size != 0;
+    if update.percentage & 0xff > 100 || update.priority > 15 {
+        return Err(EINVAL);
+    }
+    let ring = driver.process.queues.ring(update.queue_id)?;
+    if update.ring_base != 0 && update.ring_base != ring.base {
+        driver.log.missing(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
+        return Err(EINVAL);
+    }
+    let runs = update.percentage & 0xff != 0 && update.ring_base != 0 && update.ring_size != 0;
     driver.process.queues.hold(update.queue_id, !runs)
 }

@@ -7,7 +7,7 @@ use super::abi::{
 use crate::descriptors::{self, Device};
 use crate::driver::Driver;
 use crate::errno::{EINVAL, EPERM, Result};
-use crate::request;
+use crate::user;
 
 /// Virtual-memory management needs 1.15, a contiguous allocation 1.16.
 pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
@@ -16,6 +16,10 @@ pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
 }
 
 pub(crate) fn memory_policy(driver: &Driver, policy: &mut MemoryPolicy) -> Result<()> {
+    // Coherent and not.
+    if policy.default_policy > 1 || policy.alternate_policy > 1 {
+        return Err(EINVAL);
+    }
     driver.gpu(policy.gpu_id).map(drop)
 }
 
@@ -98,14 +102,10 @@ pub(crate) fn apertures(driver: &Driver, asked: &mut Apertures) -> Result<()> {
         asked.count = known as u32;
         return Ok(());
     }
-    if asked.address == 0 {
-        return Err(EINVAL);
-    }
     let count = known.min(asked.count as usize);
     for (index, gpu) in driver.gpus[..count].iter().enumerate() {
-        let address = asked.address + (index * size_of::<Aperture>()) as u64;
-        // SAFETY: the caller says that it has room for `count` of them.
-        unsafe { request::give(address, size_of::<Aperture>(), &aperture(gpu.id)) }?;
+        let address = asked.address.wrapping_add((index * size_of::<Aperture>()) as u64);
+        user::put(address, size_of::<Aperture>(), &aperture(gpu.id))?;
     }
     asked.count = count as u32;
     Ok(())

@@ -1,10 +1,11 @@
 //! Packets of the HSA's queues.
 
 use super::blit;
-use super::reach::{Fault, Reach, host};
+use super::reach::{Fault, Reach};
 use super::signal;
 use crate::driver::Driver;
 use crate::kfd::gpu_clock;
+use crate::user;
 
 pub(super) const PACKET: u64 = 64;
 
@@ -48,7 +49,7 @@ fn is_open(reach: &Reach, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
 /// Consumes the packet at an address.
 pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step, Fault> {
     let mut packet = [0; 64];
-    host::read(address, &mut packet).map_err(|error| Fault { address, error })?;
+    user::read(address, &mut packet).map_err(|error| Fault { address, error })?;
     let start = gpu_clock();
     match packet[0] {
         INVALID => return Ok(Step::NotYet),
@@ -71,7 +72,7 @@ pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step,
     }
     // What the queue's owner waits for before it writes there again.
     let invalid = [INVALID, 0];
-    host::write(address, &invalid).map_err(|error| Fault { address, error })?;
+    user::write(address, &invalid).map_err(|error| Fault { address, error })?;
     signal::complete(driver, reach, number(&packet, 56), (start, gpu_clock()))?;
     Ok(Step::Done)
 }

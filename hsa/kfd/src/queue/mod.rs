@@ -10,7 +10,7 @@ mod worker;
 pub(crate) use reach::Page;
 
 use crate::drm::DrmFile;
-use crate::errno::{EAGAIN, EINVAL, Result};
+use crate::errno::{EAGAIN, EINVAL, ENOMEM, Result};
 use crate::slots::Slots;
 use reach::Reach;
 use std::sync::atomic::Ordering;
@@ -38,6 +38,9 @@ pub(crate) struct Ring {
     pub(crate) read_pointer: u64,
 }
 
+/// As many queues can a process have (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
+const MOST: usize = 1024;
+
 /// The queues of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
@@ -47,6 +50,7 @@ pub(crate) struct Queues {
 /// A queue that a thread reads.
 #[derive(Debug)]
 struct Running {
+    ring: Ring,
     orders: Arc<Orders>,
     thread: JoinHandle<()>,
 }
@@ -63,13 +67,17 @@ impl Queues {
         space: Arc<DrmFile>,
         doorbells: u64,
     ) -> Result<(u32, u64)> {
+        if self.running().len() >= MOST {
+            return Err(ENOMEM);
+        }
         let orders = Arc::new(Orders::default());
         let (reach, told) = (Reach { space }, orders.clone());
-        let thread = thread::Builder::new()
-            .name(format!("kfd-queue{}", ring.gpu))
-            .spawn(move || worker::run(ring, &reach, &told))
-            .map_err(|_| EAGAIN)?;
-        let number = self.running().insert(Running { orders, thread });
+        let thread = without_signals(|| {
+            let name = format!("kfd-queue{}", ring.gpu);
+            thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &told))
+        });
+        let thread = thread.map_err(|_| EAGAIN)?;
+        let number = self.running().insert(Running { ring, orders, thread });
         // Nobody listens to it: the write pointer is polled. Each queue has its own all the same.
         Ok((number, u64::from(number) * 8 % doorbells))
     }
@@ -83,10 +91,31 @@ impl Queues {
         Ok(())
     }
 
+    /// The memory of a queue.
+    pub(crate) fn ring(&self, id: u32) -> Result<Ring> {
+        self.running().get(id).map(|running| running.ring).ok_or(EINVAL)
+    }
+
     /// Lets a queue pause, or go on.
     pub(crate) fn hold(&self, id: u32, held: bool) -> Result<()> {
         let running = self.running();
         running.get(id).ok_or(EINVAL)?.orders.hold.store(held, Ordering::Release);
         Ok(())
     }
+}
+
+/// Runs while this thread, and what it starts, gets no signals: the program's are for its own
+/// threads.
+fn without_signals<T>(run: impl FnOnce() -> T) -> T {
+    // SAFETY: all zeros is a value of a set of signals.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: fills the sets, which live until the calls return.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let result = run();
+    // SAFETY: reads the set that was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    result
 }

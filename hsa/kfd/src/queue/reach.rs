@@ -4,52 +4,10 @@ use crate::drm::DrmFile;
 use crate::errno::{EFAULT, Errno, Result};
 use crate::page_table::{Entry, READABLE, WRITABLE};
 use crate::real::{self, Mapping};
+use crate::user;
 use libc::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Memory of the process itself, which may be gone: the kernel does the copying.
-pub(super) mod host {
-    use super::{EFAULT, Errno, Result};
-
-    fn vectors(buffer: *mut u8, length: usize, address: u64) -> (libc::iovec, libc::iovec) {
-        let ours = libc::iovec { iov_base: buffer.cast(), iov_len: length };
-        (ours, libc::iovec { iov_base: address as *mut _, iov_len: length })
-    }
-
-    fn whole(moved: isize, length: usize) -> Result<()> {
-        match moved {
-            ..0 => Err(Errno::last()),
-            moved if moved as usize == length => Ok(()),
-            _ => Err(EFAULT),
-        }
-    }
-
-    pub(in crate::queue) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
-        let (ours, theirs) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
-        // SAFETY: the kernel writes to the slice alone, and checks the other address.
-        let moved = unsafe {
-            libc::process_vm_readv(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0)
-        };
-        whole(moved, bytes.len())
-    }
-
-    pub(in crate::queue) fn write(address: u64, bytes: &[u8]) -> Result<()> {
-        let (ours, theirs) = vectors(bytes.as_ptr().cast_mut(), bytes.len(), address);
-        // SAFETY: the kernel reads the slice, and checks the other address, which the program
-        // has given to the GPU to write to.
-        let moved = unsafe {
-            libc::process_vm_writev(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0)
-        };
-        whole(moved, bytes.len())
-    }
-
-    pub(in crate::queue) fn read_u64(address: u64) -> Result<u64> {
-        let mut bytes = [0; 8];
-        read(address, &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-}
 
 /// An address that the GPU cannot reach, or not so.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +47,7 @@ impl Reach {
     ) -> Access<()> {
         let mut done = 0;
         while done < length {
-            let address = address + done;
+            let address = address.wrapping_add(done);
             let (entry, into, left) = self.look_up(address, needed)?;
             let count = left.min(length - done);
             visit(&entry, into, done as usize..(done + count) as usize)
@@ -102,20 +60,20 @@ impl Reach {
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Access<()> {
         self.walk(address, bytes.len() as u64, READABLE, |entry, into, range| {
             let bytes = &mut bytes[range];
-            let Some(buffer) = &entry.buffer else { return host::read(entry.offset + into, bytes) };
-            let spot = buffer.spot()?;
-            spot.file.read(spot.offset + entry.offset + into, bytes)
+            match &entry.buffer {
+                Some(buffer) => buffer.file()?.read(entry.offset + into, bytes),
+                None => user::read(entry.offset + into, bytes),
+            }
         })
     }
 
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Access<()> {
         self.walk(address, bytes.len() as u64, WRITABLE, |entry, into, range| {
             let bytes = &bytes[range];
-            let Some(buffer) = &entry.buffer else {
-                return host::write(entry.offset + into, bytes);
-            };
-            let spot = buffer.spot()?;
-            spot.file.write(spot.offset + entry.offset + into, bytes)
+            match &entry.buffer {
+                Some(buffer) => buffer.file()?.write(entry.offset + into, bytes),
+                None => user::write(entry.offset + into, bytes),
+            }
         })
     }
 
@@ -126,8 +84,8 @@ impl Reach {
         while done < length {
             let count = (length - done).min(piece.len() as u64);
             let piece = &mut piece[..count as usize];
-            self.read(from + done, piece)?;
-            self.write(to + done, piece)?;
+            self.read(from.wrapping_add(done), piece)?;
+            self.write(to.wrapping_add(done), piece)?;
             done += count;
         }
         Ok(())
@@ -139,7 +97,7 @@ impl Reach {
         let mut done = 0;
         while done < length {
             let count = (length - done).min(piece.len() as u64);
-            self.write(to + done, &piece[..count as usize])?;
+            self.write(to.wrapping_add(done), &piece[..count as usize])?;
             done += count;
         }
         Ok(())
@@ -154,15 +112,15 @@ impl Reach {
         let (entry, into, _) = self.look_up(address, READABLE | WRITABLE)?;
         let Some(buffer) = &entry.buffer else {
             let address = entry.offset + into;
-            host::read_u64(address).map_err(fault)?;
-            // SAFETY: it was readable just now, is aligned, and the program gave it to the GPU
-            // to count in; the processor's own accesses to it are atomic too.
+            user::read_u64(address).map_err(fault)?;
+            // SAFETY: it was readable just now and is aligned. A program that unmaps what it gave
+            // to the GPU to count in, while the GPU does, ends here; on hardware it is another's
+            // memory that suffers. The processor's own accesses to it are atomic too.
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let spot = buffer.spot().map_err(fault)?;
-        let at = spot.offset + entry.offset + into;
-        let page = spot.file.page(at & !4095).map_err(fault)?;
+        let at = entry.offset + into;
+        let page = buffer.file().and_then(|file| file.page(at & !4095)).map_err(fault)?;
         let inside = (at & 4095) as usize;
         // SAFETY: within the page, which stays mapped until `page` is dropped, and aligned.
         let number = unsafe { &*page.start().add(inside).cast::<AtomicU64>() };
@@ -184,7 +142,7 @@ impl Page {
             flags: libc::MAP_SHARED,
         };
         // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
-        unsafe { real::map_at(mapping, descriptor, offset) }.map(Self)
+        unsafe { real::map(mapping, descriptor, offset) }.map(Self)
     }
 
     fn start(&self) -> *mut u8 {

@@ -1,11 +1,12 @@
 //! Packets of a DMA engine, as those of gfx9 to gfx11 have them.
 
 use super::aql::Step;
-use super::reach::{Fault, Reach, host};
+use super::reach::{Fault, Reach};
 use super::signal;
 use crate::driver::Driver;
 use crate::errno::EINVAL;
 use crate::kfd::gpu_clock;
+use crate::user;
 
 const NOP: u32 = 0;
 const COPY: u32 = 1;
@@ -38,13 +39,20 @@ pub(super) struct Words {
 
 impl Words {
     fn read(&self) -> Result<[u32; LONGEST], Fault> {
+        let mut bytes = [0; LONGEST * 4];
+        let length = (self.end - self.at).min(bytes.len() as u64);
+        let start = self.at % self.size;
+        let before_end = length.min(self.size - start);
+        let (front, back) = bytes.split_at_mut(before_end as usize);
+        for (at, part) in [(start, front), (0, &mut back[..(length - before_end) as usize])] {
+            let address = self.base + at;
+            if !part.is_empty() {
+                user::read(address, part).map_err(|error| Fault { address, error })?;
+            }
+        }
         let mut words = [0; LONGEST];
-        let left = ((self.end - self.at) / 4) as usize;
-        for (index, word) in words.iter_mut().enumerate().take(left) {
-            let address = self.base + (self.at + index as u64 * 4) % self.size;
-            let mut bytes = [0; 4];
-            host::read(address, &mut bytes).map_err(|error| Fault { address, error })?;
-            *word = u32::from_le_bytes(bytes);
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
         Ok(words)
     }

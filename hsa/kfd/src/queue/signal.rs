@@ -17,7 +17,7 @@ fn read<const N: usize>(reach: &Reach, address: u64) -> Result<[u8; N], Fault> {
 
 /// The signal's value.
 pub(super) fn value(reach: &Reach, signal: u64) -> Result<i64, Fault> {
-    read(reach, signal + VALUE).map(i64::from_le_bytes)
+    read(reach, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
 
 /// Counts the signal down, says when the work ran, and wakes who sleeps on it.
@@ -30,12 +30,12 @@ pub(super) fn complete(
     if signal == 0 {
         return Ok(());
     }
-    reach.write(signal + START, &start.to_le_bytes())?;
-    reach.write(signal + END, &end.to_le_bytes())?;
+    reach.write(signal.wrapping_add(START), &start.to_le_bytes())?;
+    reach.write(signal.wrapping_add(END), &end.to_le_bytes())?;
     // Read before the count: whoever waits may free the signal as soon as it is done.
-    let mailbox = u64::from_le_bytes(read(reach, signal + MAILBOX)?);
-    let event = u32::from_le_bytes(read(reach, signal + EVENT)?);
-    reach.add(signal + VALUE, u64::MAX)?;
+    let mailbox = u64::from_le_bytes(read(reach, signal.wrapping_add(MAILBOX))?);
+    let event = u32::from_le_bytes(read(reach, signal.wrapping_add(EVENT))?);
+    reach.add(signal.wrapping_add(VALUE), u64::MAX)?;
     if mailbox != 0 {
         reach.write(mailbox, &u64::from(event).to_le_bytes())?;
         interrupt(driver, event);

@@ -1,10 +1,11 @@
 //! The thread that reads one queue.
 
 use super::aql::{self, Step};
-use super::reach::{Fault, Reach, host};
+use super::reach::{Fault, Reach};
 use super::sdma::{self, Words};
 use super::{Kind, Ring};
 use crate::driver::{self, Driver};
+use crate::user;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ const LONGEST: Duration = Duration::from_millis(1);
 /// Reads a queue until it is told to stop, or until the GPU faults.
 pub(super) fn run(ring: Ring, reach: &Reach, orders: &Arc<Orders>) {
     let driver = driver::get();
-    let (mut at, mut idle) = (host::read_u64(ring.read_pointer).unwrap_or(0), 0u32);
+    let (mut at, mut idle) = (user::read_u64(ring.read_pointer).unwrap_or(0), 0u32);
     while !orders.stop.load(Ordering::Acquire) {
         let held = orders.hold.load(Ordering::Acquire);
         match if held { Ok(Step::NotYet) } else { step(driver, &ring, reach, &mut at) } {
@@ -53,7 +54,7 @@ fn rest(idle: u32) {
 
 fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Step, Fault> {
     let gone = |address| move |error| Fault { address, error };
-    let end = host::read_u64(ring.write_pointer).map_err(gone(ring.write_pointer))?;
+    let end = user::read_u64(ring.write_pointer).map_err(gone(ring.write_pointer))?;
     if *at >= end {
         return Ok(Step::NotYet);
     }
@@ -70,7 +71,7 @@ fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Ste
     if step == Step::Done {
         *at += length;
         let read = ring.read_pointer;
-        host::write(read, &at.to_le_bytes()).map_err(gone(read))?;
+        user::write(read, &at.to_le_bytes()).map_err(gone(read))?;
     }
     Ok(step)
 }

@@ -3,34 +3,41 @@
 //! What is in them depends on the configuration alone, so that processes of one configuration
 //! share one folder, named after its contents: it is written under another name and renamed.
 
+mod counters;
 mod topology;
+
+pub(crate) use counters::Counter;
+pub(crate) use topology::machine_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER};
+use crate::memory_file;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A file, by its path below the folder, and its text.
+/// A file, by its path below the folder, and its text; or a link, and where it leads.
 pub(crate) type File = (String, String);
 
-/// Writes the files and names their folder. If that fails it says so on standard error; the
-/// paths of the driver then lead nowhere, as on a machine without it.
-pub(crate) fn write(config: &Config) -> String {
+/// Writes the files and names their folder.
+pub(crate) fn write(config: &Config) -> io::Result<String> {
     let mut files = topology::files(config);
+    let mut links =
+        vec![("sys/class/kfd/kfd".to_owned(), "../../devices/virtual/kfd/kfd".to_owned())];
     for gpu in 0..config.gpus {
         files.extend(device(config, gpu));
+        for (name, minor) in [("card", gpu), ("renderD", FIRST_RENDER + gpu)] {
+            let target = format!("../../../dev/char/{DRM_MAJOR}:{minor}/device");
+            links.push((format!("sys/class/drm/{name}{minor}/device"), target));
+        }
     }
     files.push(("dev/kfd".to_owned(), String::new()));
     files.push(("sys/module/amdgpu/initstate".to_owned(), "live\n".to_owned()));
-    match store(&files) {
-        Ok(folder) => folder.to_string_lossy().into_owned(),
-        Err(error) => {
-            eprintln!("hsa-kfd: the files of the emulated driver cannot be written: {error}");
-            "/nonexistent".to_owned()
-        }
-    }
+    // What `stat` says of a counter.
+    files.push(("counter".to_owned(), String::new()));
+    store(&files, &links).map(|folder| folder.to_string_lossy().into_owned())
 }
 
 /// What libdrm looks for behind a device number. It tells two GPUs apart by the name of their
@@ -49,30 +56,27 @@ fn device(config: &Config, gpu: usize) -> Vec<File> {
         files.push((format!("{folder}/vendor"), "0x1002\n".to_owned()));
         files.push((format!("{folder}/device"), format!("{:#06x}\n", config.profile.device)));
         files.push((format!("{folder}/uevent"), "DRIVER=amdgpu\n".to_owned()));
+        for counter in ["mem_info_vram_total", "mem_info_vram_used", "mem_info_vis_vram_total"] {
+            files.push((format!("{folder}/{counter}"), String::new()));
+        }
     }
     files
 }
 
-fn store(files: &[File]) -> std::io::Result<PathBuf> {
+fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    files.hash(&mut hasher);
-    // SAFETY: asks for numbers and touches no memory.
-    let (user, process) = unsafe { (libc::geteuid(), libc::getpid()) };
+    (files, links).hash(&mut hasher);
+    // SAFETY: asks for a number and touches no memory.
+    let user = unsafe { libc::geteuid() };
     let name = format!("hsa-kfd-{user}-{:016x}", hasher.finish());
     let folder = std::env::temp_dir().join(&name);
     if is_own(&folder, user) {
         return Ok(folder);
     }
-    let draft = std::env::temp_dir().join(format!("{name}.{process}"));
+    let draft = std::env::temp_dir().join(format!("{name}.{:016x}", memory_file::token()));
     fs::DirBuilder::new().mode(0o700).create(&draft)?;
-    for (path, text) in files {
-        let path = draft.join(path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(path, text)?;
-    }
-    if let Err(error) = fs::rename(&draft, &folder) {
+    let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
+    if let Err(error) = stored {
         fs::remove_dir_all(&draft)?;
         // Another process of the same configuration may have been first.
         if !is_own(&folder, user) {
@@ -80,6 +84,20 @@ fn store(files: &[File]) -> std::io::Result<PathBuf> {
         }
     }
     Ok(folder)
+}
+
+fn fill(folder: &Path, files: &[File], links: &[File]) -> io::Result<()> {
+    let place = |path: &str| {
+        let path = folder.join(path);
+        path.parent().map_or(Ok(()), fs::create_dir_all).map(|()| path)
+    };
+    for (path, text) in files {
+        fs::write(place(path)?, text)?;
+    }
+    for (path, target) in links {
+        symlink(target, place(path)?)?;
+    }
+    Ok(())
 }
 
 /// Whether a folder is there and nobody else can have written to it.

@@ -17,8 +17,9 @@ const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
 
-/// Doorbells of 64 bits; four watch points.
-const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8;
+/// Doorbells of 64 bits; four watch points; firmware that can be debugged, without which AMD's
+/// runtime (6.4.3, 7.2.4) does not let go of the driver when it stops, and cannot start again.
+const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8 | 1 << 29;
 
 /// The text of a file of `name value` lines.
 fn text(fields: &[(&str, u64)]) -> String {
@@ -69,16 +70,18 @@ fn bank(node: usize, fields: &[(&str, u64)]) -> File {
     (format!("{ROOT}/nodes/{node}/mem_banks/0/properties"), text(fields))
 }
 
-fn processor(config: &Config) -> Vec<File> {
+/// How many bytes of memory the machine has.
+pub(crate) fn machine_memory() -> u64 {
     // SAFETY: asks for numbers and touches no memory.
-    let (processors, pages, page) = unsafe {
-        (
-            libc::sysconf(libc::_SC_NPROCESSORS_CONF),
-            libc::sysconf(libc::_SC_PHYS_PAGES),
-            libc::sysconf(libc::_SC_PAGESIZE),
-        )
-    };
-    let memory = (pages as u64).saturating_mul(page as u64);
+    let (pages, page) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    (pages as u64).saturating_mul(page as u64)
+}
+
+fn processor(config: &Config) -> Vec<File> {
+    // SAFETY: asks for a number and touches no memory.
+    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    let memory = machine_memory();
     let node = format!("{ROOT}/nodes/0");
     let properties = text(&[
         ("cpu_cores_count", processors as u64),

@@ -1,0 +1,193 @@
+//! Physical memory and its names.
+
+use super::verdict::{
+    ADDRESS, DESCRIPTOR, DEVICE, FLAGS, HANDLE, HANDLE_TYPE, LOCATION, Refusal, Rules, SIZE,
+    Verdict, Wrong,
+};
+use super::{Contents, Model};
+use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
+use hsa_vmm::{AgentId, AllocationProperties, Handle, HandleType};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Physical memory under one of its names.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The name.
+    pub handle: Handle,
+    /// How often it would have to be released.
+    pub references: usize,
+    /// What it is told to be.
+    pub properties: AllocationProperties,
+    /// The memory itself, which an import shares.
+    pub memory: Shared,
+}
+
+/// Physical memory whatever its name; alive as long as somebody has it.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// How many bytes.
+    pub size: usize,
+    /// Whose it is.
+    pub owner: AgentId,
+    /// What is in it.
+    pub contents: Rc<RefCell<Contents>>,
+}
+
+impl Model {
+    /// Whether memory is to be made; [`enter_memory`](Self::enter_memory) follows when it has been.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn check_create(
+        &self,
+        size: usize,
+        properties: &AllocationProperties,
+        flags: u64,
+    ) -> Verdict {
+        let agent = match properties.location {
+            Location::Agent(id) => self.world.agent(id),
+            _ => None,
+        };
+        let facts = agent.map(|place| &self.world.agents[place]);
+        let memory = facts.and_then(|facts| facts.memory);
+        let types = properties.handle_types;
+        let uncached = properties.kind == AllocationKind::Uncached;
+        Rules::default()
+            .refuse(FLAGS, flags != 0)
+            .refuse(SIZE, size == 0 || size % self.world.granule != 0)
+            .refuse(LOCATION, properties.location == Location::Unknown)
+            .refuse(DEVICE, properties.location != Location::Unknown && agent.is_none())
+            .refuse(Wrong::NotSupported, facts.is_some_and(|facts| facts.is_cpu))
+            .refuse(Wrong::NotSupported, !HandleTypes::POSIX_FILE_DESCRIPTOR.contains(types))
+            .refuse(Wrong::NotSupported, uncached && !self.world.uncached)
+            .refuse(Wrong::OutOfMemory, memory.is_some_and(|memory| size > memory))
+            .verdict()
+    }
+
+    /// Enters memory that was made.
+    ///
+    /// # Errors
+    /// The rule that the handle breaks.
+    pub fn enter_memory(
+        &mut self,
+        handle: Handle,
+        size: usize,
+        properties: &AllocationProperties,
+    ) -> Result<(), String> {
+        let Location::Agent(owner) = properties.location else {
+            return Err("memory was made nowhere".to_owned());
+        };
+        let contents = Rc::new(RefCell::new(Contents::unknown(size)));
+        self.enter_handle(handle, *properties, Shared { size, owner, contents })
+    }
+
+    fn enter_handle(
+        &mut self,
+        handle: Handle,
+        properties: AllocationProperties,
+        memory: Shared,
+    ) -> Result<(), String> {
+        if self.handles.iter().any(|held| held.handle == handle) {
+            return Err(format!("{handle:?} names something already"));
+        }
+        self.handles.push(Held { handle, references: 1, properties, memory });
+        Ok(())
+    }
+
+    /// Drops a reference.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn release(&mut self, handle: Handle) -> Verdict {
+        self.named(handle)?;
+        for held in self.handles.iter_mut().filter(|held| held.handle == handle) {
+            held.references -= 1;
+        }
+        self.forget_unused();
+        Ok(())
+    }
+
+    /// Takes one more reference to what is mapped somewhere.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn retain(&mut self, address: usize) -> Verdict<Handle> {
+        let mapping = self.mappings.iter().find(|it| it.range().contains(&address));
+        let found = mapping.ok_or(Refusal::of(ADDRESS))?.handle;
+        for held in self.handles.iter_mut().filter(|held| held.handle == found) {
+            held.references += 1;
+        }
+        Ok(found)
+    }
+
+    /// Properties and size of what a handle names.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn properties(&self, handle: Handle) -> Verdict<(AllocationProperties, usize)> {
+        let held = self.named(handle)?;
+        Ok((held.properties, held.memory.size))
+    }
+
+    /// The memory that a descriptor is to stand for.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn export(&self, handle: Handle, kind: HandleType, flags: u64) -> Verdict<Shared> {
+        let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
+        let requested = |held: &Held| held.properties.handle_types.contains(kind.bit());
+        Rules::default()
+            .refuse(FLAGS, flags != 0)
+            .refuse(HANDLE, held.is_none())
+            .refuse(HANDLE_TYPE, held.is_some_and(|held| !requested(held)))
+            .refuse(Wrong::NotSupported, kind != HandleType::PosixFileDescriptor)
+            .verdict()?;
+        Ok(held.ok_or(Refusal::of(HANDLE))?.memory.clone())
+    }
+
+    /// Whether a descriptor is to be imported; [`enter_import`](Self::enter_import) follows when
+    /// it has been. `memory` is what it stands for, if that is memory.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn check_import(&self, memory: Option<&Shared>, kind: HandleType) -> Verdict {
+        Rules::default()
+            .refuse(DESCRIPTOR, memory.is_none())
+            .refuse(Wrong::NotSupported, kind != HandleType::PosixFileDescriptor)
+            .verdict()
+    }
+
+    /// Enters what was imported; `location` is what the library says of it.
+    ///
+    /// # Errors
+    /// The rule that handle or location break.
+    pub fn enter_import(
+        &mut self,
+        handle: Handle,
+        memory: &Shared,
+        location: Location,
+    ) -> Result<(), String> {
+        if location != Location::Unknown && location != Location::Agent(memory.owner) {
+            return Err(format!("memory of {} is said to be at {location:?}", memory.owner));
+        }
+        let kind = AllocationKind::Pinned;
+        let handle_types = HandleTypes::POSIX_FILE_DESCRIPTOR;
+        let properties = AllocationProperties { location, kind, handle_types };
+        self.enter_handle(handle, properties, memory.clone())
+    }
+
+    /// What a handle names that may be used: one that was released may not, even if its memory is
+    /// mapped.
+    pub(super) fn named(&self, handle: Handle) -> Verdict<&Held> {
+        let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
+        held.ok_or(Refusal::of(HANDLE))
+    }
+
+    /// Memory goes when no reference and no mapping is left.
+    pub(super) fn forget_unused(&mut self) {
+        let mappings = &self.mappings;
+        let mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);
+        self.handles.retain(|held| held.references > 0 || mapped(held.handle));
+    }
+}

@@ -1,0 +1,75 @@
+//! Reserving and freeing addresses.
+
+use super::verdict::{ADDRESS, ALIGNMENT, FLAGS, RANGE, Rules, SIZE, Verdict};
+use super::{Model, Reservation, Wrong, common, lies_in, range};
+use std::ops::Range;
+
+/// No machine has addresses for more (47 bits for a process's own).
+const ALL_ADDRESSES: usize = 1 << 47;
+
+impl Model {
+    /// Whether addresses are to be reserved; [`enter_reservation`](Self::enter_reservation)
+    /// follows when they have been.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn check_reserve(&self, size: usize, alignment: usize, flags: u64) -> Verdict {
+        Rules::default()
+            .refuse(FLAGS, flags != 0)
+            .refuse(SIZE, size == 0 || size % self.world.granule != 0)
+            .refuse(ALIGNMENT, alignment != 0 && !alignment.is_power_of_two())
+            .refuse(Wrong::OutOfMemory, size >= ALL_ADDRESSES || alignment >= ALL_ADDRESSES)
+            .verdict()
+    }
+
+    /// Enters what was reserved.
+    ///
+    /// # Errors
+    /// The rule that the address breaks.
+    pub fn enter_reservation(
+        &mut self,
+        base: usize,
+        size: usize,
+        alignment: usize,
+    ) -> Result<(), String> {
+        let alignment = alignment.max(self.world.granule);
+        if base % alignment != 0 {
+            return Err(format!("{base:#x} was reserved, which is not aligned to {alignment:#x}"));
+        }
+        let Some(wanted) = range(base, size) else {
+            return Err(format!("{size:#x} bytes at {base:#x} are no addresses"));
+        };
+        let taken = |other: &&Reservation| common(&other.range(), &wanted).is_some();
+        if let Some(other) = self.reservations.iter().find(taken) {
+            return Err(format!("{wanted:x?} was reserved, of which {other:x?} has some already"));
+        }
+        self.reservations.push(Reservation { base, size });
+        self.reservations.sort_by_key(|reservation| reservation.base);
+        Ok(())
+    }
+
+    /// Frees a reservation.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn free(&mut self, address: usize, size: usize) -> Verdict {
+        let found = self.reservations.iter().position(|it| it.base == address);
+        let reservation = found.map(|index| self.reservations[index]);
+        let in_use = |it: Reservation| {
+            self.mappings.iter().any(|mapping| lies_in(&mapping.range(), &it.range()))
+        };
+        Rules::default()
+            .refuse(ADDRESS, reservation.is_none())
+            .refuse(SIZE, size == 0 || reservation.is_some_and(|it| it.size != size))
+            .refuse(RANGE, address.checked_add(size).is_none())
+            .refuse(ADDRESS, reservation.is_some_and(in_use))
+            .verdict()?;
+        self.reservations.retain(|it| it.base != address);
+        Ok(())
+    }
+
+    /// Whether one reservation holds all of a range.
+    pub(super) fn is_in_one_reservation(&self, range: &Range<usize>) -> bool {
+        self.reservations.iter().any(|it| lies_in(range, &it.range()))
+    }
+}

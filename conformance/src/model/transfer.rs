@@ -1,0 +1,159 @@
+//! Using mapped memory.
+
+use super::verdict::{
+    ADDRESS, AGENT, DESTINATION, NOT_GRANTED, RANGE, Refusal, Rules, SIZE, SOURCE, Verdict, Wrong,
+};
+use super::{Contents, Held, Mapped, Model, common, range};
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, AgentId};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A part of a range: which mapping, and which bytes of its memory.
+struct Part<'a> {
+    mapping: &'a Mapped,
+    held: &'a Held,
+    bytes: Range<usize>,
+}
+
+impl Model {
+    /// What is read by this process's own loads.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn read(&self, address: usize, size: usize) -> Verdict<Contents> {
+        if size == 0 {
+            return Ok(Contents::unknown(0));
+        }
+        let parts = self.parts(RANGE, address, size)?;
+        let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::Read;
+        Rules::default().refuse(ADDRESS, parts.iter().any(forbidden)).verdict()?;
+        Ok(contents(&parts))
+    }
+
+    /// Writes by this process's own stores.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn write(&self, address: usize, bytes: &[u8]) -> Verdict {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let parts = self.parts(RANGE, address, bytes.len())?;
+        let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
+        Rules::default().refuse(ADDRESS, parts.iter().any(forbidden)).verdict()?;
+        store(&parts, &Contents::of(bytes.to_vec()));
+        forget_what_is_written_twice(&parts);
+        Ok(())
+    }
+
+    /// Has an agent copy.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn copy(&self, id: AgentId, to: usize, from: usize, size: usize) -> Verdict {
+        let (target, source) = (self.parts(DESTINATION, to, size), self.parts(SOURCE, from, size));
+        let agent = self.world.agent(id);
+        let lacks = |parts: &Verdict<Vec<Part>>, needed| {
+            let may = |part: &Part| agent.is_some_and(|agent| part.mapping.access[agent] >= needed);
+            parts.as_ref().is_ok_and(|parts| !parts.iter().all(may))
+        };
+        Rules::default()
+            .refuse(SIZE, size == 0)
+            .refuse(AGENT, agent.is_none())
+            .refuse(DESTINATION, target.is_err())
+            .refuse(SOURCE, source.is_err())
+            .refuse(DESTINATION, lacks(&target, Access::ReadWrite))
+            .refuse(SOURCE, lacks(&source, Access::Read))
+            .verdict()?;
+        let (target, source) = (target?, source?);
+        store(&target, &contents(&source));
+        forget_what_is_written_twice(&target);
+        if target.iter().any(|one| source.iter().any(|other| in_common(one, other).is_some())) {
+            // The order of the bytes is nobody's promise.
+            for part in &target {
+                part.held.memory.contents.borrow_mut().forget(part.bytes.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the owners of the memory fill it with a value.
+    ///
+    /// # Errors
+    /// What is wrong with the call.
+    pub fn fill(&self, address: usize, value: u32, size: usize) -> Verdict {
+        let parts = self.parts(RANGE, address, size);
+        let filled = |parts: &Vec<Part>| parts.iter().all(|part| self.can_be_filled(part));
+        Rules::default()
+            .refuse(ADDRESS, address % 4 != 0)
+            .refuse(SIZE, size % 4 != 0)
+            .refuse(RANGE, parts.is_err())
+            .refuse(NOT_GRANTED, parts.as_ref().is_ok_and(|parts| !filled(parts)))
+            .verdict()?;
+        store(&parts?, &Contents::of(value.to_ne_bytes().repeat(size / 4)));
+        Ok(())
+    }
+
+    /// The parts of mappings that a range is made of, all in one reservation.
+    fn parts(&self, wrong: Wrong, address: usize, size: usize) -> Verdict<Vec<Part<'_>>> {
+        let Some(place) = range(address, size).filter(|place| self.is_in_one_reservation(place))
+        else {
+            return Err(Refusal::of(wrong));
+        };
+        let parts: Vec<_> = self
+            .mappings
+            .iter()
+            .filter_map(|mapping| {
+                let here = common(&mapping.range(), &place)?;
+                let held = self.handles.iter().find(|held| held.handle == mapping.handle)?;
+                let bytes = here.start - mapping.start..here.end - mapping.start;
+                Some(Part { mapping, held, bytes })
+            })
+            .collect();
+        let covered: usize = parts.iter().map(|part| part.bytes.len()).sum();
+        if covered == size { Ok(parts) } else { Err(Refusal::of(wrong)) }
+    }
+
+    /// Whether the memory's owner may write it; if that is not known, whether any GPU may.
+    fn can_be_filled(&self, part: &Part) -> bool {
+        let may = |agent: usize| part.mapping.access[agent] == Access::ReadWrite;
+        match part.held.properties.location {
+            Location::Agent(owner) => self.world.agent(owner).is_some_and(may),
+            _ => self.world.gpus().any(may),
+        }
+    }
+}
+
+fn contents(parts: &[Part]) -> Contents {
+    let mut all = Contents::unknown(0);
+    for part in parts {
+        all.append(&part.held.memory.contents.borrow().part(part.bytes.clone()));
+    }
+    all
+}
+
+fn store(parts: &[Part], new: &Contents) {
+    let mut done = 0;
+    for part in parts {
+        let size = part.bytes.len();
+        let mut memory = part.held.memory.contents.borrow_mut();
+        memory.overwrite(part.bytes.start, &new.part(done..done + size));
+        done += size;
+    }
+}
+
+/// Of parts that are the same memory, either may have been written last.
+fn forget_what_is_written_twice(parts: &[Part]) {
+    for (index, one) in parts.iter().enumerate() {
+        for both in parts[index + 1..].iter().filter_map(|other| in_common(one, other)) {
+            one.held.memory.contents.borrow_mut().forget(both);
+        }
+    }
+}
+
+/// The bytes of memory that two parts have in common.
+fn in_common(one: &Part, other: &Part) -> Option<Range<usize>> {
+    let same = Rc::ptr_eq(&one.held.memory.contents, &other.held.memory.contents);
+    same.then(|| common(&one.bytes, &other.bytes)).flatten()
+}

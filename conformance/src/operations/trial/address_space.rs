@@ -1,0 +1,77 @@
+//! What this process's address space shows.
+
+use super::{Difference, Trial, same};
+use hsa_vmm::Access;
+use std::fs::read_to_string;
+use std::ops::Range;
+
+/// A line of `/proc/self/maps`.
+struct Line {
+    range: Range<usize>,
+    /// As `rw-p`.
+    permissions: String,
+}
+
+/// The lines of `/proc/self/maps`; none where that cannot be read.
+fn lines() -> Vec<Line> {
+    let text = read_to_string("/proc/self/maps").unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(Line { range: number(start)?..number(end)?, permissions: words.next()?.to_owned() })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// How many mappings this process shares with others, or has of files that it shares.
+pub(super) fn shared_mappings() -> usize {
+    lines().iter().filter(|line| line.permissions.ends_with('s')).count()
+}
+
+/// Whether nothing is mapped in a range.
+pub(super) fn is_free(range: &Range<usize>) -> bool {
+    let lines = lines();
+    !lines.is_empty() && !lines.iter().any(|line| meets(&line.range, range))
+}
+
+impl Trial {
+    /// Holds the protection of every reserved address against the model; none may have got lost.
+    pub(super) fn compare_address_space(&self) -> Result<(), Difference> {
+        let lines = lines();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        for reservation in self.model.reservations() {
+            let whole = reservation.range();
+            let mut at = whole.start;
+            let here = self.model.mappings().iter().filter(|it| meets(&it.range(), &whole));
+            for mapping in here {
+                expect(&lines, at..mapping.start, Access::None)?;
+                expect(&lines, mapping.range(), self.model.cpu_access(mapping))?;
+                at = mapping.range().end;
+            }
+            expect(&lines, at..whole.end, Access::None)?;
+        }
+        Ok(())
+    }
+}
+
+fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
+    let expected = match access {
+        Access::None => "---",
+        Access::Read => "r--",
+        Access::ReadWrite => "rw-",
+    };
+    let mut held = 0;
+    for line in lines.iter().filter(|line| meets(&line.range, &range)) {
+        held += line.range.end.min(range.end) - line.range.start.max(range.start);
+        let found = line.permissions.get(..3).unwrap_or_default();
+        same(&format!("protection of {range:x?}"), &expected, &found)?;
+    }
+    same(&format!("addresses that are taken of {range:x?}"), &range.len(), &held)
+}
+
+fn meets(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}

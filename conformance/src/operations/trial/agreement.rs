@@ -1,0 +1,39 @@
+//! Verdicts and bytes held against each other.
+
+use super::Difference;
+use crate::model::{Contents, Verdict};
+use hsa_vmm::VmmError;
+use std::fmt::{Arguments, Debug};
+
+/// What model and library answered, if both have done a call; nothing if the library refused it
+/// for a reason that the model has too.
+pub(super) fn agree<T, U: Debug>(
+    call: Arguments<'_>,
+    expected: Verdict<T>,
+    answered: Result<U, VmmError>,
+) -> Result<Option<(T, U)>, Difference> {
+    let differs = |expected: String, answered: String| {
+        Err(Difference::Verdict { call: call.to_string(), expected, answered })
+    };
+    match (expected, answered) {
+        (Ok(expected), Ok(answered)) => Ok(Some((expected, answered))),
+        (Err(refusal), Err(error)) if refusal.explains(&error) => Ok(None),
+        (Ok(_), Err(error)) => differs("done".to_owned(), error.to_string()),
+        (Err(refusal), Ok(answered)) => differs(refusal.to_string(), format!("{answered:?}")),
+        (Err(refusal), Err(error)) => differs(refusal.to_string(), error.to_string()),
+    }
+}
+
+/// Holds what was read against what is in the memory.
+pub(super) fn same_bytes(
+    address: usize,
+    expected: &Contents,
+    found: &[u8],
+) -> Result<(), Difference> {
+    let Some((place, expected, found)) = expected.difference(found) else { return Ok(()) };
+    Err(Difference::State {
+        what: format!("what is read at {:#x}", address + place),
+        expected: format!("{expected:#x}"),
+        found: format!("{found:#x}"),
+    })
+}

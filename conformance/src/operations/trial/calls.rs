@@ -1,0 +1,241 @@
+//! The calls, each put to the library and then to the model.
+
+use super::agreement::{agree, same_bytes};
+use super::{Difference, Trial, address_space, same};
+use hsa_vmm::vmm::{AllocationKind, HandleTypes};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType,
+};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Whether both have done it; `None` or `false` if both refused.
+pub(super) type Both<T> = Result<T, Difference>;
+
+impl Trial {
+    pub(super) fn reserve(
+        &mut self,
+        size: usize,
+        alignment: usize,
+        hint: Option<usize>,
+        flags: u64,
+    ) -> Both<Option<usize>> {
+        let wanted = hint.filter(|&hint| self.is_to_be_had(hint, size, alignment));
+        let hint = hint.map(Address::new);
+        let answered = self.vmm.address_reserve(size, alignment, hint, flags);
+        let expected = self.model.check_reserve(size, alignment, flags);
+        let call = format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})");
+        let Some(((), address)) = agree(call, expected, answered)? else { return Ok(None) };
+        let base = address.get();
+        self.model.enter_reservation(base, size, alignment).map_err(Difference::Broken)?;
+        if let Some(wanted) = wanted {
+            same("address of a reservation whose hint was free and aligned", &wanted, &base)?;
+        }
+        Ok(Some(base))
+    }
+
+    /// Whether a hint is free and aligned, and where a process may have memory.
+    fn is_to_be_had(&self, hint: usize, size: usize, alignment: usize) -> bool {
+        let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
+        let aligned = hint % alignment.max(self.granule()) == 0;
+        aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
+    }
+
+    pub(super) fn free(&mut self, address: usize, size: usize) -> Both<bool> {
+        let answered = self.vmm.address_free(Address::new(address), size);
+        let expected = self.model.free(address, size);
+        let call = format_args!("address_free({address:#x}, {size:#x})");
+        let done = agree(call, expected, answered)?.is_some();
+        if done {
+            self.freed.push((address, size));
+        }
+        Ok(done)
+    }
+
+    /// Makes memory that can be shared.
+    pub(super) fn create(&mut self, size: usize, owner: AgentId) -> Both<Option<Handle>> {
+        let kind = HandleType::PosixFileDescriptor;
+        self.create_with(size, &AllocationProperties::on(owner).shareable_as(kind), 0)
+    }
+
+    pub(super) fn create_with(
+        &mut self,
+        size: usize,
+        properties: &AllocationProperties,
+        flags: u64,
+    ) -> Both<Option<Handle>> {
+        let answered = self.vmm.create(size, properties, flags);
+        let expected = self.model.check_create(size, properties, flags);
+        let call = format_args!("create({size:#x}, {properties:?}, {flags})");
+        let Some(((), handle)) = agree(call, expected, answered)? else { return Ok(None) };
+        self.is_new(handle)?;
+        self.model.enter_memory(handle, size, properties).map_err(Difference::Broken)?;
+        Ok(Some(handle))
+    }
+
+    /// A handle that names something new is none that was ever given out.
+    fn is_new(&mut self, handle: Handle) -> Result<(), Difference> {
+        if self.given_out.contains(&handle) {
+            return Err(Difference::Broken(format!("{handle:?} was given out before")));
+        }
+        self.given_out.push(handle);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, handle: Handle) -> Both<bool> {
+        let answered = self.vmm.release(handle);
+        let expected = self.model.release(handle);
+        Ok(agree(format_args!("release({handle:?})"), expected, answered)?.is_some())
+    }
+
+    pub(super) fn map(
+        &mut self,
+        address: usize,
+        size: usize,
+        offset: usize,
+        handle: Handle,
+        flags: u64,
+    ) -> Both<bool> {
+        let answered = self.vmm.map(Address::new(address), size, offset, handle, flags);
+        let expected = self.model.map(address, size, offset, handle, flags);
+        let call = format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
+        let answered = self.vmm.unmap(Address::new(address), size);
+        let expected = self.model.unmap(address, size);
+        let call = format_args!("unmap({address:#x}, {size:#x})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    pub(super) fn set_access(
+        &mut self,
+        address: usize,
+        size: usize,
+        grants: &[(AgentId, Access)],
+    ) -> Both<bool> {
+        let descriptors: Vec<_> =
+            grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
+        let answered = self.vmm.set_access(Address::new(address), size, &descriptors);
+        let expected = self.model.set_access(address, size, grants);
+        let call = format_args!("set_access({address:#x}, {size:#x}, {grants:?})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
+        let answered = self.vmm.get_access(agent, Address::new(address));
+        let expected = self.model.get_access(agent, address);
+        let call = format_args!("get_access({agent:?}, {address:#x})");
+        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        same(&format!("access of {agent:?} at {address:#x}"), &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Both<bool> {
+        let answered = self.vmm.revoke(Address::new(address), size, agents);
+        let expected = self.model.revoke(address, size, agents);
+        let call = format_args!("revoke({address:#x}, {size:#x}, {agents:?})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
+        let answered = self.vmm.retain_allocation_handle(Address::new(address));
+        let expected = self.model.retain(address);
+        let call = format_args!("retain_allocation_handle({address:#x})");
+        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        same(&format!("handle at {address:#x}"), &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
+        let answered = self.vmm.export_to_shareable_handle(handle, kind, flags);
+        let expected = self.model.export(handle, kind, flags);
+        let call = format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})");
+        let Some((memory, descriptor)) = agree(call, expected, answered)? else {
+            return Ok(false);
+        };
+        if closes_on_exec(descriptor.as_raw_fd()) == Some(false) {
+            return Err(Difference::Broken("an exported descriptor outlives exec".to_owned()));
+        }
+        self.exported.push((descriptor, memory));
+        Ok(true)
+    }
+
+    /// Imports what was exported, by its place, or a descriptor that is no memory.
+    pub(super) fn import(
+        &mut self,
+        descriptor: Result<usize, BorrowedFd<'_>>,
+        kind: HandleType,
+    ) -> Both<bool> {
+        let answered = match descriptor {
+            Ok(place) => self.vmm.import_from_shareable_handle(&self.exported[place].0, kind),
+            Err(other) => self.vmm.import_from_shareable_handle(other, kind),
+        };
+        let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
+        let expected = self.model.check_import(memory.as_ref(), kind);
+        let call = format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})");
+        let (Some(((), handle)), Some(memory)) = (agree(call, expected, answered)?, memory) else {
+            return Ok(false);
+        };
+        self.is_new(handle)?;
+        let told = self.vmm.allocation_properties(handle);
+        let location = told.map_err(|error| Difference::Broken(error.to_string()))?.location;
+        self.model.enter_import(handle, &memory, location).map_err(Difference::Broken)?;
+        Ok(true)
+    }
+
+    pub(super) fn properties(&self, handle: Handle) -> Both<bool> {
+        let size = self.vmm.allocation_size(handle);
+        let answered = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
+        let expected = self.model.properties(handle);
+        let call = format_args!("allocation_properties({handle:?})");
+        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        same(&format!("properties of {handle:?}"), &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Both<bool> {
+        let answered = self.vmm.write(Address::new(address), bytes);
+        let expected = self.model.write(address, bytes);
+        let call = format_args!("write({address:#x}, {bytes:x?})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
+        let mut found = vec![0; size];
+        let answered = self.vmm.read(Address::new(address), &mut found);
+        let expected = self.model.read(address, size);
+        let call = format_args!("read({address:#x}, {size:#x})");
+        let Some((expected, ())) = agree(call, expected, answered)? else { return Ok(false) };
+        same_bytes(address, &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Both<bool> {
+        let answered = self.vmm.fill(Address::new(address), value, size);
+        let expected = self.model.fill(address, value, size);
+        let call = format_args!("fill({address:#x}, {value:#x}, {size:#x})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
+        let answered = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
+        let expected = self.model.copy(agent, to, from, size);
+        let call = format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})");
+        Ok(agree(call, expected, answered)?.is_some())
+    }
+
+    /// The properties that are asked for when memory is made.
+    pub(super) fn wanted(owner: AgentId, uncached: bool, types: u8) -> AllocationProperties {
+        let kind = if uncached { AllocationKind::Uncached } else { AllocationKind::Pinned };
+        let handle_types = HandleTypes::from_bits_retain(types.into());
+        AllocationProperties { kind, handle_types, ..AllocationProperties::on(owner) }
+    }
+}
+
+/// Whether a descriptor is closed on exec; `None` where the system does not tell.
+fn closes_on_exec(descriptor: i32) -> Option<bool> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    Some(u32::from_str_radix(flags.trim(), 8).ok()? & 0o2_000_000 != 0)
+}

@@ -1,0 +1,114 @@
+//! All that can be seen of the library, held against the model.
+
+use super::{Difference, Trial, same};
+use crate::model::Mapped;
+use hsa_vmm::vmm::{MappingInfo, Usage};
+use hsa_vmm::{Access, Address};
+
+/// Memory up to this size is compared as a whole, beyond it at the edges of its granules.
+const COMPARED_WHOLE: usize = 64 << 10;
+/// How much of memory is compared at an edge, on either side.
+const AT_EDGES: usize = 64;
+
+impl Trial {
+    /// Holds all of it against the model.
+    pub(super) fn compare(&self) -> Result<(), Difference> {
+        self.vmm.check().map_err(Difference::Broken)?;
+        same("quarantine", &Vec::new(), &self.vmm.quarantine())?;
+        let (reservations, handles, mappings) = self.counts();
+        same("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())?;
+        let listed: Vec<_> =
+            self.vmm.reservations().iter().map(|(base, size)| (base.get(), *size)).collect();
+        same("reservations", &self.reserved(), &listed)?;
+        let expected: Vec<_> = self.model.mappings().iter().map(|it| self.listing(it)).collect();
+        same("mappings", &expected, &self.vmm.mappings())?;
+        for held in self.model.handles() {
+            self.properties(held.handle)?;
+        }
+        for mapping in self.model.mappings() {
+            self.compare_access(mapping)?;
+        }
+        self.compare_address_space()?;
+        self.compare_simulation()?;
+        self.compare_by_cpu()
+    }
+
+    /// Reservations, handles and mappings that there are to be.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        let model = &self.model;
+        (model.reservations().len(), model.handles().len(), model.mappings().len())
+    }
+
+    fn listing(&self, mapping: &Mapped) -> MappingInfo {
+        let ids = self.model.world().agents.iter().map(|agent| agent.id);
+        let access = ids.zip(mapping.access.iter().copied());
+        MappingInfo {
+            address: Address::new(mapping.start),
+            size: mapping.size,
+            access: access.filter(|&(_, access)| access != Access::None).collect(),
+        }
+    }
+
+    /// Asks for access everywhere in a mapping and next to it.
+    fn compare_access(&self, mapping: &Mapped) -> Result<(), Difference> {
+        let (start, end) = (mapping.start, mapping.start + mapping.size);
+        for agent in &self.model.world().agents {
+            for address in [start - 1, start, start + mapping.size / 2, end - 1, end] {
+                self.get_access(agent.id, address)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every mapping that this process may read.
+    fn compare_by_cpu(&self) -> Result<(), Difference> {
+        for mapping in self.open_mappings() {
+            if self.model.cpu_access(&mapping) >= Access::Read {
+                for (address, size) in self.samples(&mapping) {
+                    self.read(address, size)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has GPUs look at the mappings that they may read: of `n` looks the one whose turn it is, as
+    /// each takes long; all without a turn.
+    pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
+        let Some(window) = self.window else { return Ok(()) };
+        let world = self.model.world();
+        let looks: Vec<_> = self
+            .open_mappings()
+            .iter()
+            .flat_map(|mapping| {
+                let readers = world.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read);
+                readers
+                    .flat_map(|gpu| {
+                        let edges = [mapping.start, mapping.range().end - AT_EDGES];
+                        edges.map(|address| (world.agents[gpu].id, address))
+                    })
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let chosen = turn.map(|turn| turn % looks.len().max(1));
+        for (number, (agent, address)) in looks.into_iter().enumerate() {
+            if chosen.is_none_or(|chosen| chosen == number) {
+                self.look(&window, agent, address, AT_EDGES)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of a mapping that are looked at.
+    fn samples(&self, mapping: &Mapped) -> Vec<(usize, usize)> {
+        if mapping.size <= COMPARED_WHOLE {
+            return vec![(mapping.start, mapping.size)];
+        }
+        let granules = mapping.range().step_by(self.granule());
+        let ends = |start: usize| {
+            let end = start + self.granule();
+            [start, start + self.granule() / 2, end - AT_EDGES]
+        };
+        granules.flat_map(ends).map(|start| (start, AT_EDGES)).collect()
+    }
+}

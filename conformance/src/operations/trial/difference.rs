@@ -1,0 +1,46 @@
+//! Where library and model differ.
+
+/// A difference between the library and what the documents say.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Difference {
+    /// A call was done that is to be refused, or refused that is to be done, or for a wrong reason.
+    #[error("{call}: to be {expected}, and the library answered: {answered}")]
+    Verdict {
+        /// What was asked for.
+        call: String,
+        /// What the documents say.
+        expected: String,
+        /// What the library said.
+        answered: String,
+    },
+    /// What is there is not what should be.
+    #[error("{what}: to be {expected}, and is {found}")]
+    State {
+        /// What.
+        what: String,
+        /// What the documents say.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
+    /// The library broke a promise that needs no model.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// Holds what was found against what should be.
+pub(super) fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    expected: &T,
+    found: &T,
+) -> Result<(), Difference> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Difference::State {
+        what: what.to_owned(),
+        expected: format!("{expected:x?}"),
+        found: format!("{found:x?}"),
+    })
+}

@@ -1,0 +1,90 @@
+//! Granularity, reserving and freeing.
+
+use super::{Call, on, verdict, yes};
+use hsa_vmm::vmm::Granularity;
+use hsa_vmm::{Address, AllocationProperties};
+
+pub const CALLS: &[Call] = &[
+    ("granularity_minimum", |s| granularity(s, Granularity::Minimum)),
+    ("granularity_recommended", |s| granularity(s, Granularity::Recommended)),
+    ("granularity_bad_device", |s| {
+        let properties = AllocationProperties::on(s.no_gpu());
+        verdict(s.vmm.allocation_granularity(&properties, Granularity::Minimum))
+    }),
+    ("granularity_host", granularity_of_host),
+    ("granularity_host_value", granularity_of_host),
+    ("reserve_size_zero", |s| reserve(s, 0, 0)),
+    ("reserve_size_not_granular", |s| reserve(s, s.granule + s.granule / 2, 0)),
+    ("reserve_size_one", |s| reserve(s, 1, 0)),
+    ("reserve_align_not_pow2", |s| reserve(s, s.granule, 3 * s.granule)),
+    ("reserve_align_small_pow2", |s| reserve(s, s.granule, 4096)),
+    ("free_after_small_align", |s| {
+        let at = s.vmm.address_reserve(s.granule, 4096, None, 0).unwrap();
+        verdict(s.vmm.address_free(at, s.granule))
+    }),
+    ("reserve_align_big", |s| reserve(s, s.granule, 64 * s.granule)),
+    ("reserve_align_big_honoured", |s| {
+        let at = s.vmm.address_reserve(s.granule, 64 * s.granule, None, 0).unwrap();
+        yes(at.get() % (64 * s.granule) == 0)
+    }),
+    ("reserve_flags_nonzero", |s| verdict(s.vmm.address_reserve(s.granule, 0, None, 1))),
+    ("reserve_huge_1pib", |s| reserve(s, 1 << 50, 0)),
+    ("reserve", |s| reserve(s, 8 * s.granule, 0)),
+    ("reserve_hint_taken", |s| {
+        let at = s.reserve(8);
+        verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(at), 0))
+    }),
+    ("reserve_hint_taken_elsewhere", |s| {
+        let at = s.reserve(8);
+        yes(s.vmm.address_reserve(8 * s.granule, 0, Some(at), 0).unwrap() != at)
+    }),
+    ("reserve_hint_after", |s| {
+        let after = on(s.reserve(8), 8 * s.granule);
+        verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(after), 0))
+    }),
+    ("reserve_hint_after_honoured", adjacent),
+    ("adjacent_reservation_honoured", adjacent),
+    ("free_null", |s| verdict(s.vmm.address_free(Address::NULL, s.granule))),
+    ("free_size_zero", |s| free(s, 0, 0)),
+    ("free_size_smaller", |s| free(s, 0, 4)),
+    ("free_size_larger", |s| free(s, 0, 16)),
+    ("free_inside", |s| free(s, 4, 4)),
+    ("free_never_reserved", |s| {
+        let local = 0u64;
+        verdict(s.vmm.address_free(Address::from(&raw const local), s.granule))
+    }),
+    ("free_while_mapped", |s| verdict(s.vmm.address_free(s.mapped().0, 8 * s.granule))),
+    ("free", |s| free(s, 0, 8)),
+    ("free_twice", |s| {
+        let at = s.reserve(8);
+        s.vmm.address_free(at, 8 * s.granule).unwrap();
+        verdict(s.vmm.address_free(at, 8 * s.granule))
+    }),
+];
+
+fn granularity(scene: &super::Scene, which: Granularity) -> String {
+    scene.vmm.allocation_granularity(&scene.properties(), which).unwrap().to_string()
+}
+
+fn granularity_of_host(scene: &super::Scene) -> String {
+    let properties = AllocationProperties::on(scene.vmm.runtime().host().id());
+    match scene.vmm.allocation_granularity(&properties, Granularity::Minimum) {
+        Ok(granule) => granule.to_string(),
+        refused => verdict(refused),
+    }
+}
+
+fn reserve(scene: &super::Scene, size: usize, alignment: usize) -> String {
+    verdict(scene.vmm.address_reserve(size, alignment, None, 0))
+}
+
+/// Frees a part of eight granules.
+fn free(scene: &super::Scene, first: usize, granules: usize) -> String {
+    let at = on(scene.reserve(8), first * scene.granule);
+    verdict(scene.vmm.address_free(at, granules * scene.granule))
+}
+
+fn adjacent(scene: &super::Scene) -> String {
+    let (first, second) = scene.adjacent();
+    yes(second == on(first, 4 * scene.granule))
+}

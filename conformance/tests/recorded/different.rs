@@ -1,0 +1,85 @@
+//! Where this library deliberately answers something else than the recorded driver.
+//!
+//! The recorded program was one sequence. Its `unmap_across_gap` succeeded and emptied the
+//! reservation, and its `free_while_mapped` then freed it; what follows up to `free_twice` was
+//! asked of addresses that were free. Here every name has a scene of its own and means what it
+//! says.
+
+use hsa_sim::Era;
+
+/// A difference.
+pub struct Different {
+    pub name: &'static str,
+    pub ours: &'static str,
+    /// The first era in which it is one.
+    pub since: Era,
+    pub why: &'static str,
+}
+
+const CRASH: &str = "design decision 1: the driver crashes, here it is an error";
+const STALE: &str = "design decision 1, invariant 5: a handle without references is refused";
+const HOLES: &str = "data/README.md, rule 1: HIP wants an exact run of whole mappings";
+const PARTS: &str = "data/README.md, rule 2: HIP maps a part of a handle";
+const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver says that it supports none \
+                       but whole handles";
+const ONE_RESERVATION: &str = "HIP and invariant 1: a mapping, and a range, is inside one \
+                               reservation; the driver merges those side by side";
+const HOST: &str = "HIP documents hipErrorNotSupported: AMD's runtime makes no handles of system \
+                    memory before ROCm 10";
+const EMPTY_BY_THEN: &str = "when it was recorded, the reservation had been emptied";
+const FREE_BY_THEN: &str = "when it was recorded, the reservation had been freed";
+const DOCUMENTED: &str = "HIP documents this error";
+
+const fn differs(name: &'static str, ours: &'static str, why: &'static str) -> Different {
+    Different { name, ours, since: Era::A, why }
+}
+
+const INVALID: &str = "INVALID_VALUE";
+
+/// All of them.
+pub const DIFFERENT: &[Different] = &[
+    differs("granularity_bad_device", INVALID, DOCUMENTED),
+    differs("granularity_host", "NOT_SUPPORTED", HOST),
+    differs("granularity_host_value", "NOT_SUPPORTED", HOST),
+    differs("create_location_host", "NOT_SUPPORTED", HOST),
+    differs("create_location_host_numa", "NOT_SUPPORTED", HOST),
+    differs("create_handle_type_win32", "NOT_SUPPORTED", DOCUMENTED),
+    differs("map_size_beyond_handle", INVALID, BAD_MAP),
+    differs("map_size_not_granular", INVALID, BAD_MAP),
+    differs("map_addr_not_granular", INVALID, BAD_MAP),
+    differs("map_offset_beyond", INVALID, BAD_MAP),
+    differs("map_offset_not_granular", INVALID, BAD_MAP),
+    differs("map_offset_one_granule", INVALID, BAD_MAP),
+    differs("map_across_reservation_end", INVALID, ONE_RESERVATION),
+    differs("map_across_two_reservations", INVALID, ONE_RESERVATION),
+    differs("setaccess_across_two_reservations", INVALID, ONE_RESERVATION),
+    differs("unmap_across_two_reservations", INVALID, ONE_RESERVATION),
+    differs("unmap_offset_map", INVALID, HOLES),
+    differs("unmap_across_gap", INVALID, HOLES),
+    differs("unmap_unmapped", INVALID, HOLES),
+    differs("map_smaller_than_handle", "SUCCESS", PARTS),
+    differs("getaccess_bad_device", INVALID, DOCUMENTED),
+    differs("unmap_one_and_half", INVALID, EMPTY_BY_THEN),
+    differs("free_while_mapped", INVALID, EMPTY_BY_THEN),
+    differs("retain_after_release", "SUCCESS", FREE_BY_THEN),
+    differs("retain_after_release_same_handle", "1", FREE_BY_THEN),
+    differs("unmap_two_mappings_at_once", "SUCCESS", FREE_BY_THEN),
+    differs("unmap_third", "SUCCESS", FREE_BY_THEN),
+    differs("free", "SUCCESS", FREE_BY_THEN),
+    differs("props_imported_handle_types", "1", "HIP: an import is shareable as it was imported"),
+    Different {
+        name: "props_imported_location",
+        ours: "unknown",
+        since: Era::C,
+        why: "since ROCm 7.14 AMD's runtime does not tell whose memory an import is (6.2 #61)",
+    },
+    differs("import_not_a_memory_fd", INVALID, DOCUMENTED),
+    differs("props_stale_handle", INVALID, STALE),
+    differs("map_after_release_while_mapped", INVALID, STALE),
+    differs("props_after_release_while_mapped", INVALID, STALE),
+    differs("risky_0", INVALID, CRASH),
+    differs("risky_1", INVALID, CRASH),
+    differs("risky_2", INVALID, CRASH),
+    differs("risky_4", INVALID, CRASH),
+    differs("risky_5", INVALID, CRASH),
+];

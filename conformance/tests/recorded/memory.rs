@@ -1,0 +1,118 @@
+//! Making, naming, retaining and releasing memory.
+
+use super::{Call, Scene, on, verdict, yes};
+use hsa_vmm::vmm::{HandleTypes, Location};
+use hsa_vmm::{AgentId, AllocationProperties, Handle};
+
+pub const CALLS: &[Call] = &[
+    ("create_size_zero", |s| verdict(s.vmm.create(0, &s.properties(), 0))),
+    ("create_size_not_granular", |s| {
+        verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties(), 0))
+    }),
+    ("create_flags_nonzero", |s| verdict(s.vmm.create(s.granule, &s.properties(), 1))),
+    ("create_bad_device", |s| create(s, &AllocationProperties::on(s.no_gpu()))),
+    ("create_negative_device", |s| create(s, &AllocationProperties::on(AgentId::from_bits(!0)))),
+    ("create_location_type_invalid", |s| {
+        create(s, &AllocationProperties { location: Location::Unknown, ..s.properties() })
+    }),
+    ("create_location_host", of_host),
+    ("create_location_host_numa", of_host),
+    ("create_handle_type_win32", |s| {
+        create(s, &AllocationProperties { handle_types: HandleTypes::WIN32, ..s.properties() })
+    }),
+    ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties(), 0))),
+    ("create", |s| create(s, &s.properties())),
+    ("create_second", |s| {
+        s.create(1);
+        create(s, &s.properties())
+    }),
+    ("create_not_shareable", |s| create(s, &AllocationProperties::on(s.gpu(0)))),
+    ("release_not_shareable", |s| {
+        let properties = AllocationProperties::on(s.gpu(0));
+        verdict(s.vmm.release(s.vmm.create(s.granule, &properties, 0).unwrap()))
+    }),
+    ("props", |s| properties_of(s, s.create(1))),
+    ("props_roundtrip", |s| {
+        yes(s.vmm.allocation_properties(s.create(1)).unwrap() == s.properties())
+    }),
+    ("props_handle_zero", |s| properties_of(s, Handle::from_bits(0))),
+    ("props_stale_handle", |s| properties_of(s, released(s))),
+    ("props_after_release_while_mapped", |s| properties_of(s, released_while_mapped(s))),
+    ("risky_0", |s| properties_of(s, invented(s))),
+    ("release_while_mapped", |s| verdict(s.vmm.release(s.mapped().1))),
+    ("release_again", |s| verdict(s.vmm.release(released_while_mapped(s)))),
+    ("release_twice_while_mapped", |s| verdict(s.vmm.release(released_while_mapped(s)))),
+    ("release_second", |s| verdict(s.vmm.release(s.two_mappings().1[1]))),
+    ("release_zero", |s| verdict(s.vmm.release(Handle::from_bits(0)))),
+    ("release_twice", |s| verdict(s.vmm.release(released(s)))),
+    ("risky_2", |s| verdict(s.vmm.release(invented(s)))),
+    ("retain_unmapped", |s| verdict(s.vmm.retain_allocation_handle(s.reserve(1)))),
+    ("retain_start", |s| verdict(s.vmm.retain_allocation_handle(s.mapped().0))),
+    ("retain_same_handle", |s| {
+        let (at, handle) = s.mapped();
+        yes(s.vmm.retain_allocation_handle(at).unwrap() == handle)
+    }),
+    ("retain_interior", |s| {
+        verdict(s.vmm.retain_allocation_handle(on(s.mapped().0, s.granule + 17)))
+    }),
+    ("retain_interior_same_handle", |s| {
+        let (at, handle) = s.mapped();
+        yes(s.vmm.retain_allocation_handle(on(at, s.granule + 17)).unwrap() == handle)
+    }),
+    ("release_retained", |s| verdict(s.vmm.release(retained(s)))),
+    ("release_retained_2", |s| {
+        let handle = retained(s);
+        s.vmm.release(handle).unwrap();
+        verdict(s.vmm.release(handle))
+    }),
+    ("retain_after_release", |s| {
+        let (at, handle) = s.mapped();
+        s.vmm.release(handle).unwrap();
+        verdict(s.vmm.retain_allocation_handle(at))
+    }),
+    ("retain_after_release_same_handle", |s| {
+        let (at, handle) = s.mapped();
+        s.vmm.release(handle).unwrap();
+        yes(s.vmm.retain_allocation_handle(at) == Ok(handle))
+    }),
+];
+
+fn create(scene: &Scene, properties: &AllocationProperties) -> String {
+    verdict(scene.vmm.create(scene.granule, properties, 0))
+}
+
+fn of_host(scene: &Scene) -> String {
+    create(scene, &AllocationProperties::on(scene.vmm.runtime().host().id()))
+}
+
+fn properties_of(scene: &Scene, handle: Handle) -> String {
+    verdict(scene.vmm.allocation_properties(handle))
+}
+
+/// A handle that was never given out.
+pub fn invented(scene: &Scene) -> Handle {
+    Handle::from_bits(scene.create(1).to_bits() ^ 0xdead)
+}
+
+/// A handle that is gone.
+pub fn released(scene: &Scene) -> Handle {
+    let handle = scene.create(1);
+    scene.vmm.release(handle).unwrap();
+    handle
+}
+
+/// A handle without references whose memory is mapped.
+pub fn released_while_mapped(scene: &Scene) -> Handle {
+    let (_, handle) = scene.mapped();
+    scene.vmm.release(handle).unwrap();
+    handle
+}
+
+/// A handle with three references.
+fn retained(scene: &Scene) -> Handle {
+    let (at, handle) = scene.mapped();
+    for _ in 0..2 {
+        assert_eq!(scene.vmm.retain_allocation_handle(at), Ok(handle));
+    }
+    handle
+}

@@ -1,0 +1,133 @@
+//! The calls that were recorded on another vendor's GPUs, made again with this library.
+//!
+//! Every name is made in a scene of its own, so that none depends on what became of one before.
+
+pub mod absent;
+pub mod access;
+pub mod addresses;
+pub mod different;
+pub mod mapping;
+pub mod memory;
+pub mod sharing;
+
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, HipError,
+    Runtime, Vmm, VmmError,
+};
+
+/// A recorded name, and the call it names: what it answers, as the file would write it.
+pub type Call = (&'static str, fn(&Scene) -> String);
+
+/// The calls of all names that have a counterpart.
+pub fn calls() -> impl Iterator<Item = &'static Call> {
+    [addresses::CALLS, memory::CALLS, mapping::CALLS, access::CALLS, sharing::CALLS]
+        .into_iter()
+        .flatten()
+}
+
+/// What a call works with.
+pub struct Scene {
+    pub vmm: Vmm,
+    pub granule: usize,
+}
+
+/// A verdict in the file's words.
+pub fn verdict<T>(result: Result<T, VmmError>) -> String {
+    let Err(error) = result else { return "SUCCESS".to_owned() };
+    match error.hip(hsa_vmm::HipProfile::Hip7) {
+        HipError::InvalidValue => "INVALID_VALUE",
+        HipError::OutOfMemory => "OUT_OF_MEMORY",
+        HipError::InvalidDevice => "INVALID_DEVICE",
+        HipError::NotSupported => "NOT_SUPPORTED",
+        other => other.name(),
+    }
+    .to_owned()
+}
+
+/// Yes or no, in the file's words.
+pub fn yes(answer: bool) -> String {
+    u8::from(answer).to_string()
+}
+
+/// The address so many bytes further on.
+pub fn on(at: Address, bytes: usize) -> Address {
+    at.checked_add(bytes).unwrap()
+}
+
+impl Scene {
+    pub fn new(runtime: &Runtime) -> Self {
+        let vmm = Vmm::open(runtime).unwrap();
+        let pool = runtime.gpus().next().unwrap().handle_pool().unwrap();
+        Self { granule: pool.granule(), vmm }
+    }
+
+    /// The GPU of that number.
+    pub fn gpu(&self, number: usize) -> AgentId {
+        self.vmm.runtime().gpus().nth(number).unwrap().id()
+    }
+
+    /// A GPU that there is not.
+    pub fn no_gpu(&self) -> AgentId {
+        AgentId::from_bits(self.gpu(0).to_bits() | 0xffff_ff00)
+    }
+
+    /// What the recorded program made memory with.
+    pub fn properties(&self) -> AllocationProperties {
+        AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::PosixFileDescriptor)
+    }
+
+    /// Reserves so many granules.
+    pub fn reserve(&self, granules: usize) -> Address {
+        self.vmm.address_reserve(granules * self.granule, 0, None, 0).unwrap()
+    }
+
+    /// Makes so many granules of memory.
+    pub fn create(&self, granules: usize) -> Handle {
+        self.vmm.create(granules * self.granule, &self.properties(), 0).unwrap()
+    }
+
+    pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Result<(), VmmError> {
+        self.vmm.map(at, granules * self.granule, 0, handle, 0)
+    }
+
+    pub fn unmap(&self, at: Address, granules: usize) -> Result<(), VmmError> {
+        self.vmm.unmap(at, granules * self.granule)
+    }
+
+    /// Lets the first GPU use so many granules.
+    pub fn grant(&self, at: Address, granules: usize, access: Access) -> Result<(), VmmError> {
+        let list = [AccessDescriptor { agent: self.gpu(0), access }];
+        self.vmm.set_access(at, granules * self.granule, &list)
+    }
+
+    /// What the first GPU may do, as a number.
+    pub fn access(&self, at: Address) -> String {
+        self.vmm.get_access(self.gpu(0), at).unwrap().to_bits().to_string()
+    }
+
+    /// Two granules that are mapped at the start of eight.
+    pub fn mapped(&self) -> (Address, Handle) {
+        let (at, handle) = (self.reserve(8), self.create(2));
+        self.map(at, 2, handle).unwrap();
+        (at, handle)
+    }
+
+    /// The same, and two granules more behind them, of another handle.
+    pub fn two_mappings(&self) -> (Address, [Handle; 2]) {
+        let (at, first) = self.mapped();
+        let second = self.create(2);
+        self.map(on(at, 2 * self.granule), 2, second).unwrap();
+        (at, [first, second])
+    }
+
+    /// Two reservations of four granules, the second where the first ends, and the first's start.
+    pub fn adjacent(&self) -> (Address, Address) {
+        let size = 4 * self.granule;
+        // Addresses that were free a moment ago.
+        let at = self.reserve(8);
+        self.vmm.address_free(at, 2 * size).unwrap();
+        let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint), 0).unwrap();
+        let first = reserve(at);
+        (first, reserve(on(first, size)))
+    }
+}

@@ -1,0 +1,94 @@
+//! Exporting and importing.
+
+use super::memory::released;
+use super::{Call, Scene, verdict, yes};
+use hsa_vmm::vmm::{AllocationKind, Location};
+use hsa_vmm::{AllocationProperties, Handle, HandleType, VmmError};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const KIND: HandleType = HandleType::PosixFileDescriptor;
+
+pub const CALLS: &[Call] = &[
+    ("export", |s| verdict(export(s, s.create(1)))),
+    ("export_again", |s| {
+        let handle = s.create(1);
+        let _first = export(s, handle).unwrap();
+        verdict(export(s, handle))
+    }),
+    ("export_distinct_fds", |s| {
+        let handle = s.create(1);
+        let [one, other] = [(); 2].map(|()| export(s, handle).unwrap());
+        yes(one.as_raw_fd() != other.as_raw_fd())
+    }),
+    ("export_wrong_type", |s| {
+        verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::Win32, 0))
+    }),
+    ("export_flags_nonzero", |s| verdict(s.vmm.export_to_shareable_handle(s.create(1), KIND, 1))),
+    ("export_not_requested", |s| {
+        let properties = AllocationProperties::on(s.gpu(0));
+        verdict(export(s, s.vmm.create(s.granule, &properties, 0).unwrap()))
+    }),
+    ("risky_5", |s| verdict(export(s, released(s)))),
+    ("import", |s| verdict(s.vmm.import_from_shareable_handle(shared(s).1, KIND))),
+    ("import_same_handle", |s| {
+        let (handle, descriptor) = shared(s);
+        yes(import(s, &descriptor) == handle)
+    }),
+    ("import_twice", |s| {
+        let (_, descriptor) = shared(s);
+        import(s, &descriptor);
+        verdict(s.vmm.import_from_shareable_handle(&descriptor, KIND))
+    }),
+    ("import_twice_same_handle", |s| {
+        let (_, descriptor) = shared(s);
+        yes(import(s, &descriptor) == import(s, &descriptor))
+    }),
+    ("props_imported", |s| verdict(s.vmm.allocation_properties(imported(s)))),
+    ("props_imported_handle_types", |s| properties(s).handle_types.bits().to_string()),
+    ("props_imported_type", |s| yes(properties(s).kind == AllocationKind::Pinned)),
+    ("props_imported_location", |s| match properties(s).location {
+        // A device is location type 1 in the file, and the number of the device follows.
+        Location::Agent(agent) => {
+            let mut gpus = s.vmm.runtime().gpus();
+            format!("1/{}", gpus.position(|gpu| gpu.id() == agent).unwrap())
+        }
+        _ => "unknown".to_owned(),
+    }),
+    ("import_not_a_memory_fd", |s| {
+        let file = File::open("/dev/null").unwrap();
+        verdict(s.vmm.import_from_shareable_handle(file, KIND))
+    }),
+    ("import_wrong_type", |s| {
+        verdict(s.vmm.import_from_shareable_handle(shared(s).1, HandleType::Win32))
+    }),
+    ("map_imported", |s| verdict(s.map(s.reserve(8), 2, imported(s)))),
+    ("unmap_imported", |s| {
+        let at = s.reserve(8);
+        s.map(at, 2, imported(s)).unwrap();
+        verdict(s.unmap(at, 2))
+    }),
+    ("release_imported", |s| verdict(s.vmm.release(imported(s)))),
+];
+
+fn export(scene: &Scene, handle: Handle) -> Result<OwnedFd, VmmError> {
+    scene.vmm.export_to_shareable_handle(handle, KIND, 0)
+}
+
+fn import(scene: &Scene, descriptor: &OwnedFd) -> Handle {
+    scene.vmm.import_from_shareable_handle(descriptor, KIND).unwrap()
+}
+
+/// A handle of two granules, and an export of it.
+fn shared(scene: &Scene) -> (Handle, OwnedFd) {
+    let handle = scene.create(2);
+    (handle, export(scene, handle).unwrap())
+}
+
+fn imported(scene: &Scene) -> Handle {
+    import(scene, &shared(scene).1)
+}
+
+fn properties(scene: &Scene) -> AllocationProperties {
+    scene.vmm.allocation_properties(imported(scene)).unwrap()
+}

@@ -1,0 +1,89 @@
+//! Every one of the 175 verdicts of `data/cuda_h200_edges.tsv`, asked again of this library.
+//!
+//! A recorded name is either a call that is made here, and then answers what was recorded or is in
+//! the table of deliberate differences, or it is in the table of what cannot be called.
+
+mod recorded;
+
+use hsa_rocr::{Emulation, Release, test};
+use hsa_sim::{Config, Era};
+use hsa_vmm::Runtime;
+use recorded::absent::ABSENT;
+use recorded::different::DIFFERENT;
+use recorded::{Scene, calls};
+use std::collections::BTreeMap;
+
+/// The file: names and verdicts.
+fn file() -> BTreeMap<&'static str, &'static str> {
+    let text = include_str!("../data/cuda_h200_edges.tsv");
+    let lines = text.lines().map(|line| line.split_once('\t').expect("a name, a tab, a verdict"));
+    lines.collect()
+}
+
+#[test]
+fn every_name_of_the_file_is_in_one_table() {
+    let file = file();
+    assert_eq!(file.len(), 175);
+    let mut named: BTreeMap<&str, u32> = BTreeMap::new();
+    let absent = ABSENT.iter().map(|(name, why)| {
+        assert!(!why.is_empty(), "{name}");
+        name
+    });
+    for name in calls().map(|(name, _)| name).chain(absent) {
+        *named.entry(name).or_default() += 1;
+    }
+    for name in file.keys() {
+        assert_eq!(named.remove(name), Some(1), "{name}");
+    }
+    assert!(named.is_empty(), "not in the file: {named:?}");
+}
+
+#[test]
+fn every_difference_has_a_reason_and_a_call() {
+    let mut seen = BTreeMap::new();
+    for different in DIFFERENT {
+        let name = different.name;
+        assert!(!different.why.is_empty() && seen.insert(name, ()).is_none(), "{name}");
+        assert!(calls().any(|(called, _)| *called == name), "{name} is not called");
+        assert_ne!(file()[name], different.ours, "{name} is no difference");
+    }
+}
+
+/// Makes every call, and returns what is not as it should be: name, answer, what it should be.
+fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
+    let file = file();
+    let mut wrong = Vec::new();
+    for &(name, call) in calls() {
+        let scene = Scene::new(runtime);
+        let answer = call(&scene);
+        assert_eq!(scene.vmm.check(), Ok(()), "{name}");
+        assert!(scene.vmm.quarantine().is_empty(), "{name}: {:?}", scene.vmm.quarantine());
+        let different = DIFFERENT.iter().find(|it| it.name == name && it.since <= era);
+        let expected = different.map_or(file[name], |different| different.ours);
+        if answer != expected {
+            wrong.push((name, answer, expected.to_owned()));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn the_simulation_answers_as_recorded() {
+    for era in [Era::A, Era::B, Era::C, Era::D] {
+        // The recorded GPUs' granule.
+        let config = Config::mi300x(2).with_era(era).with_granule(2 << 20);
+        let runtime = Runtime::simulated(config).unwrap();
+        assert_eq!(wrong(&runtime, era), [], "era {era}");
+    }
+}
+
+#[test]
+fn amds_runtime_answers_as_recorded() {
+    let name = "amds_runtime_answers_as_recorded";
+    test::on_each_release(name, &Emulation::gpus(2), |ground| {
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        let era = if ground.release() == Release::R7_2_4 { Era::B } else { Era::A };
+        let page = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
+        assert_eq!(wrong(&runtime, era), [page], "AMD's {}", ground.release());
+    });
+}

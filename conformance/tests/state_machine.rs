@@ -1,0 +1,93 @@
+//! The library against the reference model, on the simulation in every era.
+
+mod sequences;
+
+use hsa_vmm::Runtime;
+use hsa_vmm::simulation::{Config, Era};
+use proptest::prelude::*;
+use sequences::Ground;
+
+/// A simulated machine of an era.
+#[derive(Clone, Copy, Debug)]
+struct Simulated<const ERA: usize> {
+    machine: Machine,
+    /// The minor version of AMD's extension, which some behaviour follows.
+    extension: u32,
+    granule: u64,
+    dmabuf_cpu_mapping: bool,
+}
+
+/// The extension's versions of each era, from ROCm 6.0 to 10.1.
+const EXTENSIONS: [&[u32]; 4] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 21]];
+
+#[derive(Clone, Copy, Debug)]
+enum Machine {
+    /// So many MI300X, and so many CPUs.
+    Mi300x { gpus: usize, cpus: usize },
+    /// A Radeon, of whose memory the CPU sees a part.
+    Consumer,
+    /// CPU and GPU in one.
+    Apu,
+}
+
+impl<const ERA: usize> Ground for Simulated<ERA> {
+    fn any() -> BoxedStrategy<Self> {
+        let cards = |(gpus, cpus)| Machine::Mi300x { gpus, cpus };
+        let machine = prop_oneof![
+            6 => (1..=3usize, 1..=2usize).prop_map(cards),
+            1 => Just(Machine::Apu),
+            1 => Just(Machine::Consumer),
+        ];
+        // Large granules take long.
+        let granule = prop_oneof![7 => Just(4 << 10), 1 => Just(2 << 20)];
+        let extension = prop::sample::select(EXTENSIONS[ERA]);
+        (machine, extension, granule, any::<bool>())
+            .prop_map(|(machine, extension, granule, dmabuf_cpu_mapping)| Self {
+                machine,
+                extension,
+                granule,
+                dmabuf_cpu_mapping,
+            })
+            .boxed()
+    }
+
+    fn runtime(&self) -> Runtime {
+        let config = match self.machine {
+            Machine::Consumer => Config::consumer(),
+            Machine::Apu => Config::apu(),
+            Machine::Mi300x { gpus, cpus } => {
+                let mut config = Config::mi300x(gpus);
+                config.cpus = vec![config.cpus[0].clone(); cpus];
+                config
+            }
+        };
+        let era = [Era::A, Era::B, Era::C, Era::D][ERA];
+        let config = config.with_era(era).with_extension(self.extension);
+        let mut config = config.with_granule(self.granule);
+        config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
+        Runtime::simulated(config).unwrap()
+    }
+}
+
+/// So many sequences of each era take a few seconds without optimisation.
+const CASES: u32 = 64;
+
+#[test]
+fn era_a() {
+    sequences::run::<Simulated<0>>("era_a", CASES);
+}
+
+#[test]
+fn era_b() {
+    sequences::run::<Simulated<1>>("era_b", CASES);
+}
+
+#[test]
+fn era_c() {
+    sequences::run::<Simulated<2>>("era_c", CASES);
+}
+
+#[test]
+fn era_d() {
+    sequences::run::<Simulated<3>>("era_d", CASES);
+}

@@ -1,0 +1,78 @@
+//! Files that tell what is the case when they are opened.
+
+use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER};
+use crate::vm_info;
+
+/// One such file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counter {
+    /// Bytes of a GPU's memory that this process holds (amdkfd's `vram_<gpuid>`).
+    Held(usize),
+    /// Bytes of a GPU's memory (amdgpu's `mem_info_vram_total`).
+    Total(usize),
+    /// Bytes of it that are taken (`mem_info_vram_used`).
+    Used(usize),
+    /// Bytes of it that the processor reaches (`mem_info_vis_vram_total`).
+    Visible(usize),
+    /// The page tables of a GPU (`amdgpu_vm_info` of debugfs).
+    PageTables(usize),
+}
+
+impl Counter {
+    /// The file of a path, if it is one.
+    pub(crate) fn named(driver: &Driver, path: &str) -> Option<Self> {
+        let (folder, name) = path.rsplit_once('/')?;
+        match name {
+            "mem_info_vram_total" => card(driver, folder).map(Self::Total),
+            "mem_info_vram_used" => card(driver, folder).map(Self::Used),
+            "mem_info_vis_vram_total" => card(driver, folder).map(Self::Visible),
+            "amdgpu_vm_info" => {
+                let minor = folder.strip_prefix("/sys/kernel/debug/dri/")?;
+                of_minor(driver, minor.parse().ok()?).map(Self::PageTables)
+            }
+            name => {
+                let id = name.strip_prefix("vram_")?.parse().ok()?;
+                is_own(folder).then(|| driver.gpu(id).ok().map(Self::Held))?
+            }
+        }
+    }
+
+    /// What is to be read there.
+    pub(crate) fn text(self, driver: &Driver) -> String {
+        let vram = |gpu: usize| &driver.gpus[gpu].vram;
+        match self {
+            Self::Held(gpu) => format!("{}\n", vram(gpu).held()),
+            Self::Total(gpu) => format!("{}\n", vram(gpu).size),
+            Self::Used(gpu) => format!("{}\n", vram(gpu).used()),
+            Self::Visible(gpu) => {
+                format!("{}\n", driver.config.profile.visible(vram(gpu).size))
+            }
+            Self::PageTables(gpu) => vm_info::of_gpu(driver, gpu),
+        }
+    }
+}
+
+/// A GPU's minor numbers: that of its card and that of its render node.
+fn of_minor(driver: &Driver, minor: usize) -> Option<usize> {
+    let gpu = minor.checked_sub(FIRST_RENDER).unwrap_or(minor);
+    (gpu < driver.gpus.len()).then_some(gpu)
+}
+
+/// The GPU whose folder it is.
+fn card(driver: &Driver, folder: &str) -> Option<usize> {
+    let folder = folder.strip_suffix("/device")?;
+    let minor = match folder.strip_prefix("/sys/class/drm/") {
+        Some(name) => name.strip_prefix("card").or_else(|| name.strip_prefix("renderD"))?,
+        None => folder.strip_prefix(&format!("/sys/dev/char/{DRM_MAJOR}:"))?,
+    };
+    of_minor(driver, minor.parse().ok()?)
+}
+
+/// Whether it is the folder amdkfd has for this process.
+fn is_own(folder: &str) -> bool {
+    // SAFETY: asks for a number and touches no memory.
+    let process = unsafe { libc::getpid() };
+    let roots = ["/sys/class/kfd/kfd/proc/", "/sys/devices/virtual/kfd/kfd/proc/"];
+    let name = roots.iter().find_map(|root| folder.strip_prefix(root));
+    name.is_some_and(|name| name == "self" || name.parse() == Ok(process))
+}

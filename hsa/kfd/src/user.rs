@@ -1,0 +1,72 @@
+//! The process's own memory at addresses it named, which may lead nowhere: the kernel does the
+//! copying, so that a bad address is `EFAULT` and no crash.
+
+use crate::errno::{EFAULT, Errno, Result};
+use crate::request::Plain;
+
+fn vectors(buffer: *mut u8, length: usize, address: u64) -> (libc::iovec, libc::iovec) {
+    let ours = libc::iovec { iov_base: buffer.cast(), iov_len: length };
+    (ours, libc::iovec { iov_base: address as *mut _, iov_len: length })
+}
+
+fn whole(moved: isize, length: usize) -> Result<()> {
+    match moved {
+        ..0 => Err(Errno::last()),
+        moved if moved as usize == length => Ok(()),
+        _ => Err(EFAULT),
+    }
+}
+
+/// Copies from the process.
+pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
+    let (ours, theirs) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
+    // SAFETY: the kernel writes to the slice alone, and checks the other address.
+    let moved = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0)
+    };
+    whole(moved, bytes.len())
+}
+
+/// Copies to the process.
+pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
+    let (ours, theirs) = vectors(bytes.as_ptr().cast_mut(), bytes.len(), address);
+    // SAFETY: the kernel reads the slice, and checks the other address, which the program has
+    // named to be written to.
+    let moved = unsafe {
+        libc::process_vm_writev(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0)
+    };
+    whole(moved, bytes.len())
+}
+
+pub(crate) fn read_u64(address: u64) -> Result<u64> {
+    get(address)
+}
+
+/// Copies a value from the process.
+pub(crate) fn get<T: Plain>(address: u64) -> Result<T> {
+    let mut value = T::zero();
+    read(address, value.bytes_mut())?;
+    Ok(value)
+}
+
+/// Copies a value to the process, or as much of it as there is room for.
+pub(crate) fn put<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
+    let bytes = value.bytes();
+    write(address, &bytes[..room.min(bytes.len())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_address_is_an_error() {
+        let number = 7u64;
+        assert_eq!(get((&raw const number) as u64), Ok(7u64));
+        assert_eq!(get::<u64>(0), Err(EFAULT));
+        assert_eq!(put(8, 8, &1u64), Err(EFAULT));
+        assert_eq!(put(u64::MAX - 3, 8, &1u64), Err(EFAULT));
+        let constant: &'static [u8; 8] = b"constant";
+        assert_eq!(put(constant.as_ptr() as u64, 8, &1u64), Err(EFAULT));
+    }
+}

@@ -1,0 +1,77 @@
+//! The page tables as text, for people and tests.
+
+use crate::driver::Driver;
+use crate::drm::DrmFile;
+use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
+use crate::{descriptors, driver, log, own};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::Arc;
+
+/// The open files of a GPU, each with a page table of its own, the one amdkfd uses first.
+fn files(driver: &Driver, gpu: usize) -> Vec<Arc<DrmFile>> {
+    let mut files: Vec<_> = driver.process.state().space(gpu).into_iter().collect();
+    for file in descriptors::render_files() {
+        if file.gpu == gpu && !files.iter().any(|known| Arc::ptr_eq(known, &file)) {
+            files.push(file);
+        }
+    }
+    files
+}
+
+fn line(address: u64, entry: &Entry) -> String {
+    let flag = |bit, letter| if entry.flags & bit != 0 { letter } else { '-' };
+    let flags: String =
+        [flag(READABLE, 'r'), flag(WRITABLE, 'w'), flag(EXECUTABLE, 'x')].iter().collect();
+    let (size, offset) = (entry.size, entry.offset);
+    let memory = match &entry.buffer {
+        Some(buffer) => format!("buffer {:016x} of gpu {}", buffer.label.token, buffer.label.gpu),
+        None if offset == 0 => "doorbells or registers".to_owned(),
+        None => "memory of the process".to_owned(),
+    };
+    format!("{address:#018x} size {size:#x} {memory} offset {offset:#x} {flags}")
+}
+
+/// The page tables of one GPU: a line for each, followed by a line for each mapping in it.
+fn tables(driver: &Driver, gpu: usize) -> String {
+    let mut text = String::new();
+    for (index, file) in files(driver, gpu).iter().enumerate() {
+        let state = file.state();
+        let count = state.table.entries().count();
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "gpu {gpu} id {} file {index}: {count} mappings", driver.gpus[gpu].id);
+        for (address, entry) in state.table.entries() {
+            let _ = writeln!(text, "  {}", line(address, entry));
+        }
+    }
+    text
+}
+
+fn totals(driver: &Driver) -> String {
+    format!("buffers {}, descriptors {}\n", driver.buffers.count(), own::count())
+}
+
+/// The page tables of one GPU, and what the driver holds.
+pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
+    tables(driver, gpu) + &totals(driver)
+}
+
+/// Appends all page tables to the file `HSA_KFD_PAGE_TABLES` names, if the process has a driver.
+extern "C" fn write_at_end() {
+    let Some(driver) = driver::current() else { return };
+    let Some(path) = &driver.config.page_tables else { return };
+    let mut text = format!("process {}\n", std::process::id());
+    (0..driver.gpus.len()).for_each(|gpu| text.push_str(&tables(driver, gpu)));
+    text.push_str(&totals(driver));
+    let file = File::options().create(true).append(true).open(path);
+    if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
+        log::complain(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
+    }
+}
+
+/// Run by the loader after the program has ended.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = write_at_end;

@@ -1,0 +1,264 @@
+//! The memory of the GPUs, and which process has taken how much of it.
+//!
+//! Processes of one machine, named by `HSA_KFD=machine=NAME`, share a small file with a place for
+//! each. A process holds a lock on its place, which the kernel takes back when the process ends in
+//! whatever way; what is in a place without a lock is nobody's. Without a name a process is alone
+//! on its machine.
+
+use crate::config::MOST_GPUS;
+use crate::errno::{ENOMEM, Errno, Result};
+use crate::own;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many processes a machine has room for.
+const PLACES: usize = 512;
+
+/// Bytes that a process has taken of each GPU's memory.
+type Place = [AtomicU64; MOST_GPUS];
+
+/// The byte of the file whose lock is a turn to count; the places' follow.
+const TURN: i64 = 0;
+
+/// What is taken of the machine's GPUs.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    places: &'static [Place],
+    own: usize,
+    /// None if the process is alone.
+    file: Option<File>,
+    turn: Mutex<()>,
+}
+
+impl Memory {
+    /// A process alone on its machine.
+    pub(crate) fn alone() -> Arc<Self> {
+        let places = Box::leak(Box::new([Place::default()]));
+        Arc::new(Self { places, own: 0, file: None, turn: Mutex::default() })
+    }
+
+    /// The process's place on a machine that others may be on too.
+    pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
+        // SAFETY: asks for a number and touches no memory.
+        let user = unsafe { libc::geteuid() };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?)?;
+        let status = file.metadata()?;
+        if status.uid() != user || !status.is_file() {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        let size = PLACES * size_of::<Place>();
+        file.set_len(size as u64)?;
+        let free = (0..PLACES).find(|place| lock(&file, libc::F_OFD_SETLK, byte(*place)).is_ok());
+        let own = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
+        let places = map(&file, size)?;
+        // What a process that is gone has left there.
+        places[own].iter().for_each(|used| used.store(0, Ordering::Relaxed));
+        Ok(Arc::new(Self { places, own, file: Some(file), turn: Mutex::default() }))
+    }
+
+    /// Whether the process whose place it is still runs.
+    fn is_live(&self, place: usize) -> bool {
+        let Some(file) = self.file.as_ref().filter(|_| place != self.own) else { return true };
+        is_locked(file, byte(place))
+    }
+
+    fn used(&self, gpu: usize) -> u64 {
+        let places = self.places.iter().enumerate();
+        let used = places.map(|(place, used)| (place, used[gpu].load(Ordering::Relaxed)));
+        used.filter(|(place, used)| *used > 0 && self.is_live(*place)).map(|(_, used)| used).sum()
+    }
+
+    fn claim(&self, gpu: usize, size: u64, most: u64) -> Result<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.as_ref();
+        file.map_or(Ok(()), |file| lock(file, libc::F_OFD_SETLKW, TURN))?;
+        let total = self.used(gpu).checked_add(size);
+        let claimed = match total {
+            Some(total) if total <= most => {
+                self.places[self.own][gpu].fetch_add(size, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(ENOMEM),
+        };
+        file.map_or(Ok(()), |file| unlock(file, TURN))?;
+        claimed
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            own::set(file.as_raw_fd(), false);
+            let (start, size) = (self.places.as_ptr(), size_of_val(self.places));
+            // SAFETY: mapped by `shared`, and nobody else has the places.
+            unsafe { libc::syscall(libc::SYS_munmap, start, size) };
+        }
+    }
+}
+
+/// The file of a user's machine.
+fn path(user: u32, name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("hsa-kfd-{user}-{name}.machine"))
+}
+
+fn byte(place: usize) -> i64 {
+    TURN + 1 + place as i64
+}
+
+fn range(kind: libc::c_int, byte: i64) -> libc::flock {
+    // SAFETY: all zeros is a value of the struct, which is plain numbers.
+    let zero: libc::flock = unsafe { std::mem::zeroed() };
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: byte,
+        l_len: 1,
+        ..zero
+    }
+}
+
+fn command(file: &File, command: libc::c_int, range: &mut libc::flock) -> Result<()> {
+    let range = &raw mut *range;
+    // SAFETY: the kernel reads and writes the struct, which lives until the call returns.
+    while unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, range) } < 0 {
+        let error = Errno::last();
+        if error.0 != libc::EINTR {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn lock(file: &File, how: libc::c_int, byte: i64) -> Result<()> {
+    command(file, how, &mut range(libc::F_WRLCK, byte))
+}
+
+fn unlock(file: &File, byte: i64) -> Result<()> {
+    command(file, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, byte))
+}
+
+fn is_locked(file: &File, byte: i64) -> bool {
+    let mut found = range(libc::F_WRLCK, byte);
+    command(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
+}
+
+/// Maps the places. A child does not inherit the mapping: it would keep the lock alive.
+fn map(file: &File, size: usize) -> io::Result<&'static [Place]> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
+    let mapped = unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            std::ptr::null_mut::<libc::c_void>(),
+            size,
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0i64,
+        )
+    };
+    if mapped == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: changes what a fork does with a mapping that was made just now.
+    unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
+    // SAFETY: `size` bytes of pages, unmapped when nobody has them any more, of a file that is never cut; every process
+    // uses its numbers atomically, and any bits are numbers.
+    Ok(unsafe { std::slice::from_raw_parts(mapped as *const Place, size / size_of::<Place>()) })
+}
+
+/// The memory of one GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Vram {
+    pub(crate) size: u64,
+    gpu: usize,
+    memory: Arc<Memory>,
+}
+
+impl Vram {
+    pub(crate) fn new(memory: Arc<Memory>, gpu: usize, size: u64) -> Self {
+        Self { size, gpu, memory }
+    }
+
+    /// Bytes that processes have taken.
+    pub(crate) fn used(&self) -> u64 {
+        self.memory.used(self.gpu)
+    }
+
+    /// Bytes that this process has taken.
+    pub(crate) fn held(&self) -> u64 {
+        self.memory.places[self.memory.own][self.gpu].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        self.size.saturating_sub(self.used())
+    }
+
+    /// Takes some, which is given back when the claim is dropped.
+    pub(crate) fn claim(&self, size: u64) -> Result<Claim> {
+        self.memory.claim(self.gpu, size, self.size)?;
+        Ok(Claim { memory: self.memory.clone(), gpu: self.gpu, size })
+    }
+}
+
+/// A part of a GPU's memory that is taken.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    memory: Arc<Memory>,
+    gpu: usize,
+    size: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.memory.places[self.memory.own][self.gpu].fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remove(name: &str) {
+        // SAFETY: asks for a number and touches no memory.
+        std::fs::remove_file(path(unsafe { libc::geteuid() }, name)).unwrap();
+    }
+
+    #[test]
+    fn processes_of_a_machine_share_its_memory() {
+        // Two that open the file have two open files, as two processes do.
+        let name = format!("test{}", std::process::id());
+        let [first, second] = [(); 2].map(|()| Memory::shared(&name).unwrap());
+        let [one, other] = [&first, &second].map(|memory| Vram::new(memory.clone(), 1, 100));
+        let claim = one.claim(60).unwrap();
+        assert_eq!(other.claim(41).map(drop), Err(ENOMEM));
+        assert_eq!((other.used(), other.held(), other.available()), (60, 0, 40));
+        let rest = other.claim(40).unwrap();
+        assert_eq!(one.available(), 0);
+        drop(rest);
+        assert_eq!(one.available(), 40);
+        drop(claim);
+        assert_eq!(one.available(), 100);
+        remove(&name);
+    }
+
+    #[test]
+    fn what_a_process_has_comes_back_when_it_is_gone() {
+        let name = format!("gone{}", std::process::id());
+        let lost = Memory::shared(&name).unwrap();
+        let kept = Vram::new(Memory::shared(&name).unwrap(), 0, 100);
+        lost.claim(0, 70, 100).unwrap();
+        assert_eq!(kept.available(), 30);
+        drop(lost);
+        assert_eq!(kept.available(), 100);
+        assert!(kept.claim(100).is_ok());
+        remove(&name);
+    }
+}

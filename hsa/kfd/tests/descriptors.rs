@@ -1,0 +1,169 @@
+//! Descriptors: which are devices, and which the program does not get to see.
+
+mod ground;
+mod kernel;
+
+use ground::under;
+use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
+use libc::EMFILE;
+use std::fs;
+
+const MIB: u64 = 1 << 20;
+const AT: u64 = 0x1000_0000;
+
+/// What is behind a descriptor, by its kind.
+fn is_render(descriptor: i32) -> bool {
+    call(descriptor, b'd', 0x00, &mut [0u64; 8]).is_ok()
+}
+
+#[test]
+fn duplicates_are_the_device_too() {
+    under("duplicates_are_the_device_too", &[], || {
+        let gpu = Gpu::open();
+        let (handle, _) = gpu.alloc(MIB, VRAM).unwrap();
+        let descriptor = gpu.export(handle).unwrap();
+        let gem = gpu.prime(descriptor).unwrap();
+        close(descriptor).unwrap();
+        // SAFETY: these make descriptors, at numbers that are free.
+        let copies = unsafe {
+            [
+                libc::dup(gpu.drm),
+                libc::dup2(gpu.drm, 150),
+                libc::dup3(gpu.drm, 151, libc::O_CLOEXEC),
+                libc::fcntl(gpu.drm, libc::F_DUPFD_CLOEXEC, 200),
+            ]
+        };
+        close(gpu.drm).unwrap();
+        assert!(!is_render(gpu.drm));
+        for copy in copies {
+            assert!(is_render(copy), "{copy}");
+            let copy = Gpu { drm: copy, ..gpu };
+            copy.gem_va(gem, MAP, AT, MIB).unwrap();
+            copy.gem_va(gem, UNMAP, AT, MIB).unwrap();
+            close(copy.drm).unwrap();
+        }
+        // The process's page table outlives the file it came with.
+        gpu.free(handle).unwrap();
+        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        gpu.map(0x18, handle).unwrap();
+        assert_eq!(page_tables().0.len(), 1);
+    });
+}
+
+#[test]
+fn a_number_that_names_another_file_is_no_device() {
+    under("a_number_that_names_another_file_is_no_device", &[], || {
+        // SAFETY: here and below, each closes the test's own descriptor.
+        let directly = |descriptor: i32| unsafe { libc::syscall(libc::SYS_close, descriptor) };
+        let of_range = |descriptor: i32| {
+            // SAFETY: as above.
+            i64::from(unsafe { libc::close_range(descriptor as u32, descriptor as u32, 0) })
+        };
+        let of_stream = |descriptor: i32| {
+            // SAFETY: as above; the mode ends with a zero.
+            i64::from(unsafe { libc::fclose(libc::fdopen(descriptor, c"r".as_ptr())) })
+        };
+        // SAFETY: as above.
+        let by_another = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
+        let closes: [&dyn Fn(i32) -> i64; 4] = [&directly, &of_range, &of_stream, &by_another];
+        for (index, close_it) in closes.iter().enumerate() {
+            let descriptor = open("/dev/dri/renderD128").unwrap();
+            assert!(is_render(descriptor));
+            assert!(close_it(descriptor) >= 0);
+            if index < 3 {
+                assert_eq!(open("/dev/null").unwrap(), descriptor, "the lowest number is free");
+            }
+            assert!(!is_render(descriptor), "{index}");
+            close(descriptor).unwrap();
+        }
+    });
+}
+
+fn listed() -> Vec<i32> {
+    let entries = fs::read_dir("/proc/self/fd").unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut numbers: Vec<i32> = names.map(|name| name.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn the_drivers_descriptors_are_its_own() {
+    under("the_drivers_descriptors_are_its_own", &[], || {
+        let before = listed();
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
+        let memory = mmap(gpu.drm, offset, MIB as usize).unwrap();
+        assert_eq!(page_tables().1, "buffers 1, descriptors 1");
+        // Nothing but the two devices is seen, and the lowest number is free.
+        assert_eq!(listed().len(), before.len() + 2);
+        let next = open("/dev/null").unwrap();
+        assert_eq!(next, gpu.drm + 1);
+        // Whatever the program closes, the memory stays.
+        for descriptor in next..70_000 {
+            // SAFETY: the test has nothing open there; what the driver has it must keep.
+            unsafe { libc::close(descriptor) };
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::close_range(next as u32, u32::MAX, 0) }, 0);
+        assert_eq!(page_tables().1, "buffers 1, descriptors 1");
+        let descriptor = gpu.export(handle).unwrap();
+        let again = mmap(descriptor, 0, MIB as usize).unwrap();
+        // SAFETY: both were mapped above.
+        unsafe {
+            memory.write_volatile(9);
+            assert_eq!(again.read_volatile(), 9);
+        }
+    });
+}
+
+#[test]
+fn running_out_of_descriptors_loses_nothing() {
+    under("running_out_of_descriptors_loses_nothing", &[], || {
+        let gpu = Gpu::open();
+        let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
+        // SAFETY: reads the struct.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        // More buffers than the program may have descriptors, each with its own memory.
+        let buffers: Vec<_> = (0..200).map(|_| gpu.alloc(4096, VRAM | PUBLIC).unwrap()).collect();
+        for (_, offset) in &buffers {
+            mmap(gpu.drm, *offset, 4096).unwrap();
+        }
+        assert_eq!(page_tables().1, "buffers 200, descriptors 200");
+        let mut now = limit;
+        // SAFETY: fills the struct.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut now) };
+        assert_eq!(now.rlim_cur, 40, "the limit is what it was");
+        let mut taken = Vec::new();
+        let error = loop {
+            match open("/dev/null") {
+                Ok(descriptor) => taken.push(descriptor),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error, taken.iter().max()), (EMFILE, Some(&39)));
+        assert_eq!(gpu.export(buffers[0].0), Err(EMFILE));
+        assert_eq!(open("/dev/kfd"), Err(EMFILE));
+        close(taken.pop().unwrap()).unwrap();
+        let descriptor = gpu.export(buffers[0].0).unwrap();
+        assert!(gpu.prime(descriptor).is_ok());
+        for (handle, _) in buffers {
+            gpu.free(handle).unwrap();
+        }
+        taken.into_iter().for_each(|descriptor| assert!(close(descriptor).is_ok()));
+        assert_eq!(page_tables().1, "buffers 1, descriptors 1", "the one that was imported");
+    });
+}
+
+#[test]
+fn a_device_is_not_written_to() {
+    under("a_device_is_not_written_to", &[], || {
+        for path in ["/dev/kfd", "/dev/dri/renderD128"] {
+            let descriptor = open(path).unwrap();
+            // SAFETY: reads a byte of a constant.
+            assert_eq!(unsafe { libc::write(descriptor, c"x".as_ptr().cast(), 1) }, -1);
+            // SAFETY: asks for a flag; a device is no terminal.
+            assert_eq!(unsafe { libc::isatty(descriptor) }, 0);
+        }
+    });
+}

@@ -1,0 +1,129 @@
+//! What a child has of its parent's devices.
+
+mod ground;
+mod kernel;
+
+use ground::under;
+use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, page_tables};
+use libc::{EBADF, ENOENT};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const MIB: u64 = 1 << 20;
+
+/// What the child does must end in time, and well.
+fn in_child(run: impl FnOnce()) {
+    // SAFETY: the child runs on with this thread alone, which holds none of the test's locks.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", kernel::errno()),
+        0 => {
+            // SAFETY: ends the child if it hangs; then ends it without the parent's handlers.
+            unsafe { libc::alarm(20) };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok();
+            // SAFETY: as above.
+            unsafe { libc::_exit(if done { 0 } else { 1 }) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: fills the number.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0, "the child's status");
+        }
+    }
+}
+
+#[test]
+fn a_child_begins_anew() {
+    under("a_child_begins_anew", &[("HSA_KFD", "vram=64MiB")], || {
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(48 * MIB, VRAM | PUBLIC).unwrap();
+        let descriptor = gpu.export(handle).unwrap();
+        let gem = gpu.prime(descriptor).unwrap();
+        gpu.gem_va(gem, MAP, 0x1000_0000, MIB).unwrap();
+        let memory = mmap(gpu.drm, offset, MIB as usize).unwrap();
+        // SAFETY: mapped just now.
+        unsafe { memory.write_volatile(5) };
+        in_child(|| {
+            // The memory is inherited, amdkfd's file is of no use.
+            // SAFETY: mapped above.
+            assert_eq!(unsafe { memory.read_volatile() }, 5);
+            assert_eq!(gpu.free(handle), Err(EBADF));
+            assert_eq!(gpu.gem_va(gem, UNMAP, 0x1000_0000, MIB), Err(ENOENT));
+            gpu.close();
+            let own = Gpu::open();
+            assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
+            assert_eq!(own.available(), 64 * MIB);
+            // The parent's memory comes by its dma-buf.
+            let import = own.import(descriptor).unwrap();
+            // SAFETY: mapped here.
+            assert_eq!(unsafe { mmap(descriptor, 0, 4096).unwrap().read_volatile() }, 5);
+            own.free(import).unwrap();
+            let (handle, _) = own.alloc(64 * MIB, VRAM).unwrap();
+            own.free(handle).unwrap();
+        });
+        // The parent has lost nothing.
+        assert_eq!(page_tables().0.len(), 1);
+        gpu.gem_va(gem, UNMAP, 0x1000_0000, MIB).unwrap();
+        gpu.free(handle).unwrap();
+    });
+}
+
+#[test]
+fn a_fork_while_others_are_in_the_driver_does_not_hang() {
+    under("a_fork_while_others_are_in_the_driver_does_not_hang", &[], || {
+        let gpu = Gpu::open();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3u64 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let (handle, _) = gpu.alloc(4096, VRAM | PUBLIC).unwrap();
+                        let descriptor = gpu.export(handle).unwrap();
+                        let gem = gpu.prime(descriptor).unwrap();
+                        let address = 0x1000_0000 + thread * MIB;
+                        gpu.gem_va(gem, MAP, address, 4096).unwrap();
+                        gpu.gem_close(gem).unwrap();
+                        close(descriptor).unwrap();
+                        let other = kernel::open("/dev/dri/renderD128").unwrap();
+                        call(other, b'd', 0, &mut [0u64; 8]).unwrap();
+                        close(other).unwrap();
+                        gpu.free(handle).unwrap();
+                        assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 0);
+                    }
+                });
+            }
+            for _ in 0..100 {
+                in_child(|| {
+                    gpu.close();
+                    let own = Gpu::open();
+                    let (handle, _) = own.alloc(4096, VRAM).unwrap();
+                    close(own.export(handle).unwrap()).unwrap();
+                    assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 0);
+                });
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(page_tables().1, "buffers 0, descriptors 0");
+    });
+}
+
+#[test]
+fn a_child_of_vfork_takes_nothing_from_its_parent() {
+    under("a_child_of_vfork_takes_nothing_from_its_parent", &[], || {
+        let gpu = Gpu::open();
+        let mut status = 0;
+        // SAFETY: the child closes descriptors, which are its own, and ends.
+        unsafe {
+            #[allow(deprecated)]
+            let child = libc::vfork();
+            if child == 0 {
+                libc::close(gpu.drm);
+                libc::close_range(gpu.kfd as u32, u32::MAX, 0);
+                libc::_exit(0);
+            }
+            libc::waitpid(child, &raw mut status, 0);
+        }
+        assert!(gpu.alloc(MIB, VRAM).is_ok());
+        call(gpu.drm, b'd', 0, &mut [0u64; 8]).unwrap();
+    });
+}

@@ -1,0 +1,194 @@
+//! Calls that no sane program makes must fail, and never crash the one that makes them.
+
+mod ground;
+mod kernel;
+
+use ground::under;
+use kernel::Gpu;
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.roll() % end
+    }
+
+    /// A word as an argument may have it: often something that is nearly right.
+    fn word(&mut self, memory: u64, descriptors: &[i32]) -> u64 {
+        let descriptor = descriptors[self.below(descriptors.len() as u64) as usize] as u64;
+        let (low, high) = (self.below(4), self.below(6));
+        match self.below(12) {
+            0 => 0,
+            1 => memory + self.below(4096),
+            2 => self.roll(),
+            3 => self.roll() & 0xffff_ffff,
+            4 => Gpu::ID | self.below(1 << 20) << 32,
+            5 => low | high << 32,
+            6 => Gpu::ID << 32 | low,
+            7 => descriptor | Gpu::ID << 32,
+            8 => 4096 << self.below(12),
+            9 => u64::MAX - self.below(8192),
+            10 => memory & !4095,
+            _ => Gpu::ID | descriptor << 32,
+        }
+    }
+}
+
+#[test]
+fn garbage_is_refused() {
+    under("garbage_is_refused", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
+        let gpu = Gpu::open();
+        // Pages of their own: what a call may write to must not be another's.
+        let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
+        let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap() as u64;
+        let descriptors = [gpu.kfd, gpu.drm, 0, -1, 1000, gpu.export(handle).unwrap()];
+        let mut dice = Dice(0x5eed);
+        let (mut refused, mut answered) = (0, 0);
+        for _ in 0..200_000 {
+            let render = dice.below(2) == 0;
+            let (device, family) = if render { (gpu.drm, b'd') } else { (gpu.kfd, b'K') };
+            let known = if render { 0x60 } else { 0x30 };
+            let number = if dice.below(8) == 0 { dice.below(256) } else { dice.below(known) };
+            // A wait without an end is no crash, but this test has one.
+            if !render && number == 0x0c {
+                continue;
+            }
+            let mut argument = [0u64; 16];
+            argument.iter_mut().for_each(|word| *word = dice.word(memory, &descriptors));
+            let size = if dice.below(4) == 0 { dice.below(1 << 14) } else { 8 * dice.below(16) };
+            let code = dice.below(4) << 30 | size.min(128) << 16 | u64::from(family) << 8 | number;
+            // SAFETY: the argument is as long as the code says, or nowhere at all; what addresses
+            // are in it lead to memory that nobody uses, or nowhere.
+            let result = unsafe {
+                match dice.below(16) {
+                    0 => libc::ioctl(device, code, dice.roll() & 0xfff),
+                    _ => libc::ioctl(device, code, argument.as_mut_ptr()),
+                }
+            };
+            if result == 0 {
+                answered += 1
+            } else {
+                refused += 1
+            }
+            if dice.below(8) == 0 {
+                let (offset, length) =
+                    (dice.word(memory, &descriptors) & !4095, dice.below(1 << 20));
+                if let Ok(mapped) = kernel::mmap(device, offset, length as usize) {
+                    // SAFETY: mapped just now.
+                    unsafe { libc::munmap(mapped.cast(), length as usize) };
+                }
+            }
+        }
+        eprintln!(
+            "{refused} refused, {answered} answered, {} threads",
+            std::fs::read_dir("/proc/self/task").unwrap().count()
+        );
+        assert!(refused > 10_000 && answered > 1000, "{refused} refused, {answered} answered");
+        // It works all the same.
+        let (handle, _) = gpu.alloc(4096, kernel::GTT).unwrap();
+        gpu.free(handle).unwrap();
+    });
+}
+
+/// Calls that are right, with what the process has.
+fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
+    let one = 1 + dice.below(3);
+    let (handle, address) = (gpu.id << 32 | one, 0x1000_0000 + (dice.below(64) << 12));
+    let (dmabuf, size) = (dmabuf as u64, 4096 * one);
+    let flags = [kernel::VRAM, kernel::GTT, kernel::VRAM | kernel::PUBLIC][dice.below(3) as usize];
+    let queue = [memory, memory + 8192, memory + 8200, 0, 4096 | gpu.id << 32, 2 | 100 << 32, 7];
+    match dice.below(16) {
+        0 => (b'K', 0x16, vec![address, size, 0, 0, gpu.id | (flags | kernel::WRITABLE) << 32]),
+        1 => (b'K', 0x17, vec![handle]),
+        2 => (b'K', 0x18, vec![handle, memory + 4096, 1]),
+        3 => (b'K', 0x19, vec![handle, memory + 4096, 1]),
+        4 => (b'K', 0x24, vec![handle, libc::O_CLOEXEC as u64]),
+        5 => (b'K', 0x1d, vec![address, 0, gpu.id | dmabuf << 32]),
+        6 => (b'K', 0x1c, vec![0, 0, 0, dmabuf << 32]),
+        // A thread each, so not many.
+        7 if dice.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
+        7 => (b'K', 0x23, vec![0, gpu.id]),
+        8 => (b'K', 0x03, vec![one]),
+        9 => (b'K', 0x08, vec![0, 0, 0, 0]),
+        10 => (b'K', 0x14, vec![memory, 2]),
+        11 => (b'd', 0x2e, vec![0, dmabuf]),
+        12 => (b'd', 0x48, vec![one, (1 + dice.below(4)) | (0xe << 32), address, 0, size]),
+        13 => (b'd', 0x45, vec![memory, 360 | 0x16 << 32, 0, 0]),
+        14 => (b'd', 0x41, vec![one]),
+        _ => (b'd', 0x09, vec![one]),
+    }
+}
+
+/// Calls of which one word at most is wrong get further into the driver.
+#[test]
+fn what_is_nearly_right_is_answered_or_refused() {
+    let name = "what_is_nearly_right_is_answered_or_refused";
+    under(name, &[("HSA_KFD", "vram=1GiB")], || {
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
+        let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
+        // SAFETY: mapped just now.
+        unsafe { memory.add(4096).cast::<u32>().write(Gpu::ID as u32) };
+        let (memory, dmabuf) = (memory as u64, gpu.export(handle).unwrap());
+        let mut dice = Dice(0xfeed);
+        let (mut refused, mut answered) = (0, 0);
+        for _ in 0..30_000 {
+            let (family, number, mut argument) = right(gpu, &mut dice, memory, dmabuf);
+            if dice.below(2) == 0 {
+                let index = dice.below(argument.len() as u64) as usize;
+                argument[index] = dice.word(memory, &[gpu.kfd, gpu.drm, dmabuf]);
+            }
+            let device = if family == b'd' { gpu.drm } else { gpu.kfd };
+            let size = (argument.len() * 8) as u64;
+            let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
+            // SAFETY: as in the other test.
+            let result = unsafe { libc::ioctl(device, code, argument.as_mut_ptr()) };
+            if result == 0 {
+                answered += 1
+            } else {
+                refused += 1
+            }
+            if (number, result) == (0x24, 0) {
+                kernel::close((argument[1] >> 32) as i32).unwrap();
+            }
+        }
+        assert!(refused > 3000 && answered > 3000, "{refused} refused, {answered} answered");
+        // What is left can be given back, and then nothing is left.
+        kernel::close(dmabuf).unwrap();
+        for handle in (1..30_000).map(|number| gpu.id << 32 | number) {
+            let _ = gpu.map(0x19, handle);
+            let _ = gpu.free(handle);
+        }
+        for handle in 1..100 {
+            let _ = gpu.gem_close(handle);
+        }
+        assert_eq!(kernel::page_tables().0, [] as [String; 0]);
+        assert!(kernel::page_tables().1.starts_with("buffers 0, "), "{:?}", kernel::page_tables());
+        assert_eq!(gpu.available(), 1 << 30);
+    });
+}
+
+#[test]
+fn waits_for_garbage_end() {
+    under("waits_for_garbage_end", &[], || {
+        let gpu = Gpu::open();
+        let wait = |events: u64, count: u64, all: u64| {
+            // The timeout is a millisecond.
+            kernel::call(gpu.kfd, b'K', 0x0c, &mut [events, count | all << 32, 1])
+        };
+        assert_eq!(wait(0, 1, 0), Err(libc::EFAULT));
+        assert_eq!(wait(8, 3, 1), Err(libc::EFAULT));
+        assert_eq!(wait(0, u64::from(u32::MAX), 0), Err(libc::ENOMEM));
+        assert_eq!(wait(0, 0, 0), Ok(()), "nothing to wait for");
+        let events = [[0u64, 0, 0, 0, 0, 77]];
+        assert_eq!(wait(events.as_ptr() as u64, 1, 0), Err(libc::EINVAL), "no such event");
+    });
+}

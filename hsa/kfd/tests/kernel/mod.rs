@@ -1,0 +1,142 @@
+//! The kernel's interface, as far as the tests use it.
+
+// Each test uses a part.
+#![allow(dead_code)]
+
+use std::ffi::CString;
+use std::io::Error;
+use std::ptr::null_mut;
+
+pub const VRAM: u64 = 1;
+pub const GTT: u64 = 2;
+pub const PUBLIC: u64 = 1 << 29;
+pub const WRITABLE: u64 = 1 << 31;
+
+pub const MAP: u64 = 1;
+pub const UNMAP: u64 = 2;
+
+pub type Result<T> = std::result::Result<T, i32>;
+
+pub fn errno() -> i32 {
+    Error::last_os_error().raw_os_error().expect("a number")
+}
+
+fn told(result: i32) -> Result<i32> {
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+pub fn open(path: &str) -> Result<i32> {
+    let path = CString::new(path).expect("no zeros");
+    // SAFETY: the path ends with a zero.
+    told(unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })
+}
+
+pub fn close(descriptor: i32) -> Result<i32> {
+    // SAFETY: the tests close what they opened.
+    told(unsafe { libc::close(descriptor) })
+}
+
+/// A call whose argument is both read and written.
+pub fn call<T: Copy>(descriptor: i32, family: u8, number: u8, argument: &mut T) -> Result<()> {
+    let size = size_of::<T>() as u64;
+    let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
+    // SAFETY: the code says how long the argument is.
+    told(unsafe { libc::ioctl(descriptor, code, &raw mut *argument) }).map(drop)
+}
+
+/// The first GPU of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu {
+    pub kfd: i32,
+    pub drm: i32,
+    pub id: u64,
+}
+
+impl Gpu {
+    pub const ID: u64 = 0x1001;
+
+    pub fn open() -> Self {
+        let kfd = open("/dev/kfd").expect("/dev/kfd");
+        let drm = open("/dev/dri/renderD128").expect("a render node");
+        let gpu = Self { kfd, drm, id: Self::ID };
+        call(kfd, b'K', 0x15, &mut [drm as u64 | gpu.id << 32]).expect("ACQUIRE_VM");
+        gpu
+    }
+
+    pub fn close(self) {
+        close(self.drm).expect("open");
+        close(self.kfd).expect("open");
+    }
+
+    /// A handle, and where to map it.
+    pub fn alloc(self, size: u64, flags: u64) -> Result<(u64, u64)> {
+        self.alloc_at(0, size, flags)
+    }
+
+    pub fn alloc_at(self, address: u64, size: u64, flags: u64) -> Result<(u64, u64)> {
+        let mut alloc = [address, size, 0, 0, self.id | (flags | WRITABLE) << 32];
+        call(self.kfd, b'K', 0x16, &mut alloc)?;
+        Ok((alloc[2], alloc[3]))
+    }
+
+    pub fn free(self, handle: u64) -> Result<()> {
+        call(self.kfd, b'K', 0x17, &mut [handle])
+    }
+
+    pub fn export(self, handle: u64) -> Result<i32> {
+        let mut export = [handle, (libc::O_CLOEXEC | libc::O_RDWR) as u64];
+        call(self.kfd, b'K', 0x24, &mut export)?;
+        Ok((export[1] >> 32) as i32)
+    }
+
+    /// An imported buffer's handle at amdkfd.
+    pub fn import(self, descriptor: i32) -> Result<u64> {
+        let mut import = [0, 0, self.id | (descriptor as u64) << 32];
+        call(self.kfd, b'K', 0x1d, &mut import)?;
+        Ok(import[1])
+    }
+
+    /// Maps memory where it was allocated for, or ends that.
+    pub fn map(self, number: u8, handle: u64) -> Result<()> {
+        let gpus = [self.id as u32];
+        call(self.kfd, b'K', number, &mut [handle, gpus.as_ptr() as u64, 1])
+    }
+
+    /// An imported buffer's handle at DRM.
+    pub fn prime(self, descriptor: i32) -> Result<u64> {
+        let mut prime = [0u32, 0, descriptor as u32];
+        call(self.drm, b'd', 0x2e, &mut prime)?;
+        Ok(u64::from(prime[0]))
+    }
+
+    pub fn gem_close(self, handle: u64) -> Result<()> {
+        call(self.drm, b'd', 0x09, &mut [handle])
+    }
+
+    pub fn gem_va(self, handle: u64, operation: u64, address: u64, size: u64) -> Result<()> {
+        call(self.drm, b'd', 0x48, &mut [handle, operation | 0xe << 32, address, 0, size])
+    }
+
+    pub fn available(self) -> u64 {
+        let mut available = [0, self.id];
+        call(self.kfd, b'K', 0x23, &mut available).expect("AVAILABLE_MEMORY");
+        available[0]
+    }
+}
+
+/// Maps a descriptor, readable and writable.
+pub fn mmap(descriptor: i32, offset: u64, length: usize) -> Result<*mut u8> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let (shared, offset) = (libc::MAP_SHARED, offset as i64);
+    // SAFETY: the kernel chooses an address where nothing is.
+    let mapped = unsafe { libc::mmap(null_mut(), length, protection, shared, descriptor, offset) };
+    if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(mapped.cast()) }
+}
+
+/// The lines of a GPU's page tables that are mappings, and the last line.
+pub fn page_tables() -> (Vec<String>, String) {
+    let path = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
+    let text = std::fs::read_to_string(path).expect("page tables");
+    let mappings = text.lines().filter(|line| line.starts_with("  ")).map(str::to_owned);
+    (mappings.collect(), text.lines().last().expect("a line").to_owned())
+}

@@ -1,0 +1,197 @@
+//! Memory at the kernel's interface: page tables, counters, dma-bufs, errors.
+
+mod ground;
+mod kernel;
+
+use ground::under;
+use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
+use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTTY};
+use std::fs;
+
+const MIB: u64 = 1 << 20;
+const AT: u64 = 0x1000_0000;
+
+#[test]
+fn mappings_come_and_go_in_the_page_table() {
+    under("mappings_come_and_go_in_the_page_table", &[("HSA_KFD", "vram=64MiB")], || {
+        let gpu = Gpu::open();
+        assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
+        let (handle, _) = gpu.alloc(2 * MIB, VRAM).unwrap();
+        let descriptor = gpu.export(handle).unwrap();
+        let gem = gpu.prime(descriptor).unwrap();
+        close(descriptor).unwrap();
+        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
+        assert_eq!(gpu.gem_va(gem, MAP, AT + MIB, MIB), Err(EINVAL), "an overlap");
+        let (mappings, last) = page_tables();
+        assert_eq!((mappings.len(), last.as_str()), (1, "buffers 1, descriptors 1"));
+        let start = format!("  {AT:#018x} size 0x200000 buffer ");
+        assert!(mappings[0].starts_with(&start), "{mappings:?}");
+        assert!(mappings[0].ends_with(" of gpu 0 offset 0x0 rwx"), "{mappings:?}");
+        gpu.gem_va(gem, UNMAP, AT, 2 * MIB).unwrap();
+        assert_eq!(gpu.gem_va(gem, UNMAP, AT, 2 * MIB), Err(ENOENT));
+        assert_eq!(page_tables().0.len(), 0);
+        // Closing the last handle takes its mappings along.
+        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
+        gpu.gem_close(gem).unwrap();
+        assert_eq!(gpu.gem_close(gem), Err(EINVAL));
+        assert_eq!(page_tables().0.len(), 0);
+        gpu.free(handle).unwrap();
+        assert_eq!(page_tables().1, "buffers 0, descriptors 0");
+    });
+}
+
+#[test]
+fn memory_is_counted() {
+    under("memory_is_counted", &[("HSA_KFD", "vram=64MiB")], || {
+        let gpu = Gpu::open();
+        let number =
+            |path: &str| -> u64 { fs::read_to_string(path).unwrap().trim_end().parse().unwrap() };
+        let process = format!("/sys/class/kfd/kfd/proc/{}/vram_{}", std::process::id(), gpu.id);
+        let card = "/sys/class/drm/renderD128/device/mem_info_vram_used";
+        let (handle, _) = gpu.alloc(48 * MIB, VRAM).unwrap();
+        assert_eq!((number(&process), number(card)), (48 * MIB, 48 * MIB));
+        assert_eq!(gpu.available(), 16 * MIB);
+        assert_eq!(gpu.alloc(17 * MIB, VRAM), Err(ENOMEM));
+        // Memory that was exported and imported is the same memory.
+        let descriptor = gpu.export(handle).unwrap();
+        let import = gpu.import(descriptor).unwrap();
+        gpu.free(handle).unwrap();
+        assert_eq!(number(&process), 48 * MIB);
+        gpu.free(import).unwrap();
+        assert_eq!((number(&process), gpu.available()), (0, 64 * MIB));
+        assert!(fs::read_to_string("/sys/class/kfd/kfd/proc/1/vram_4097").is_err());
+    });
+}
+
+#[test]
+fn memory_is_one_however_it_is_reached() {
+    under("memory_is_one_however_it_is_reached", &[], || {
+        let gpu = Gpu::open();
+        for flags in [VRAM | PUBLIC, GTT] {
+            let (handle, offset) = gpu.alloc(MIB, flags).unwrap();
+            let descriptor = gpu.export(handle).unwrap();
+            // SAFETY: asks for a position.
+            let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
+            assert_eq!(size, MIB as i64);
+            let mapped = [(gpu.drm, offset), (descriptor, 0)]
+                .map(|(descriptor, offset)| mmap(descriptor, offset, MIB as usize).unwrap());
+            // SAFETY: both were mapped just now.
+            unsafe {
+                mapped[0].add(5000).write_volatile(77);
+                assert_eq!(mapped[1].add(5000).read_volatile(), 77);
+            }
+            close(descriptor).unwrap();
+            gpu.free(handle).unwrap();
+        }
+    });
+}
+
+#[test]
+fn errors_are_the_kernels() {
+    under("errors_are_the_kernels", &[("HSA_KFD", "gpus=2")], || {
+        let kfd = open("/dev/kfd").unwrap();
+        let drm = open("/dev/dri/renderD128").unwrap();
+        let gpu = Gpu { kfd, drm, id: Gpu::ID };
+        assert_eq!(gpu.alloc(MIB, VRAM), Err(ENODEV), "no page table yet");
+        let acquire = |gpu: u64| call(kfd, b'K', 0x15, &mut [drm as u64 | gpu << 32]);
+        assert_eq!(acquire(0x1111 + 1), Err(EINVAL));
+        assert_eq!(acquire(0x1112), Err(EINVAL), "another GPU's file");
+        assert_eq!((acquire(0x1001), acquire(0x1001)), (Ok(()), Ok(())));
+        let other = open("/dev/dri/renderD128").unwrap();
+        assert_eq!(call(kfd, b'K', 0x15, &mut [other as u64 | 0x1001 << 32]), Err(EBUSY));
+        assert_eq!(gpu.alloc(0, VRAM), Err(EINVAL));
+        assert_eq!(gpu.alloc(MIB, 0), Err(EINVAL));
+        assert_eq!(gpu.alloc(u64::MAX - 4096, VRAM), Err(ENOMEM));
+        assert_eq!(gpu.free(0x1001_0000_0009), Err(EINVAL));
+        assert_eq!(gpu.map(0x18, 0x1001_0000_0009), Err(ENOMEM), "no such handle");
+        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 1]), Err(EFAULT));
+        assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 0]), Err(EINVAL));
+        // How many were done is told when one fails.
+        let gpus = [0x1001u32, 0x1112, 7];
+        let mut map = [handle, gpus.as_ptr() as u64, 3];
+        assert_eq!(call(kfd, b'K', 0x18, &mut map), Err(ENODEV));
+        assert_eq!(map[2] >> 32, 1);
+        assert_eq!(gpu.free(handle), Err(EBUSY));
+        gpu.map(0x19, handle).unwrap();
+        gpu.free(handle).unwrap();
+        // Unknown calls; an argument that is nowhere.
+        assert_eq!(call(kfd, b'K', 0x7f, &mut [0u64]), Err(ENOTTY));
+        assert_eq!(call(kfd, b'K', 0x20, &mut [0u64]), Err(ENOTTY), "SVM");
+        assert_eq!(call(drm, b'd', 0x44, &mut [0u64]), Err(EINVAL));
+        for (device, code) in [(kfd, 0xc028_4b16u64), (kfd, 0x8008_4b01), (drm, 0xc040_6400)] {
+            // SAFETY: the address is that of nothing, which is the point.
+            assert_eq!(unsafe { libc::ioctl(device, code, 8usize) }, -1);
+            assert_eq!(kernel::errno(), EFAULT, "{code:#x}");
+        }
+        // What is no dma-buf.
+        let plain = fs::File::open("/dev/null").unwrap();
+        let plain = std::os::fd::AsRawFd::as_raw_fd(&plain);
+        // SAFETY: the name ends with a zero.
+        let memory =
+            unsafe { libc::memfd_create(c"hsa-kfd:0:00000001:0000000000000001".as_ptr(), 0) };
+        for descriptor in [plain, memory, drm] {
+            assert_eq!(gpu.import(descriptor), Err(EINVAL));
+            assert_eq!(gpu.prime(descriptor), Err(EINVAL));
+        }
+        assert_eq!(gpu.import(999), Err(EBADF));
+        // What can be mapped.
+        assert_eq!(mmap(drm, 0, 4096), Err(EINVAL));
+        assert_eq!(mmap(kfd, 1 << 62, 4096), Err(EFAULT));
+        assert_eq!(mmap(kfd, 3 << 62 | 7 << 46, 8192), Err(ENODEV));
+        assert_eq!(mmap(kfd, 3 << 62 | 0x1001 << 46, 4096), Err(EINVAL));
+        let (_, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
+        assert_eq!(mmap(drm, offset, 2 * MIB as usize), Err(EINVAL));
+        assert_eq!(mmap(drm, offset + 4096, 4096), Err(EINVAL));
+        let stranger = open("/dev/dri/renderD129").unwrap();
+        assert_eq!(mmap(stranger, offset, 4096), Err(EACCES));
+    });
+}
+
+#[test]
+fn a_small_bar_shows_no_memory() {
+    under("a_small_bar_shows_no_memory", &[("HSA_KFD", "profile=rdna3")], || {
+        let gpu = Gpu::open();
+        assert_eq!(gpu.alloc(MIB, VRAM | PUBLIC), Err(EINVAL));
+        assert!(gpu.alloc(MIB, VRAM).is_ok());
+    });
+}
+
+#[test]
+fn processes_of_a_machine_share_its_memory() {
+    let setting = format!("vram=64MiB,machine=devices-{}", std::process::id());
+    let setting = std::env::var("HSA_KFD").unwrap_or(setting);
+    let name = "processes_of_a_machine_share_its_memory";
+    under(name, &[("HSA_KFD", &setting)], || {
+        let gpu = Gpu::open();
+        if std::env::var_os("TEST_SECOND").is_some() {
+            // It takes what is left and is killed with it.
+            assert_eq!(gpu.available(), 24 * MIB);
+            assert_eq!(gpu.alloc(25 * MIB, VRAM), Err(ENOMEM));
+            gpu.alloc(24 * MIB, VRAM).unwrap();
+            println!("second has it");
+            // SAFETY: ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        gpu.alloc(40 * MIB, VRAM).unwrap();
+        let second = ground::again(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
+        assert!(String::from_utf8_lossy(&second.stdout).contains("second has it"), "{second:?}");
+        assert_eq!(gpu.available(), 24 * MIB, "its share came back");
+    });
+    // SAFETY: asks for a number.
+    let user = unsafe { libc::geteuid() };
+    let machine = setting.rsplit_once('=').expect("a name").1;
+    let file = std::env::temp_dir().join(format!("hsa-kfd-{user}-{machine}.machine"));
+    // The inner process removes it first.
+    let _ = fs::remove_file(file);
+}
+
+#[test]
+fn the_machines_memory_ends_too() {
+    under("the_machines_memory_ends_too", &[], || {
+        let gpu = Gpu::open();
+        assert_eq!(gpu.alloc(1 << 47, GTT), Err(ENOMEM));
+        let (handle, _) = gpu.alloc(MIB, GTT).unwrap();
+        gpu.free(handle).unwrap();
+    });
+}

@@ -1,0 +1,127 @@
+//! Programs of the machine under the object: those that do not touch the devices run unchanged,
+//! the others see a machine with GPUs.
+
+mod ground;
+
+use ground::{output, program, run};
+use std::process::Command;
+
+const NODES: &str = "/sys/devices/virtual/kfd/kfd/topology/nodes";
+
+#[test]
+fn the_topology_is_read_as_files() {
+    let nodes = output("gpus=3", "ls", &[NODES]);
+    assert_eq!(nodes.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
+    let properties = output("profile=rdna3", "cat", &[&format!("{NODES}/1/properties")]);
+    assert!(properties.contains("gfx_target_version 110000\n"), "{properties}");
+    assert!(properties.contains("drm_render_minor 128\n"), "{properties}");
+    let class = "/sys/class/kfd/kfd/topology/nodes/1/gpu_id";
+    assert_eq!(output("gpus=1", "cat", &[class]), "4097\n", "by its other name");
+}
+
+#[test]
+fn a_device_is_a_device() {
+    let shown = output("gpus=2", "stat", &["-c", "%F %t:%T", "/dev/dri/renderD129"]);
+    assert_eq!(shown, "character special file e2:81\n");
+    assert!(output("gpus=1", "stat", &["-c", "%F", "/dev/kfd"]).starts_with("character special"));
+    assert_eq!(output("gpus=2", "ls", &["/dev/dri"]), "card0\ncard1\nrenderD128\nrenderD129\n");
+}
+
+#[test]
+fn paths_are_told_in_every_form() {
+    let there = ["/dev/kfd", "/dev//kfd", "/dev/dri/../kfd", "/dev/dri/renderD128", NODES];
+    for path in there {
+        for test in ["-e", "-r"] {
+            output("gpus=1", "test", &[test, path]);
+            output("gpus=1", "sh", &["-c", &format!("test {test} {path}")]);
+            output("gpus=1", "bash", &["-c", &format!("[[ {test} {path} ]]")]);
+        }
+    }
+    output("gpus=1", "test", &["-c", "/dev/kfd"]);
+    output("gpus=1", "test", &["-d", "/dev/dri"]);
+    for path in ["/dev/dri/renderD129", "/sys/class/kfd/other", "/dev/dri/nothing"] {
+        let output = run(&mut program("gpus=1", "test", &["-e", path]));
+        assert_eq!(output.status.code(), Some(1), "{path}: {output:?}");
+    }
+    // By a folder's descriptor (openat, fstatat).
+    let found = output("gpus=1", "find", &["/sys/devices/virtual/kfd/", "-name", "gpu_id"]);
+    assert_eq!(found.lines().count(), 2, "{found}");
+    assert_eq!(
+        output("gpus=1", "grep", &["-rl", "XYZ\\|live", "/sys/module/amdgpu"]).lines().count(),
+        1
+    );
+}
+
+#[test]
+fn a_card_tells_its_memory() {
+    let folder = "/sys/class/drm/card0/device";
+    let total = output("vram=3GiB", "cat", &[&format!("{folder}/mem_info_vram_total")]);
+    assert_eq!(total, "3221225472\n");
+    let used = output("gpus=1", "cat", &[&format!("{folder}/mem_info_vram_used")]);
+    assert_eq!(used, "0\n");
+    let listed = output("gpus=1", "ls", &[folder]);
+    assert!(listed.contains("mem_info_vram_used"), "{listed}");
+    let visible = "/sys/dev/char/226:128/device/mem_info_vis_vram_total";
+    assert_eq!(output("profile=rdna3", "cat", &[visible]), "268435456\n");
+    let denied = run(&mut program(
+        "gpus=1",
+        "sh",
+        &["-c", &format!("echo 1 > {folder}/mem_info_vram_used")],
+    ));
+    assert!(!denied.status.success());
+}
+
+#[test]
+fn other_files_are_the_machines_own() {
+    let own = std::fs::read_to_string("/proc/version").expect("the kernel's version");
+    assert_eq!(output("gpus=1", "cat", &["/proc/version"]), own);
+    assert_eq!(
+        output("gpus=1", "stat", &["-c", "%F %t:%T", "/dev/null"]),
+        "character special file 1:3\n"
+    );
+}
+
+/// A program that does not touch the devices prints what it prints without the object, and does
+/// not even look at what the object is asked for.
+#[test]
+fn other_programs_run_unchanged() {
+    let loop_of_forks =
+        "i=0; while [ $i -lt 200 ]; do i=$((i+1)); (exit $((i%7))); echo $i:$?; done";
+    let pipes = "seq 1000 | sort -R | sort -n | tail -n 3; echo a | tee /dev/null | cat";
+    let descriptors =
+        "exec 5>&1 6<&0 7>/dev/null; echo x >&5; exec 5>&- 7>&-; ls /proc/self/fd | wc -l";
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let programs: [(&str, &[&str]); 9] = [
+        ("sh", &["-c", loop_of_forks]),
+        ("bash", &["-c", pipes]),
+        ("bash", &["-c", descriptors]),
+        ("ls", &["-lR", folder]),
+        ("cat", &["/etc/passwd"]),
+        ("sort", &["--parallel=4", "-S1M", "/etc/services"]),
+        ("find", &[folder, "-name", "*.rs"]),
+        ("env", &["-i", "sh", "-c", "echo $0"]),
+        (env!("CARGO"), &["--version"]),
+    ];
+    for (name, arguments) in programs {
+        let plain = run(Command::new(name).args(arguments));
+        let under = run(&mut program("this is no setting", name, arguments));
+        assert_eq!(under, plain, "{name} {arguments:?}");
+    }
+}
+
+#[test]
+fn what_is_not_understood_ends_the_process() {
+    let refused = |variable: &str, value: &str| {
+        let mut command = program("gpus=1", "cat", &["/dev/dri/renderD128"]);
+        let output = run(command.env(variable, value));
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let text = String::from_utf8(output.stderr).expect("text");
+        assert!(text.starts_with(&format!("hsa-kfd: {variable}: ")), "{text}");
+        text
+    };
+    assert!(refused("HSA_KFD", "gpus=2,colour=red").contains("colour=red"));
+    assert!(refused("HSA_KFD", "gpus=200").contains("gpus=200"));
+    assert!(refused("HSA_KFD_FAULTS", "GEM_VA=EIO,GEM_V=EIO").contains("GEM_V=EIO"));
+    assert!(refused("HSA_KFD_FAULTS", "GEM_VA#0=EIO").contains("GEM_VA#0=EIO"));
+    assert!(refused("HSA_KFD_LOG", "/nowhere/log").contains("/nowhere/log"));
+}

@@ -1,0 +1,108 @@
+//! What people are told, and what they ask for: the log, planned faults, page tables.
+
+mod ground;
+mod kernel;
+
+use ground::under;
+use kernel::{Gpu, PUBLIC, VRAM, call, mmap};
+use libc::EBUSY;
+use std::fs;
+
+const MIB: u64 = 1 << 20;
+const AT: u64 = 0x1000_0000;
+
+/// The log of a process that runs this test's body.
+fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
+    let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
+    let path = log.to_str().expect("text").to_owned();
+    let inside = std::env::var_os("HSA_KFD_LOG").is_some();
+    under(name, &[("HSA_KFD_LOG", &path), ("HSA_KFD_FAULTS", faults)], body);
+    if inside {
+        return None;
+    }
+    let text = fs::read_to_string(&log).expect("a log");
+    fs::remove_file(&log).expect("a log");
+    Some(text)
+}
+
+#[test]
+fn the_log_tells_each_call() {
+    let text = log_of("the_log_tells_each_call", "", || {
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(4096, VRAM | PUBLIC).unwrap();
+        let mapped = mmap(gpu.drm, offset, 4096).unwrap();
+        // SAFETY: mapped just now.
+        unsafe { libc::munmap(mapped.cast(), 4096) };
+        gpu.free(handle).unwrap();
+        gpu.free(handle).unwrap_err();
+        call(gpu.kfd, b'K', 0x20, &mut [0u64]).unwrap_err();
+        gpu.close();
+    });
+    let Some(text) = text else { return };
+    let expected = [
+        "kfd OPEN descriptor=",
+        "drm0 OPEN descriptor=",
+        "kfd ACQUIRE_VM drm_fd=",
+        "kfd ALLOC_MEMORY_OF_GPU address=0x0 size=0x1000 handle=0x0 offset=0x0 gpu_id=4097 \
+         flags=VRAM|PUBLIC|WRITABLE -> handle=0x100100000001 offset=0x100000000 (",
+        "drm0 MMAP address=0x0 length=0x1000 protection=R|W flags=SHARED offset=0x100000000 -> 0x",
+        "drm0 MUNMAP address=0x",
+        "kfd FREE_MEMORY_OF_GPU handle=0x100100000001 -> ok (",
+        "kfd FREE_MEMORY_OF_GPU handle=0x100100000001 = EINVAL (",
+        "NOT EMULATED: kfd call 0xc0084b20 SVM = ENOTTY",
+        "drm0 CLOSE descriptor=",
+        "kfd CLOSE descriptor=",
+    ];
+    // A process and a thread, and the time, come first.
+    let lines: Vec<_> = text.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
+    assert_eq!(lines.len(), expected.len(), "{text}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{line}\n{expected}");
+    }
+}
+
+#[test]
+fn calls_fail_and_last_as_planned() {
+    let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms";
+    let text = log_of("calls_fail_and_last_as_planned", plan, || {
+        let gpu = Gpu::open();
+        let results = [(); 4].map(|()| gpu.alloc(4096, VRAM));
+        assert_eq!(results.map(|result| result.err()), [None, Some(EBUSY), Some(EBUSY), None]);
+        let (_, offset) = results[0].unwrap();
+        assert_eq!(mmap(gpu.drm, offset, 4096), Err(libc::EIO));
+        assert!(mmap(gpu.drm, offset, 4096).is_ok());
+        let took = || {
+            let began = std::time::Instant::now();
+            gpu.available();
+            began.elapsed().as_millis()
+        };
+        assert!(took() < 30);
+        assert!(took() >= 30);
+    });
+    if let Some(text) = text {
+        assert_eq!(text.matches(" = EBUSY (").count(), 2, "{text}");
+    }
+}
+
+#[test]
+fn the_page_tables_are_written_at_the_end() {
+    let file = std::env::temp_dir().join(format!("hsa-kfd-tables-{}", std::process::id()));
+    let name = file.to_str().expect("text");
+    let inside = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
+    under("the_page_tables_are_written_at_the_end", &[("HSA_KFD_PAGE_TABLES", name)], || {
+        let gpu = Gpu::open();
+        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        gpu.map(0x18, handle).unwrap();
+    });
+    if inside {
+        return;
+    }
+    let text = fs::read_to_string(&file).expect("page tables");
+    fs::remove_file(&file).expect("page tables");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("process "), "{text}");
+    assert_eq!(lines[1], "gpu 0 id 4097 file 0: 1 mappings");
+    assert!(lines[2].starts_with(&format!("  {AT:#018x} size 0x100000 buffer ")), "{text}");
+    assert!(lines[2].ends_with(" offset 0x0 rw-"), "{text}");
+    assert_eq!(lines[3..], ["buffers 1, descriptors 0"]);
+}

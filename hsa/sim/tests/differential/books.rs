@@ -1,0 +1,145 @@
+//! What a sequence has made so far, as its successful calls tell: to clean it up in the end, to
+//! know which addresses are worth looking at, and which memory a GPU may touch without a fault.
+
+use crate::calls::*;
+use crate::side::{Outcome, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A handle at an address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mapping {
+    pub reservation: Name,
+    pub offset: i64,
+    pub size: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Books {
+    /// Name, where it begins in the area, and size.
+    pub reservations: BTreeMap<Name, (u64, u64)>,
+    /// Where every reservation began that there ever was.
+    starts: BTreeMap<Name, u64>,
+    /// References of every handle that has some.
+    pub references: BTreeMap<Name, u64>,
+    pub mappings: Vec<Mapping>,
+    /// Where something was mapped or not, as bytes from where the area begins.
+    pub points: BTreeSet<u64>,
+}
+
+impl Books {
+    /// Where in the area a place is.
+    pub fn in_area(&self, place: Place) -> Option<u64> {
+        match place {
+            Place::Null => None,
+            Place::Area(offset) => Some(offset),
+            Place::In(name, offset) => Some(self.starts.get(&name)?.wrapping_add_signed(offset)),
+        }
+    }
+
+    fn start_of(&self, mapping: &Mapping) -> u64 {
+        let start = self.in_area(Place::In(mapping.reservation, mapping.offset));
+        start.unwrap_or(u64::MAX)
+    }
+
+    /// Whether a range lies in one mapping.
+    pub fn is_mapped(&self, place: Place, size: u64) -> bool {
+        let Some(at) = self.in_area(place) else { return false };
+        self.mappings.iter().any(|mapping| {
+            let start = self.start_of(mapping);
+            start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
+        })
+    }
+
+    /// Whether a handle has references.
+    pub fn is_alive(&self, handle: Name) -> bool {
+        self.references.contains_key(&handle)
+    }
+
+    /// How many mappings a range touches.
+    pub fn mappings_in(&self, place: Place, size: u64) -> usize {
+        let Some(at) = self.in_area(place) else { return 0 };
+        let touched = |mapping: &&Mapping| {
+            let start = self.start_of(mapping);
+            start < at.saturating_add(size) && at < start.saturating_add(mapping.size)
+        };
+        self.mappings.iter().filter(touched).count()
+    }
+
+    /// Writes down what a call has done. A handle is named as its value is by now.
+    pub fn note(&mut self, call: &Call, outcome: &Outcome, named_now: impl Fn(Name) -> Name) {
+        if outcome.status != hsa_sys::HSA_STATUS_SUCCESS {
+            return;
+        }
+        match *call {
+            Call::Reserve { id, size, .. } => {
+                if let [Value::InArea(start)] = outcome.values[..] {
+                    self.reservations.insert(id, (start, size));
+                    self.starts.insert(id, start);
+                    self.points.extend([start, start + size]);
+                }
+            }
+            Call::Free { at, .. } => {
+                let start = self.in_area(at);
+                self.reservations.retain(|_, (other, _)| Some(*other) != start);
+            }
+            Call::Create { id, .. } | Call::Import { id, .. } => {
+                self.references.insert(id, 1);
+            }
+            Call::Retain { .. } => {
+                if let [Value::Handle(name)] = outcome.values[..] {
+                    *self.references.entry(name).or_default() += 1;
+                }
+            }
+            Call::Release { handle: Handle::Of(name) } => {
+                let name = named_now(name);
+                if let Some(references) = self.references.get_mut(&name) {
+                    *references -= 1;
+                    if *references == 0 {
+                        self.references.remove(&name);
+                    }
+                }
+            }
+            Call::Map { at, size, .. } => self.mapped(at, size),
+            Call::Unmap { at, size } => {
+                let Some(start) = self.in_area(at) else { return };
+                let end = start.saturating_add(size);
+                let mappings = core::mem::take(&mut self.mappings);
+                let outside = |mapping: &Mapping| !(start..end).contains(&self.start_of(mapping));
+                let kept = mappings.into_iter().filter(outside).collect();
+                self.mappings = kept;
+            }
+            _ => {}
+        }
+    }
+
+    /// A mapping is known by the reservation that it is in, whichever place named it.
+    fn mapped(&mut self, at: Place, size: u64) {
+        let Some(at) = self.in_area(at) else { return };
+        let around = self.reservations.iter().find(|(_, (start, reserved))| {
+            *start <= at && at.saturating_add(size) <= start.saturating_add(*reserved)
+        });
+        let Some((&reservation, &(start, _))) = around else { return };
+        self.mappings.push(Mapping { reservation, offset: (at - start) as i64, size });
+        self.points.extend([at, at + size / 2, at + size, at + size + 1]);
+    }
+
+    /// The calls that undo everything.
+    pub fn clean_up(&self) -> Vec<Call> {
+        let unmap = |mapping: &Mapping| Call::Unmap {
+            at: Place::In(mapping.reservation, mapping.offset),
+            size: mapping.size,
+        };
+        let free = |(name, (_, size)): (&Name, &(u64, u64))| Call::Free {
+            at: Place::In(*name, 0),
+            size: *size,
+        };
+        let release = |(name, references): (&Name, &u64)| {
+            (0..*references)
+                .map(|_| Call::Release { handle: Handle::Of(*name) })
+                .collect::<Vec<_>>()
+        };
+        let unmaps = self.mappings.iter().map(unmap);
+        let frees = self.reservations.iter().map(free);
+        unmaps.chain(frees).chain(self.references.iter().flat_map(release)).collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! What crashes AMD's runtime, and on which releases. Sequences leave these calls out; here each
+//! is made in a process of its own, so that the list stays true: where a release is listed the
+//! process dies, and where it is not, it does not.
+// Every unsafe block calls a function of AMD's runtime as a program might that is wrong.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::calls::{Agent, Call, Handle, Hint, Place, Pool, Wish};
+use crate::rig::{Ended, INCOMPATIBLE, OK, in_child};
+use crate::side::Side;
+use core::ptr::{null_mut, without_provenance_mut};
+use hsa_rocr::Release::{self, R6_1_2, R6_4_3, R7_2_4};
+use hsa_rocr::test::Ground;
+use hsa_sys::*;
+
+const PAGE: u64 = 4096;
+const AREA: u64 = 0x0800_0000_0000;
+/// An address at which there is nothing.
+const GARBAGE: u64 = 0xdead_beef_0000;
+const ALL: &[Release] = &Release::ALL;
+
+struct Crash {
+    /// What is done.
+    what: &'static str,
+    /// Why that crashes, or where it is written.
+    why: &'static str,
+    releases: &'static [Release],
+    signal: i32,
+    act: fn(Table),
+}
+
+const TABLE: &[Crash] = &[
+    Crash {
+        what: "vmem_address_reserve with nowhere to write the address",
+        why: "the pointer is not checked (hsa_ext_amd.cpp)",
+        releases: ALL,
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let side = Side::start(&table, AREA);
+            unsafe { (side.vmem.hsa_amd_vmem_address_reserve)(null_mut(), 4096, 0, 0) };
+        },
+    },
+    Crash {
+        what: "vmem_handle_create with nowhere to write the handle",
+        why: "the pointer is not checked (hsa_ext_amd.cpp)",
+        releases: ALL,
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let side = Side::start(&table, AREA);
+            let pool = side.pool(Pool::Gpu(0));
+            let create = side.vmem.hsa_amd_vmem_handle_create;
+            unsafe { create(pool, 4096, MEMORY_TYPE_PINNED, 0, null_mut()) };
+        },
+    },
+    Crash {
+        what: "vmem_handle_create of a garbage pool",
+        why: "MemoryRegion::IsValid reads through the handle",
+        releases: ALL,
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let side = Side::start(&table, AREA);
+            let pool = hsa_amd_memory_pool_t { handle: GARBAGE };
+            let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+            let create = side.vmem.hsa_amd_vmem_handle_create;
+            unsafe { create(pool, 4096, MEMORY_TYPE_PINNED, 0, &mut handle) };
+        },
+    },
+    Crash {
+        what: "vmem_set_access for a garbage agent",
+        why: "Agent::IsValid reads through the handle",
+        releases: ALL,
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let side = mapped(&table, &[]);
+            let garbage = hsa_agent_t { handle: GARBAGE };
+            let wish = hsa_amd_memory_access_desc_t { permissions: 3, agent_handle: garbage };
+            let at = without_provenance_mut(side.address(Place::In(0, 0)) as usize);
+            unsafe { (side.vmem.hsa_amd_vmem_set_access)(at, 4096, &wish, 1) };
+        },
+    },
+    Crash {
+        what: "vmem_get_access of a garbage agent",
+        why: "Agent::IsValid reads through the handle",
+        releases: ALL,
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let side = mapped(&table, &[]);
+            side.get_access(side.address(Place::In(0, 0)), hsa_agent_t { handle: GARBAGE });
+        },
+    },
+    Crash {
+        what: "vmem_retain_alloc_handle with nowhere to write the handle",
+        why: "the pointer is not checked (hsa_ext_amd.cpp)",
+        releases: ALL,
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let side = mapped(&table, &[]);
+            let at = without_provenance_mut(side.address(Place::In(0, 0)) as usize);
+            unsafe { (side.vmem.hsa_amd_vmem_retain_alloc_handle)(null_mut(), at) };
+        },
+    },
+    Crash {
+        what: "vmem_import_shareable_handle before hsa_init",
+        why: "it does not look whether the runtime is there; 6.x finds no driver before it matters",
+        releases: &[R7_2_4],
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+            let import = table.vmem.expect("virtual memory").hsa_amd_vmem_import_shareable_handle;
+            let status = unsafe { import(0, &mut handle) };
+            assert_eq!(status, INCOMPATIBLE);
+        },
+    },
+    Crash {
+        what: "vmem_import_shareable_handle after the last hsa_shut_down",
+        why: "as before hsa_init",
+        releases: &[R7_2_4],
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let mut side = Side::start(&table, AREA);
+            assert_eq!(side.shut_down(), OK);
+            let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+            let import = side.vmem.hsa_amd_vmem_import_shareable_handle;
+            assert_eq!(unsafe { import(0, &mut handle) }, INCOMPATIBLE);
+        },
+    },
+    Crash {
+        what: "hsa_shut_down while a GPU has access to a mapping",
+        why: "agents are deleted before the mapping that calls them (runtime.cpp, Unload)",
+        releases: &[R6_4_3],
+        signal: libc::SIGSEGV,
+        act: |table| {
+            mapped(&table, &[(Agent::Number(1), 3)]).shut_down();
+        },
+    },
+    Crash {
+        what: "vmem_set_access for the processor at an address that is no page",
+        why: "assertion `ret_cpu_addr == va': Debian's 6.1.2 has assertions",
+        releases: &[R6_1_2],
+        signal: libc::SIGABRT,
+        act: |table| {
+            let mut side = reserved(&table);
+            map(&mut side, 16);
+            set(&mut side, 16, PAGE, &[(Agent::Number(0), 3)]);
+        },
+    },
+    Crash {
+        what: "vmem_set_access for the processor to two mappings at once",
+        why: "each is mapped with the size of both; the same assertion",
+        releases: &[R6_1_2],
+        signal: libc::SIGABRT,
+        act: |table| {
+            let mut side = mapped(&table, &[]);
+            map(&mut side, PAGE as i64);
+            set(&mut side, 0, 2 * PAGE, &[(Agent::Number(0), 3)]);
+        },
+    },
+    Crash {
+        what: "vmem_set_access to two mappings, whose second has an agent that is not named",
+        why: "assertion `agentPermsIt->second.va == va': va is the first one's",
+        releases: &[R6_1_2],
+        signal: libc::SIGABRT,
+        act: |table| {
+            let mut side = mapped(&table, &[]);
+            map(&mut side, PAGE as i64);
+            set(&mut side, PAGE as i64, PAGE, &[(Agent::Number(1), 3), (Agent::Number(2), 3)]);
+            set(&mut side, 0, 2 * PAGE, &[(Agent::Number(1), 1)]);
+        },
+    },
+    Crash {
+        what: "memory_fill of virtual memory that the processor may not write",
+        why: "its memory is taken for the processor's (runtime.cpp, FillMemory)",
+        releases: &[R6_1_2],
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let mut side = mapped(&table, &[(Agent::Number(0), 1), (Agent::Number(1), 3)]);
+            side.perform(&Call::Fill { at: Place::In(0, 0), value: 7, words: 4 });
+        },
+    },
+    Crash {
+        what: "hsa_memory_copy of virtual memory that the processor may not touch",
+        why: "pointer_info names the processor as the owner: memcpy (runtime.cpp, CopyMemory)",
+        releases: &[R6_1_2, R6_4_3],
+        signal: libc::SIGSEGV,
+        act: |table| {
+            let mut side = mapped(&table, &[(Agent::Number(0), 0), (Agent::Number(1), 3)]);
+            side.perform(&Call::Peek { at: Place::In(0, 0) });
+        },
+    },
+    Crash {
+        what: "a copy by a GPU that has no page there",
+        why: "a memory fault ends the process unless the program has a handler for it",
+        releases: ALL,
+        signal: libc::SIGABRT,
+        act: |table| {
+            let mut side = mapped(&table, &[]);
+            let (to, from) = (Place::In(0, 0), Place::In(0, 8));
+            side.perform(&Call::CopyAsync { to, from, size: 8, gpu: 0 });
+        },
+    },
+];
+
+fn reserved(table: &Table) -> Side {
+    let mut side = Side::start(table, AREA);
+    let (hint, alignment, flags) = (Hint::Area(0), 0, 0);
+    let reserve = Call::Reserve { id: 0, size: 16 * PAGE, hint, alignment, flags };
+    assert_eq!(side.perform(&reserve).status, OK);
+    let (pool, memory_type) = (Pool::Gpu(0), MEMORY_TYPE_PINNED);
+    let create = Call::Create { id: 1, pool, size: PAGE, memory_type, flags };
+    assert_eq!(side.perform(&create).status, OK);
+    side
+}
+
+fn map(side: &mut Side, offset: i64) {
+    let at = Place::In(0, offset);
+    let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
+    // Some releases refuse what is no page; then there is nothing to crash on.
+    side.perform(&map);
+}
+
+fn set(side: &mut Side, offset: i64, size: u64, wishes: &[Wish]) {
+    let (at, wishes) = (Place::In(0, offset), wishes.to_vec());
+    side.perform(&Call::SetAccess { at, size, wishes });
+}
+
+/// A page at the start of a reservation, with this access.
+fn mapped(table: &Table, wishes: &[Wish]) -> Side {
+    let mut side = reserved(table);
+    map(&mut side, 0);
+    if !wishes.is_empty() {
+        set(&mut side, 0, PAGE, wishes);
+    }
+    side
+}
+
+/// Makes every call of the list, each in a process of its own.
+pub fn happen(ground: &Ground) {
+    let mut wrong = Vec::new();
+    for Crash { what, why, releases, signal, act } in TABLE {
+        let ended = in_child(|| {
+            let search = Search::only(ground.runtime());
+            // SAFETY: AMD's runtime.
+            let library = unsafe { Library::load(&search) }.expect("AMD's runtime");
+            act(*library.table());
+            // What is left over is of no interest.
+            unsafe { libc::_exit(0) };
+        });
+        let expected = match releases.contains(&ground.release()) {
+            true => Ended::Signal(*signal),
+            false => Ended::Exit(0),
+        };
+        if ended != expected {
+            wrong.push(format!("{what}: {ended:?}, not {expected:?} ({why})"));
+        }
+    }
+    assert!(wrong.is_empty(), "on {}:\n{}", ground.release(), wrong.join("\n"));
+}

@@ -1,0 +1,171 @@
+//! The simulation held to AMD's own runtime: both are driven with the same random calls, in one
+//! process that runs on AMD's libraries and the emulated driver, and compared after each call.
+//!
+//! `HSA_SIM_SEQUENCES` says how many sequences a release gets, `HSA_SIM_SEED` from which seed;
+//! without, a fixed share of a fixed seed is run, and half as many of a fresh one. A difference is
+//! shown with a shrunk sequence; saved as a file in `regressions`, it is run for ever.
+
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod books;
+mod calls;
+mod crashes;
+mod generator;
+mod left_out;
+mod observe;
+mod pair;
+mod shrink;
+mod side;
+mod stress;
+mod trail;
+mod worker;
+
+use hsa_rocr::test::{self, Ground};
+use hsa_rocr::{Emulation, Release};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, UNIX_EPOCH};
+use worker::Work;
+
+/// How many sequences of the fixed seed a release gets unasked.
+const SHARE: u64 = 300;
+const SEED: u64 = 0x6873_612d_7369_6d;
+/// A process runs so many; what was leaked and worn out ends with it.
+const BATCH: u64 = 100;
+/// After so many differences there is enough to think about.
+const ENOUGH: usize = 5;
+
+fn emulation() -> Emulation {
+    Emulation::gpus(2).vram("1GiB")
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
+}
+
+#[test]
+fn agrees_with_6_1_2() {
+    test::on(&[Release::R6_1_2], "agrees_with_6_1_2", &emulation(), agrees);
+}
+
+#[test]
+fn agrees_with_6_4_3() {
+    test::on(&[Release::R6_4_3], "agrees_with_6_4_3", &emulation(), agrees);
+}
+
+#[test]
+fn agrees_with_7_2_4() {
+    test::on(&[Release::R7_2_4], "agrees_with_7_2_4", &emulation(), agrees);
+}
+
+fn agrees(ground: &Ground) {
+    let asked = number("HSA_SIM_SEQUENCES");
+    match number("HSA_SIM_SEED") {
+        Some(seed) => agrees_from(ground, seed, asked.unwrap_or(SHARE)),
+        None => {
+            agrees_from(ground, SEED, asked.unwrap_or(SHARE));
+            let fresh = UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
+            agrees_from(ground, fresh, asked.unwrap_or(SHARE) / 2);
+        }
+    }
+}
+
+fn agrees_from(ground: &Ground, seed: u64, sequences: u64) {
+    let begun = Instant::now();
+    let release = ground.release();
+    println!("\n{release}: {sequences} sequences of seed {seed}");
+    let trail = file(&format!("differential-{release}.txt"));
+    let (mut first, mut differences) = (0, Vec::new());
+    let mut made = BTreeMap::<String, u64>::new();
+    while first < sequences && differences.len() < ENOUGH {
+        let work = Work::Sequences { seed, first, count: BATCH.min(sequences - first) };
+        let output = work.done_by_worker(ground, &trail);
+        if output.status.success() {
+            for (kind, count) in worker::made(&output) {
+                *made.entry(kind).or_default() += count;
+            }
+            first += BATCH;
+            continue;
+        }
+        let (Some(number), calls) = trail::last(&trail) else {
+            panic!("no sequence was begun: {output:?}");
+        };
+        let shrunk = shrink::shrink(calls.clone(), |calls| !replay(ground, calls).0);
+        let (agreed, said) = replay(ground, &shrunk);
+        let title = format!("# sequence {number} of seed {seed} on {release}");
+        differences.push(if agreed {
+            let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            let said = format!("{}: {}", output.status, said.concat());
+            format!("{title}: not when it is run by itself\n{said}{}", calls::to_text(&calls))
+        } else {
+            format!("{title}\n{}{said}", calls::to_text(&shrunk))
+        });
+        first = number + 1;
+    }
+    println!("{release}: took {:?}, {made:#?}", begun.elapsed());
+    assert!(differences.is_empty(), "\n{}", differences.join("\n"));
+}
+
+/// Runs a sequence by itself: whether it agreed, and what there is to say about it.
+fn replay(ground: &Ground, calls: &[calls::Call]) -> (bool, String) {
+    let path = file(&format!("differential-{}-shrunk.txt", ground.release()));
+    std::fs::write(&path, calls::to_text(calls)).expect("a file to write");
+    let trail = path.with_extension("trail");
+    replay_file(ground, path, &trail)
+}
+
+fn replay_file(ground: &Ground, path: PathBuf, trail: &Path) -> (bool, String) {
+    let output = Work::File(path).done_by_worker(ground, trail);
+    let text = String::from_utf8_lossy(&output.stdout);
+    // What the test harness says is of no interest.
+    let text = text.split_once("test works ...").map_or("", |(_, text)| text);
+    let text = text.split_once("FAILED").map_or(text, |(text, _)| text).to_owned();
+    if output.status.code().is_some() && !text.trim().is_empty() {
+        return (output.status.success(), text);
+    }
+    let at = std::fs::read_to_string(trail).unwrap_or_default();
+    let at = at.lines().next().unwrap_or_default().to_owned();
+    let said = String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), format!("{}: {at}\n{said}", output.status))
+}
+
+/// A file in the build folder.
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Every sequence that once showed a difference, on every release.
+#[test]
+fn what_differed_once_agrees() {
+    test::on_each_release("what_differed_once_agrees", &emulation(), |ground| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential/regressions");
+        let entries = std::fs::read_dir(folder).expect("the folder");
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        files.sort();
+        assert!(!files.is_empty());
+        let trail = file(&format!("regressions-{}.txt", ground.release()));
+        for path in files {
+            let (agreed, said) = replay_file(ground, path.clone(), &trail);
+            assert!(agreed, "{} on {}: {said}", path.display(), ground.release());
+        }
+    });
+}
+
+#[test]
+fn known_crashes_happen() {
+    test::on_each_release("known_crashes_happen", &emulation(), crashes::happen);
+}
+
+#[test]
+fn four_threads_leave_nothing() {
+    let releases = [Release::R6_4_3, Release::R7_2_4];
+    test::on(&releases, "four_threads_leave_nothing", &emulation(), stress::survives);
+}
+
+#[test]
+#[ignore = "is what the others start"]
+fn works() {
+    worker::work();
+}

@@ -1,0 +1,97 @@
+//! What a program sees of a runtime's work besides the answers: its mappings, and what is in them.
+
+use std::fs::File;
+use std::io::Read;
+
+const PAGE: u64 = 4096;
+/// Of a longer piece only so many pages are read, and the last.
+const PAGES_READ: u64 = 32;
+
+/// A piece of the address space with one kind of access.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    pub start: u64,
+    pub end: u64,
+    /// As in `/proc/self/maps`.
+    pub access: String,
+}
+
+/// What is mapped in a range, addresses counted from where it begins; neighbours of a kind are
+/// one piece, however the kernel keeps them.
+pub fn pieces(start: u64, end: u64) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for line in lines_until(end).lines() {
+        let mut words = line.split([' ', '-']);
+        let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+        let (Some(from), Some(to)) = (number(), number()) else { continue };
+        if to <= start || from >= end {
+            continue;
+        }
+        let access = line.split(' ').nth(1).unwrap_or("").to_owned();
+        let (from, to) = (from.max(start) - start, to.min(end) - start);
+        match pieces.last_mut() {
+            Some(last) if last.end == from && last.access == access => last.end = to,
+            _ => pieces.push(Piece { start: from, end: to, access }),
+        }
+    }
+    pieces
+}
+
+/// The lines of `/proc/self/maps`, which are in order, as far as they are of interest.
+fn lines_until(end: u64) -> String {
+    let mut file = File::open("/proc/self/maps").expect("/proc/self/maps");
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let length = file.read(&mut buffer).expect("/proc/self/maps");
+        text.extend_from_slice(&buffer[..length]);
+        let last = text.rsplit(|byte| *byte == b'\n').nth(1).unwrap_or_default();
+        let start = std::str::from_utf8(last).ok().and_then(|line| line.split('-').next());
+        let beyond = start.and_then(|word| u64::from_str_radix(word, 16).ok());
+        if length == 0 || beyond.is_some_and(|start| start >= end) {
+            return String::from_utf8(text).expect("text");
+        }
+    }
+}
+
+/// Two words of every page that can be read: where, and what.
+pub fn words(area: u64, pieces: &[Piece]) -> Vec<(u64, Option<u64>)> {
+    let readable = pieces.iter().filter(|piece| piece.access.starts_with('r'));
+    let mut words = Vec::new();
+    for piece in readable {
+        let pages = (piece.end - piece.start) / PAGE;
+        let last = pages.checked_sub(1).filter(|last| *last >= PAGES_READ);
+        for page in (0..pages.min(PAGES_READ)).chain(last) {
+            let offset = piece.start + page * PAGE;
+            words.extend([offset, offset + 0x800].map(|offset| (offset, read(area + offset))));
+        }
+    }
+    words
+}
+
+/// The word at an address, if it can be read.
+fn read(address: u64) -> Option<u64> {
+    let mut word = 0u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+    let remote = core::ptr::without_provenance_mut(address as usize);
+    let remote = libc::iovec { iov_base: remote, iov_len: 8 };
+    // SAFETY: writes at most the word; the kernel checks the other address.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    (read == 8).then_some(word)
+}
+
+/// Writes a word as the processor would; whether it could.
+pub fn write(address: u64, word: u64) -> bool {
+    let local = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
+    let remote = core::ptr::without_provenance_mut(address as usize);
+    let remote = libc::iovec { iov_base: remote, iov_len: 8 };
+    // SAFETY: the kernel checks the address, which is in an area of the test's own.
+    let written = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+    written == 8
+}
+
+/// Replaces whatever is in a range by nothing.
+pub fn clear(start: u64, end: u64) {
+    let address = core::ptr::without_provenance_mut(start as usize);
+    // SAFETY: an area of the test's own, whose runtime has no more use for it.
+    unsafe { libc::munmap(address, (end - start) as usize) };
+}

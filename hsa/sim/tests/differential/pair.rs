@@ -1,0 +1,267 @@
+//! Both runtimes, driven with the same calls and compared after each.
+
+use crate::books::Books;
+use crate::calls::*;
+use crate::left_out;
+use crate::observe::{self, Piece};
+use crate::side::{AREA, Outcome, Side};
+use core::fmt;
+use hsa_rocr::Release;
+use hsa_sim::{Simulation, Usage};
+use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search, Table};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Where the areas begin, far below everything that has no address of its own: what is unmapped
+/// there stays free until somebody asks for exactly that.
+const AMD_AREAS: u64 = 0x0800_0000_0000;
+const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
+
+/// AMD's runtime and the simulation, both started.
+#[derive(Debug)]
+pub struct Pair {
+    release: Release,
+    library: Library,
+    simulation: Simulation,
+    amd: Side,
+    simulated: Side,
+    /// What was left of the GPUs' memory before the sequence.
+    memory_before: [Vec<u64>; 2],
+    /// Whether memory of the sequence was only claimed by mappings that are no more. The emulated
+    /// kernel does not see that those keep memory, so from then on the two count differently.
+    lingered: bool,
+    /// How many calls were made or left out, by what became of them.
+    pub made: BTreeMap<String, u64>,
+}
+
+/// Where the two runtimes differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// After which call, clean-up included.
+    pub after: Option<(usize, Call)>,
+    /// What is different: of AMD's, of the simulation.
+    pub what: Vec<(String, String)>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.after {
+            Some((number, call)) => writeln!(f, "after call {number}, {call:?}:")?,
+            None => writeln!(f, "in the end:")?,
+        }
+        for (amd, simulated) in self.what.iter().take(12) {
+            writeln!(f, "  AMD {amd}\n  sim {simulated}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a runtime shows after a call.
+#[derive(Debug)]
+struct Shown {
+    /// What every agent's access is at every address of interest.
+    access: Vec<(u64, Vec<Outcome>)>,
+    properties: Vec<(Name, Outcome)>,
+    pieces: Vec<Piece>,
+    words: Vec<(u64, Option<u64>)>,
+    memory_used: Vec<i64>,
+}
+
+/// The simulation that answers as a release does.
+fn simulation(release: Release) -> Simulation {
+    let era = match release {
+        Release::R6_1_2 => "era=a,extension=4",
+        Release::R6_4_3 => "era=a,extension=7",
+        Release::R7_2_4 => "era=b,extension=15",
+    };
+    let config = format!("mi300x,gpus=2,vram=1g,{era}").parse().expect("a configuration");
+    Simulation::start(config).expect("a free slot")
+}
+
+impl Pair {
+    pub fn start(release: Release, runtime: &Path) -> Self {
+        // SAFETY: an HSA runtime, as the caller says.
+        let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
+        let simulation = simulation(release);
+        let amd = Side::start(library.table(), AMD_AREAS);
+        let simulated = Side::start(simulation.table(), SIMULATED_AREAS);
+        assert_eq!(amd.inventory(), simulated.inventory(), "pools of AMD's and of the simulation");
+        let memory_before = [amd.memory_left(), simulated.memory_left()];
+        let made = BTreeMap::new();
+        Self { release, library, simulation, amd, simulated, memory_before, lingered: false, made }
+    }
+
+    /// Stops both and starts them anew.
+    pub fn restart(&mut self) {
+        let simulation = simulation(self.release);
+        let (amd_area, simulated_area) = (self.amd.area, self.simulated.area);
+        let start = |side: &mut Side, table: &Table, area| {
+            assert_eq!(side.shut_down(), HSA_STATUS_SUCCESS, "hsa_shut_down");
+            *side = Side::start(table, area);
+        };
+        start(&mut self.amd, self.library.table(), amd_area);
+        start(&mut self.simulated, simulation.table(), simulated_area);
+        self.simulation = simulation;
+    }
+
+    /// Makes the calls of a sequence, and cleans up. The difference, if there is one.
+    pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
+        self.amd.next_sequence();
+        self.simulated.next_sequence();
+        self.memory_before = [self.amd.memory_left(), self.simulated.memory_left()];
+        self.lingered = false;
+        let mut books = Books::default();
+        let mut found = None;
+        for (number, call) in calls.iter().enumerate() {
+            before(number);
+            found = found.or_else(|| self.step(number, call, &mut books));
+        }
+        // What differs is cleaned up, too, as well as that goes.
+        for (number, call) in (calls.len()..).zip(books.clean_up()) {
+            before(number);
+            let difference = self.step(number, &call, &mut books);
+            found = found.or(difference);
+        }
+        self.amd.forget_descriptors();
+        self.simulated.forget_descriptors();
+        found.or_else(|| self.left_over())
+    }
+
+    fn step(&mut self, number: usize, call: &Call, books: &mut Books) -> Option<Difference> {
+        if !self.can_be_made(call, books) {
+            return None;
+        }
+        let amd = self.amd.perform(call);
+        let simulated = self.simulated.perform(call);
+        let kind = if amd.status == HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
+        *self.made.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        let after = Some((number, call.clone()));
+        if amd != simulated {
+            return Some(Difference { after, what: vec![(show(&amd), show(&simulated))] });
+        }
+        let named_now = |name| self.amd.named_now(name).unwrap_or(name);
+        books.note(call, &amd, named_now);
+        self.lingered |= self.simulation.usage().vram_lingering.iter().any(|bytes| *bytes > 0);
+        let [amd, simulated] = [0, 1].map(|side| self.shown(side, books));
+        let what = differences(&amd, &simulated);
+        (!what.is_empty()).then_some(Difference { after, what })
+    }
+
+    /// Whether all names of a call mean something, the same to both, and the call is not one of
+    /// those that must not be made.
+    fn can_be_made(&mut self, call: &Call, books: &Books) -> bool {
+        if !self.amd.understands(call) {
+            return false;
+        }
+        let stale = call.handle().is_some_and(|handle| match handle {
+            Handle::Of(name) => self.amd.named_now(name) != self.simulated.named_now(name),
+            Handle::Zero | Handle::Garbage => false,
+        });
+        let reason = match stale {
+            true => Some("a stale handle that names new memory in one runtime only"),
+            false => left_out::reason(self.release, &self.amd, books, call),
+        };
+        if let Some(reason) = reason {
+            *self.made.entry(format!("left out: {reason}")).or_default() += 1;
+        }
+        reason.is_none()
+    }
+
+    fn shown(&self, which: usize, books: &Books) -> Shown {
+        let side = if which == 0 { &self.amd } else { &self.simulated };
+        let area = side.area;
+        let access = |&point: &u64| {
+            let agents = side.agents.iter();
+            (point, agents.map(|agent| side.get_access(area + point, *agent)).collect())
+        };
+        let same_name =
+            |name: &&Name| self.amd.named_now(**name) == self.simulated.named_now(**name);
+        let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
+        let pieces = self.comparable(observe::pieces(area, area + AREA));
+        let left = side.memory_left();
+        let used = self.memory_before[which].iter().zip(left);
+        let used = used.map(|(before, left)| *before as i64 - left as i64);
+        let memory_used = if self.lingered { vec![] } else { used.collect() };
+        Shown {
+            access: books.points.iter().map(access).collect(),
+            properties: side.handle_names().filter(same_name).map(properties).collect(),
+            words: observe::words(area, &pieces),
+            pieces,
+            memory_used,
+        }
+    }
+
+    /// From 7.2 on a mapping shows as a shared one without access before anybody is granted some;
+    /// in the simulation it is still the reservation's private one. Nobody can tell by use.
+    fn comparable(&self, mut pieces: Vec<Piece>) -> Vec<Piece> {
+        if self.release < Release::R7_2_4 {
+            return pieces;
+        }
+        let without = |piece: &mut Piece| {
+            if piece.access.starts_with("---") {
+                piece.access = "---".into();
+            }
+        };
+        pieces.iter_mut().for_each(without);
+        pieces.dedup_by(|next, piece| {
+            let joined = next.access == piece.access && next.start == piece.end;
+            if joined {
+                piece.end = next.end;
+            }
+            joined
+        });
+        pieces
+    }
+
+    /// What is left when everything was undone: nothing of the simulation's, and the same of both.
+    fn left_over(&mut self) -> Option<Difference> {
+        let mut what = Vec::new();
+        let mut usage = self.simulation.usage();
+        // What was lost is compared below.
+        usage.vram_used.fill(0);
+        let mut nothing = Usage::default();
+        nothing.vram_used = vec![0; self.simulated.gpus.len()];
+        nothing.vram_lingering = nothing.vram_used.clone();
+        if usage != nothing {
+            what.push((format!("{nothing:?}"), format!("{usage:?}")));
+        }
+        let books = Books::default();
+        let [amd, simulated] = [0, 1].map(|side| self.shown(side, &books));
+        what.extend(differences(&amd, &simulated));
+        for (side, shown) in [(&self.amd, &amd), (&self.simulated, &simulated)] {
+            if !shown.pieces.is_empty() {
+                observe::clear(side.area, side.area + AREA);
+            }
+        }
+        (!what.is_empty()).then_some(Difference { after: None, what })
+    }
+}
+
+fn show(outcome: &Outcome) -> String {
+    format!("{:#x} {:?}", outcome.status, outcome.values)
+}
+
+/// Line by line what is not the same.
+fn differences(amd: &Shown, simulated: &Shown) -> Vec<(String, String)> {
+    fn lines<T: fmt::Debug>(kind: &str, values: &[T]) -> Vec<String> {
+        values.iter().map(|value| format!("{kind} {value:x?}")).collect()
+    }
+    let lines = |shown: &Shown| {
+        [
+            lines("access", &shown.access),
+            lines("properties", &shown.properties),
+            lines("mapped", &shown.pieces),
+            lines("contents", &shown.words),
+            lines("video memory used", &shown.memory_used),
+        ]
+    };
+    let mut what = Vec::new();
+    for (amd, simulated) in lines(amd).into_iter().zip(lines(simulated)) {
+        if amd.len() == simulated.len() {
+            what.extend(amd.into_iter().zip(simulated).filter(|(amd, simulated)| amd != simulated));
+        } else {
+            what.push((amd.join("; "), simulated.join("; ")));
+        }
+    }
+    what
+}

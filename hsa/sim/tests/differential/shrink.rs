@@ -1,0 +1,40 @@
+//! From a sequence that shows a difference, one that still does and is as short as can be.
+
+use crate::calls::Call;
+
+/// Leaves calls out, many at once and then fewer, for as long as `differs` says so.
+pub fn shrink(mut calls: Vec<Call>, mut differs: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
+    let mut length = calls.len() / 2;
+    while length > 0 {
+        let mut at = 0;
+        let mut shorter = false;
+        while at < calls.len() {
+            let mut without = calls.clone();
+            without.drain(at..(at + length).min(calls.len()));
+            if differs(&without) {
+                calls = without;
+                shorter = true;
+            } else {
+                at += length;
+            }
+        }
+        if !shorter || length > 1 {
+            length /= 2;
+        }
+    }
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shrink;
+    use crate::calls::{Call, Place};
+
+    #[test]
+    fn what_matters_stays() {
+        let call = |n| Call::Peek { at: Place::Area(n) };
+        let both = |calls: &[Call]| calls.contains(&call(3)) && calls.contains(&call(17));
+        let shrunk = shrink((0..40).map(call).collect(), both);
+        assert_eq!(shrunk, [call(3), call(17)]);
+    }
+}

@@ -1,0 +1,425 @@
+//! One of the two runtimes: its agents and pools, and what it has answered for the names that
+//! sequences use.
+// Every unsafe block here calls a function of the runtime's table with pointers to locals of the
+// right type, and with addresses that sequences confine to an area nobody else uses.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::calls::{self, Call, Descriptor, Handle, Hint, Name, Place};
+use crate::rig::{self, OK};
+use core::ffi::c_void;
+use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
+use hsa_sys::*;
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const PAGE: u64 = 4096;
+/// How many addresses a sequence has for itself.
+pub const AREA: u64 = 1 << 28;
+const GARBAGE: u64 = 0xdead_beef_0000;
+/// No process has so many descriptors.
+const CLOSED: i32 = 0x7fff_fff0;
+
+/// What a call answered, in words that mean the same in either runtime.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub status: hsa_status_t,
+    pub values: Vec<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Number(u64),
+    /// So many bytes from where the area begins.
+    InArea(u64),
+    /// Where the runtime liked; it was given back at once, with this status.
+    Elsewhere {
+        aligned: bool,
+        freed: hsa_status_t,
+    },
+    Handle(Name),
+    /// The number of an agent or a pool, if it is one that callers can see.
+    Index(Option<usize>),
+}
+
+impl From<hsa_status_t> for Outcome {
+    fn from(status: hsa_status_t) -> Self {
+        Self { status, values: vec![] }
+    }
+}
+
+/// One runtime, started.
+#[derive(Debug)]
+pub struct Side {
+    core: Core,
+    pub vmem: Vmem,
+    pub agents: Vec<hsa_agent_t>,
+    pub gpus: Vec<hsa_agent_t>,
+    pools: Vec<hsa_amd_memory_pool_t>,
+    /// Where the area of this sequence begins.
+    pub area: u64,
+    reservations: BTreeMap<Name, u64>,
+    handles: BTreeMap<Name, u64>,
+    descriptors: BTreeMap<Name, OwnedFd>,
+    memory_file: OwnedFd,
+    dev_null: std::fs::File,
+}
+
+impl Side {
+    /// Starts a runtime whose first sequence has its area here.
+    pub fn start(table: &Table, area: u64) -> Self {
+        let (core, vmem) = (table.core, table.vmem.expect("virtual memory"));
+        assert_eq!(unsafe { (core.hsa_init)() }, OK, "hsa_init");
+        let agents = rig::agents(&core);
+        let kind = |agent| rig::agent_info::<u32>(&core, agent, HSA_AGENT_INFO_DEVICE);
+        let is_gpu = |agent: &hsa_agent_t| kind(*agent) == Ok(HSA_DEVICE_TYPE_GPU);
+        let gpus = agents.iter().copied().filter(is_gpu).collect();
+        let pools = agents.iter().flat_map(|agent| rig::pools(&core, *agent)).collect();
+        let name = c"differential";
+        let memory_file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(memory_file >= 0, "memfd_create");
+        Self {
+            core,
+            vmem,
+            agents,
+            gpus,
+            pools,
+            area,
+            reservations: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            memory_file: unsafe { OwnedFd::from_raw_fd(memory_file) },
+            dev_null: std::fs::File::open("/dev/null").expect("/dev/null"),
+        }
+    }
+
+    pub fn shut_down(&mut self) -> hsa_status_t {
+        unsafe { (self.core.hsa_shut_down)() }
+    }
+
+    /// Forgets the last sequence; the next has an area of its own.
+    pub fn next_sequence(&mut self) {
+        self.area += AREA;
+        self.reservations.clear();
+        self.handles.clear();
+        self.descriptors.clear();
+    }
+
+    /// Whether every name in a call means something: what failed to be made does not.
+    pub fn understands(&self, call: &Call) -> bool {
+        let place = |place| match place {
+            Place::In(name, _) => self.reservations.contains_key(&name),
+            Place::Null | Place::Area(_) => true,
+        };
+        let handle = |handle| match handle {
+            Handle::Of(name) => self.handles.contains_key(&name),
+            Handle::Zero | Handle::Garbage => true,
+        };
+        call.places().into_iter().all(place)
+            && call.handle().is_none_or(handle)
+            && call.descriptor().is_none_or(|name| self.descriptors.contains_key(&name))
+    }
+
+    pub fn handle_names(&self) -> impl Iterator<Item = &Name> {
+        self.handles.keys()
+    }
+
+    /// Closes what was exported.
+    pub fn forget_descriptors(&mut self) {
+        self.descriptors.clear();
+    }
+
+    /// What a handle's value names by now: values are given out again.
+    pub fn named_now(&self, name: Name) -> Option<Name> {
+        let value = self.handles.get(&name)?;
+        self.handles.iter().rev().find(|(_, other)| *other == value).map(|(name, _)| *name)
+    }
+
+    pub fn address(&self, place: Place) -> u64 {
+        match place {
+            Place::Null => 0,
+            Place::Area(offset) => self.area + offset,
+            Place::In(name, offset) => {
+                self.reservations.get(&name).copied().unwrap_or(0).wrapping_add_signed(offset)
+            }
+        }
+    }
+
+    fn pointer(&self, place: Place) -> *mut c_void {
+        without_provenance_mut(self.address(place) as usize)
+    }
+
+    fn handle(&self, handle: Handle) -> hsa_amd_vmem_alloc_handle_t {
+        let handle = match handle {
+            Handle::Of(name) => self.handles.get(&name).copied().unwrap_or(0),
+            Handle::Zero => 0,
+            Handle::Garbage => GARBAGE,
+        };
+        hsa_amd_vmem_alloc_handle_t { handle }
+    }
+
+    fn agent(&self, agent: calls::Agent) -> hsa_agent_t {
+        match agent {
+            calls::Agent::Number(number) => self.agents[number % self.agents.len()],
+            calls::Agent::Zero => hsa_agent_t { handle: 0 },
+        }
+    }
+
+    pub fn pool(&self, pool: calls::Pool) -> hsa_amd_memory_pool_t {
+        match pool {
+            calls::Pool::Gpu(number) => rig::pools(&self.core, self.gpus[number])[0],
+            calls::Pool::Number(number) => self.pools[number % self.pools.len()],
+            calls::Pool::Zero => hsa_amd_memory_pool_t { handle: 0 },
+        }
+    }
+
+    fn in_area(&self, address: *const c_void) -> Value {
+        match (address.addr() as u64).checked_sub(self.area) {
+            Some(offset) if offset < AREA => Value::InArea(offset),
+            _ => Value::Number(address.addr() as u64),
+        }
+    }
+
+    /// Performs a call whose names all mean something.
+    pub fn perform(&mut self, call: &Call) -> Outcome {
+        let vmem = self.vmem;
+        match *call {
+            Call::Reserve { id, size, hint, alignment, flags } => {
+                self.reserve(id, size, hint, alignment, flags)
+            }
+            Call::Free { at, size } => {
+                unsafe { (vmem.hsa_amd_vmem_address_free)(self.pointer(at), size as usize) }.into()
+            }
+            Call::Create { id, pool, size, memory_type, flags } => {
+                let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+                let (create, pool) = (vmem.hsa_amd_vmem_handle_create, self.pool(pool));
+                let size = size as usize;
+                let status = unsafe { create(pool, size, memory_type, flags, &mut handle) };
+                if status == OK {
+                    self.handles.insert(id, handle.handle);
+                }
+                status.into()
+            }
+            Call::Release { handle } => {
+                unsafe { (vmem.hsa_amd_vmem_handle_release)(self.handle(handle)) }.into()
+            }
+            Call::Map { at, size, offset, handle, flags } => {
+                let (size, offset) = (size as usize, offset as usize);
+                let (map, handle) = (vmem.hsa_amd_vmem_map, self.handle(handle));
+                unsafe { map(self.pointer(at), size, offset, handle, flags) }.into()
+            }
+            Call::Unmap { at, size } => {
+                unsafe { (vmem.hsa_amd_vmem_unmap)(self.pointer(at), size as usize) }.into()
+            }
+            Call::SetAccess { at, size, ref wishes } => {
+                let wish = |&(agent, permissions): &calls::Wish| hsa_amd_memory_access_desc_t {
+                    permissions,
+                    agent_handle: self.agent(agent),
+                };
+                let list: Vec<_> = wishes.iter().map(wish).collect();
+                let set = vmem.hsa_amd_vmem_set_access;
+                let (at, size) = (self.pointer(at), size as usize);
+                unsafe { set(at, size, list.as_ptr(), list.len()) }.into()
+            }
+            Call::GetAccess { at, agent } => self.get_access(self.address(at), self.agent(agent)),
+            Call::AllowAccess { at, ref agents } => {
+                let list: Vec<_> = agents.iter().map(|agent| self.agent(*agent)).collect();
+                let allow = self.core.hsa_amd_agents_allow_access.expect("there");
+                let (count, at) = (list.len() as u32, self.pointer(at));
+                unsafe { allow(count, list.as_ptr(), null(), at) }.into()
+            }
+            Call::Export { id, handle, flags } => self.export(id, self.handle(handle), flags),
+            Call::Import { id, descriptor } => self.import(id, descriptor),
+            Call::Close { descriptor } => {
+                self.descriptors.remove(&descriptor);
+                OK.into()
+            }
+            Call::Retain { at } => {
+                let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+                let retain = vmem.hsa_amd_vmem_retain_alloc_handle;
+                let status = unsafe { retain(&mut handle, self.pointer(at)) };
+                let value = handle.handle;
+                let known = self.handles.iter().rev().find(|(_, other)| **other == value);
+                let value = known.map_or(Value::Number(value), |(name, _)| Value::Handle(*name));
+                Outcome { status, values: vec![value] }
+            }
+            Call::Properties { handle } => self.properties(handle),
+            Call::PointerInfo { at } => self.pointer_info(at),
+            Call::PoolFree { at } => {
+                let free = self.core.hsa_amd_memory_pool_free.expect("there");
+                unsafe { free(self.pointer(at)) }.into()
+            }
+            Call::Write { at, value } => {
+                let written = crate::observe::write(self.address(at), value);
+                Outcome { status: OK, values: vec![Value::Number(written.into())] }
+            }
+            Call::Poke { at, value } => {
+                self.copy(self.address(at), (&raw const value).addr() as u64, 8).into()
+            }
+            Call::Peek { at } => {
+                let mut word = 0u64;
+                let status = self.copy((&raw mut word).addr() as u64, self.address(at), 8);
+                Outcome { status, values: vec![Value::Number(word)] }
+            }
+            Call::Copy { to, from, size } => {
+                self.copy(self.address(to), self.address(from), size).into()
+            }
+            Call::CopyAsync { to, from, size, gpu } => self.copy_async(to, from, size, gpu),
+            Call::Fill { at, value, words } => {
+                let fill = self.core.hsa_amd_memory_fill.expect("there");
+                unsafe { fill(self.pointer(at), value, words as usize) }.into()
+            }
+        }
+    }
+
+    fn reserve(&mut self, id: Name, size: u64, hint: Hint, alignment: u64, flags: u64) -> Outcome {
+        let hint = match hint {
+            Hint::Nowhere => 0,
+            Hint::Area(offset) => self.area + offset,
+        };
+        let mut address = null_mut();
+        let bytes = size as usize;
+        let status = match self.vmem.hsa_amd_vmem_address_reserve_align {
+            Some(reserve) => unsafe { reserve(&mut address, bytes, hint, alignment, flags) },
+            None => unsafe {
+                (self.vmem.hsa_amd_vmem_address_reserve)(&mut address, bytes, hint, flags)
+            },
+        };
+        if status != OK {
+            return status.into();
+        }
+        let value = self.in_area(address);
+        if let Value::InArea(_) = value {
+            self.reservations.insert(id, address.addr() as u64);
+            return Outcome { status, values: vec![value] };
+        }
+        // Beside whatever else the process has mapped; nothing further could be compared there.
+        let natural = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
+        let natural = if flags & 1 == 0 { natural } else { PAGE };
+        let aligned = (address.addr() as u64).is_multiple_of(natural);
+        let freed = unsafe { (self.vmem.hsa_amd_vmem_address_free)(address, bytes) };
+        Outcome { status, values: vec![Value::Elsewhere { aligned, freed }] }
+    }
+
+    pub fn get_access(&self, address: u64, agent: hsa_agent_t) -> Outcome {
+        let mut permission = 99;
+        let get = self.vmem.hsa_amd_vmem_get_access;
+        let address = without_provenance_mut(address as usize);
+        let status = unsafe { get(address, &mut permission, agent) };
+        Outcome { status, values: vec![Value::Number(permission.into())] }
+    }
+
+    fn export(&mut self, id: Name, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) -> Outcome {
+        let mut descriptor = 77;
+        let export = self.vmem.hsa_amd_vmem_export_shareable_handle;
+        let status = unsafe { export(&mut descriptor, handle, flags) };
+        if status != OK {
+            return Outcome { status, values: vec![Value::Number(descriptor as u32 as u64)] };
+        }
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let raw = descriptor.as_raw_fd();
+        let size = unsafe { libc::lseek(raw, 0, libc::SEEK_END) };
+        let flags = unsafe { libc::fcntl(raw, libc::F_GETFD) };
+        self.descriptors.insert(id, descriptor);
+        Outcome { status, values: vec![Value::Number(size as u64), Value::Number(flags as u64)] }
+    }
+
+    fn import(&mut self, id: Name, descriptor: Descriptor) -> Outcome {
+        let descriptor = match descriptor {
+            Descriptor::Of(name) => self.descriptors.get(&name).map_or(CLOSED, |d| d.as_raw_fd()),
+            Descriptor::Negative => -1,
+            Descriptor::Closed => CLOSED,
+            Descriptor::DevNull => self.dev_null.as_raw_fd(),
+            Descriptor::MemoryFile => self.memory_file.as_raw_fd(),
+        };
+        let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+        let import = self.vmem.hsa_amd_vmem_import_shareable_handle;
+        let status = unsafe { import(descriptor, &mut handle) };
+        if status == OK {
+            self.handles.insert(id, handle.handle);
+        }
+        status.into()
+    }
+
+    pub fn properties(&self, handle: Handle) -> Outcome {
+        let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, 99);
+        let ask = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
+        let status = unsafe { ask(self.handle(handle), &mut pool, &mut memory_type) };
+        if status != OK {
+            return Outcome { status, values: vec![Value::Number(memory_type.into())] };
+        }
+        let pool = self.pools.iter().position(|known| known.handle == pool.handle);
+        Outcome { status, values: vec![Value::Index(pool), Value::Number(memory_type.into())] }
+    }
+
+    fn pointer_info(&self, at: Place) -> Outcome {
+        let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
+        info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
+        let ask = self.core.hsa_amd_pointer_info.expect("there");
+        let status = unsafe { ask(self.pointer(at), &mut info, None, null_mut(), null_mut()) };
+        let owner = self.agents.iter().position(|agent| agent.handle == info.agentOwner.handle);
+        let values = vec![
+            Value::Number(info.type_.into()),
+            self.in_area(info.agentBaseAddress),
+            self.in_area(info.hostBaseAddress),
+            Value::Number(info.sizeInBytes as u64),
+            Value::Index(owner),
+        ];
+        Outcome { status, values }
+    }
+
+    fn copy(&self, to: u64, from: u64, size: u64) -> hsa_status_t {
+        let copy = self.core.hsa_memory_copy.expect("there");
+        let (to, from) = (without_provenance_mut(to as usize), without_provenance(from as usize));
+        unsafe { copy(to, from, size as usize) }
+    }
+
+    fn copy_async(&self, to: Place, from: Place, size: u64, gpu: usize) -> Outcome {
+        let agent = self.gpus[gpu % self.gpus.len()];
+        let mut signal = hsa_signal_t { handle: 0 };
+        let create = self.core.hsa_signal_create.expect("there");
+        assert_eq!(unsafe { create(1, 0, null(), &mut signal) }, OK, "hsa_signal_create");
+        let copy = self.core.hsa_amd_memory_async_copy.expect("there");
+        let (to, from, size) = (self.pointer(to), self.pointer(from), size as usize);
+        let status = unsafe { copy(to, agent, from, agent, size, 0, null(), signal) };
+        let wait = self.core.hsa_signal_wait_scacquire.expect("there");
+        let left = if status == OK && size > 0 {
+            let patience = u64::MAX;
+            unsafe { wait(signal, HSA_SIGNAL_CONDITION_LT, 1, patience, HSA_WAIT_STATE_BLOCKED) }
+        } else {
+            1
+        };
+        let destroy = self.core.hsa_signal_destroy.expect("there");
+        assert_eq!(unsafe { destroy(signal) }, OK, "hsa_signal_destroy");
+        Outcome { status, values: vec![Value::Number(left as u64)] }
+    }
+
+    /// The pools in order, each with what tells it from others.
+    pub fn inventory(&self) -> Vec<[Result<u64, hsa_status_t>; 6]> {
+        let pools = self.pools.iter().map(|pool| {
+            let word = |what| rig::pool_info::<u32>(&self.core, *pool, what).map(u64::from);
+            let size = |what| rig::pool_info::<u64>(&self.core, *pool, what);
+            [
+                word(HSA_AMD_MEMORY_POOL_INFO_SEGMENT),
+                word(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS),
+                word(HSA_AMD_MEMORY_POOL_INFO_LOCATION),
+                rig::pool_info::<bool>(
+                    &self.core,
+                    *pool,
+                    HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED,
+                )
+                .map(u64::from),
+                size(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE),
+                size(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE),
+            ]
+        });
+        pools.collect()
+    }
+
+    /// How much memory of each GPU is not taken.
+    pub fn memory_left(&self) -> Vec<u64> {
+        let ask = |gpu: &hsa_agent_t| {
+            rig::agent_info::<u64>(&self.core, *gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL)
+        };
+        self.gpus.iter().map(|gpu| ask(gpu).expect("an answer")).collect()
+    }
+}

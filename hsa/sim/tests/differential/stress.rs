@@ -1,0 +1,182 @@
+//! Four threads of random calls on AMD's runtime over the emulated driver, each on reservations and
+//! handles of its own; in the end nothing must be left of any of it.
+
+use crate::books::Books;
+use crate::calls::{Call, Handle};
+use crate::observe;
+use crate::side::{AREA, Side};
+use crate::{generator, left_out, number};
+use hsa_rocr::Release;
+use hsa_rocr::test::Ground;
+use hsa_sys::{Library, Search, Table};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::RwLock;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+const THREADS: u64 = 4;
+/// Where the first thread's areas begin, and how far it is to the next thread's.
+const FIRST: u64 = 0x0800_0000_0000;
+const APART: u64 = 0x0800_0000_0000;
+
+/// So many pieces of memory the runtime may keep for later.
+const KEPT: usize = 16;
+
+/// What a process has, as the kernel sees it.
+#[derive(Debug)]
+struct Holdings {
+    /// Those that the emulated driver hides included.
+    descriptors: Vec<String>,
+    /// How many pieces of its address space are shared, as the memory of buffers is.
+    shared: usize,
+    memory_left: Vec<u64>,
+}
+
+/// How long: `HSA_KFD_STRESS_SECONDS`, or ten seconds.
+pub fn survives(ground: &Ground) {
+    let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(10));
+    let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
+    let seed = number("HSA_SIM_SEED").unwrap_or_else(fresh);
+    println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", ground.release());
+    // SAFETY: AMD's runtime.
+    let library = unsafe { Library::load(&Search::only(ground.runtime())) }.expect("AMD's runtime");
+    let table = *library.table();
+    let turns = RwLock::new(());
+    let run = &|thread: u64, time: Duration| {
+        let mut runner = Runner::new(&table, ground.release(), &turns, FIRST + thread * APART);
+        let begun = Instant::now();
+        let mut sequence = 0;
+        while begun.elapsed() < time {
+            runner.run(&generator::sequence(seed ^ thread, sequence));
+            sequence += 1;
+        }
+        (sequence, runner.end())
+    };
+    // One user stays to the end, so that the runtime is not stopped meanwhile.
+    let mut side = Side::start(&table, FIRST - APART / 2);
+    let all = |time| {
+        std::thread::scope(|scope| {
+            let threads = (0..THREADS).map(|thread| scope.spawn(move || run(thread, time)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|t| t.join().expect("a thread")).collect::<Vec<_>>()
+        })
+    };
+    // What is made once and kept, such as queues, is made now.
+    all(time.min(Duration::from_secs(5)));
+    let before = holdings(&side);
+    let ran = all(time);
+    let after = holdings(&side);
+    let mut made = BTreeMap::new();
+    for (kind, count) in ran.iter().flat_map(|(_, made)| made) {
+        *made.entry(kind).or_insert(0) += count;
+    }
+    let sequences: u64 = ran.iter().map(|(sequences, _)| sequences).sum();
+    println!("{sequences} sequences: {made:#?}\n{after:?}");
+    assert_eq!(before.descriptors, after.descriptors, "descriptors, seed {seed}");
+    assert_eq!(before.memory_left, after.memory_left, "memory of the GPUs, seed {seed}");
+    // The runtime's store of signals may have grown by some, but not with every sequence.
+    assert!(after.shared <= before.shared + KEPT, "{before:?} {after:?}, seed {seed}");
+    let areas = FIRST..FIRST + THREADS * APART;
+    assert_eq!(observe::pieces(areas.start, areas.end), [], "in the areas, seed {seed}");
+    side.shut_down();
+}
+
+/// What one thread needs.
+struct Runner<'a> {
+    side: Side,
+    release: Release,
+    turns: &'a RwLock<()>,
+    /// Where its areas begin.
+    start: u64,
+    made: BTreeMap<String, u64>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(table: &Table, release: Release, turns: &'a RwLock<()>, start: u64) -> Self {
+        let made = BTreeMap::new();
+        Self { side: Side::start(table, start), release, turns, start, made }
+    }
+
+    fn run(&mut self, calls: &[Call]) {
+        if self.side.area + 2 * AREA > self.start + APART / 2 {
+            self.side.area = self.start;
+        }
+        self.side.next_sequence();
+        let mut books = Books::default();
+        for call in calls {
+            self.step(call, &mut books);
+        }
+        for call in books.clean_up() {
+            self.step(&call, &mut books);
+        }
+        self.side.forget_descriptors();
+        // NO_REGISTER leaves some of what it took.
+        if !observe::pieces(self.side.area, self.side.area + AREA).is_empty() {
+            observe::clear(self.side.area, self.side.area + AREA);
+        }
+    }
+
+    fn step(&mut self, call: &Call, books: &mut Books) {
+        // What these ask for comes down where other threads' holes are.
+        let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
+        // From 7.2 on this loses the memory, and it is known.
+        let lost = self.release >= Release::R7_2_4
+            && matches!(call, Call::Map { at, .. }
+                if books.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
+        // Another thread's memory may have the value by now.
+        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !books.is_alive(name));
+        if huge || lost || stale || !self.side.understands(call) {
+            return;
+        }
+        let turn = self.turns.read().expect("no panic");
+        if left_out::reason(self.release, &self.side, books, call).is_some() {
+            return;
+        }
+        // These take no lock of the runtime's, so nothing else may go on beside them.
+        let unlocked = matches!(
+            call,
+            Call::Export { .. }
+                | Call::Import { .. }
+                | Call::Retain { .. }
+                | Call::Properties { .. }
+        );
+        let outcome = if unlocked {
+            drop(turn);
+            let _turn = self.turns.write().expect("no panic");
+            self.side.perform(call)
+        } else {
+            let outcome = self.side.perform(call);
+            drop(turn);
+            outcome
+        };
+        let kind =
+            if outcome.status == hsa_sys::HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
+        *self.made.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        books.note(call, &outcome, |name| name);
+    }
+
+    fn end(mut self) -> BTreeMap<String, u64> {
+        self.side.shut_down();
+        self.made
+    }
+}
+
+fn holdings(side: &Side) -> Holdings {
+    let shared = observe::pieces(0, 1 << 47);
+    let shared = shared.iter().filter(|piece| piece.access.ends_with('s')).count();
+    Holdings { descriptors: descriptors(), shared, memory_left: side.memory_left() }
+}
+
+/// What the descriptors of the process are of, in order. Another program looks, as this process
+/// does not see those of the emulated driver; the pipes to it do not count.
+fn descriptors() -> Vec<String> {
+    let folder = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
+    let mut command = std::process::Command::new("ls");
+    let output = command.env_remove("LD_PRELOAD").arg("-l").arg(folder).output().expect("ls");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let targets = text.lines().filter_map(|line| Some(line.split_once(" -> ")?.1.to_owned()));
+    let mut own: Vec<_> =
+        targets.filter(|to| !to.starts_with("pipe:") && to != "/dev/null").collect();
+    own.sort();
+    own
+}

@@ -1,0 +1,42 @@
+//! What is left behind when AMD's runtime takes the process with it: the sequence that was being
+//! run, and how far it had come.
+
+use crate::calls::{self, Call};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// A file that always holds the sequence at work.
+#[derive(Debug)]
+pub struct Trail(File);
+
+impl Trail {
+    pub fn new(path: &Path) -> Self {
+        Self(File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    }
+
+    /// A sequence begins.
+    pub fn begin(&mut self, title: &str, calls: &[Call]) {
+        let text = format!("# at call    0 of {title}\n{}", calls::to_text(calls));
+        self.0.set_len(0).expect("a file to write");
+        self.write(text.as_bytes());
+    }
+
+    /// A call of it is about to be made.
+    pub fn at(&mut self, number: usize) {
+        self.write(format!("# at call {number:4}").as_bytes());
+    }
+
+    fn write(&mut self, text: &[u8]) {
+        self.0.seek(SeekFrom::Start(0)).expect("a file to write");
+        self.0.write_all(text).expect("a file to write");
+    }
+}
+
+/// The number of the sequence that was at work last, and its calls.
+pub fn last(path: &Path) -> (Option<u64>, Vec<Call>) {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let title = text.lines().next().and_then(|line| line.split(" of sequence ").nth(1));
+    let number = title.and_then(|title| title.split(' ').next()?.parse().ok());
+    (number, calls::from_text(&text))
+}

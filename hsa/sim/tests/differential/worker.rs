@@ -1,0 +1,100 @@
+//! The process that runs sequences. AMD's runtime may crash it; whoever started it then finds in
+//! the trail what was run.
+
+use crate::pair::Pair;
+use crate::trail::Trail;
+use crate::{calls, generator};
+use hsa_rocr::test::Ground;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const WORK: &str = "HSA_SIM_WORK";
+const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
+const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
+const TRAIL: &str = "HSA_SIM_WORK_TRAIL";
+
+/// How the line begins in which a worker says what it has done.
+const MADE: &str = "made: ";
+
+/// What a worker is to do.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// So many sequences of a seed, from this one on.
+    Sequences { seed: u64, first: u64, count: u64 },
+    /// The sequence in a file.
+    File(PathBuf),
+}
+
+impl Work {
+    /// Has a process do it, and returns what that has said and how it has ended.
+    pub fn done_by_worker(&self, ground: &Ground, trail: &Path) -> Output {
+        let mut command = ground.this_program();
+        self.prepare(ground, trail, &mut command);
+        command.output().expect("a process")
+    }
+
+    fn prepare(&self, ground: &Ground, trail: &Path, command: &mut Command) {
+        command.args(["works", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.env(
+            WORK,
+            match self {
+                Self::Sequences { seed, first, count } => format!("{seed} {first} {count}"),
+                Self::File(path) => path.display().to_string(),
+            },
+        );
+        command.env(RELEASE, ground.release().version());
+        command.env(RUNTIME, ground.runtime());
+        command.env(TRAIL, trail);
+        command.env("RUST_BACKTRACE", "0");
+    }
+
+    fn parse(text: &str) -> Self {
+        let numbers: Option<Vec<u64>> = text.split(' ').map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([seed, first, count]) => {
+                Self::Sequences { seed: *seed, first: *first, count: *count }
+            }
+            _ => Self::File(text.into()),
+        }
+    }
+}
+
+/// What a worker has done, as it says itself.
+pub fn made(output: &Output) -> BTreeMap<String, u64> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix(MADE)).expect("what was made");
+    serde_json::from_str(line).expect("numbers")
+}
+
+/// Does the work that the environment names, if it names one.
+pub fn work() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let variable = |name| std::env::var(name).expect("set by whoever starts a worker");
+    let release = variable(RELEASE).parse().expect("a release");
+    let mut pair = Pair::start(release, Path::new(&variable(RUNTIME)));
+    let mut trail = Trail::new(Path::new(&variable(TRAIL)));
+    let mut run = |pair: &mut Pair, title: &str, calls: &[calls::Call]| {
+        trail.begin(title, calls);
+        if let Some(difference) = pair.run(calls, |call| trail.at(call)) {
+            print!("\n{difference}");
+            // With what is left over the runtime might not even come to an end.
+            std::process::exit(1);
+        }
+    };
+    match Work::parse(&work) {
+        Work::File(path) => {
+            let text = std::fs::read_to_string(&path).expect("a sequence");
+            run(&mut pair, &path.display().to_string(), &calls::from_text(&text));
+        }
+        Work::Sequences { seed, first, count } => {
+            for number in first..first + count {
+                let title = format!("sequence {number} of seed {seed} on {release}");
+                run(&mut pair, &title, &generator::sequence(seed, number));
+            }
+        }
+    }
+    let made = serde_json::to_string(&pair.made).expect("numbers");
+    println!("\n{MADE}{made}");
+    pair.restart();
+}

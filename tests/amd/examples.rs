@@ -1,0 +1,40 @@
+//! The examples run to their end.
+
+use crate::amd_runtime::on_each;
+use hsa_rocr::test::Ground;
+
+#[path = "../../examples/agents.rs"]
+mod agents;
+#[path = "../../examples/aliases.rs"]
+mod aliases;
+#[path = "../../examples/cycle.rs"]
+mod cycle;
+
+fn named(ground: &Ground) {
+    // SAFETY: a forked child has one thread.
+    unsafe { std::env::set_var("HSA_VMM_RUNTIME", ground.runtime()) };
+}
+
+#[test]
+fn agents_shows_what_is_there() {
+    on_each("examples::agents_shows_what_is_there", |ground| {
+        named(ground);
+        agents::main().unwrap();
+    });
+}
+
+#[test]
+fn aliases_draws_one_memory_at_many_addresses() {
+    on_each("examples::aliases_draws_one_memory_at_many_addresses", |ground| {
+        named(ground);
+        aliases::main().unwrap();
+    });
+}
+
+#[test]
+fn cycle_goes_from_reservation_to_reuse() {
+    on_each("examples::cycle_goes_from_reservation_to_reuse", |ground| {
+        named(ground);
+        cycle::main().unwrap();
+    });
+}

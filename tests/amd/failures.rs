@@ -1,0 +1,145 @@
+//! The kernel driver refuses one call, each in turn, of each operation: the operation fails and
+//! has changed nothing, or has come about in spite of it, or its range is known to be lost.
+
+use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::{emulate, kernel_fails};
+use crate::machine::Library;
+use crate::process::{End, in_child};
+use crate::scene::{ACTS, Act, Books, Scene};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::{Ground, on_each_release};
+use hsa_vmm::{Address, VmmError};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How often each call of the driver was made in a process, and by now.
+type Calls = BTreeMap<String, u64>;
+
+/// Reads the driver's log: `process:thread device CALL arguments`.
+fn calls(log: &Path) -> Calls {
+    let mut calls = Calls::new();
+    for line in std::fs::read_to_string(log).unwrap().lines() {
+        let call = line.split(' ').nth(2).unwrap_or_default();
+        *calls.entry(call.to_owned()).or_default() += 1;
+    }
+    calls
+}
+
+/// Calls that nothing of an operation depends on, or that no driver refuses.
+fn is_beside_the_point(call: &str) -> bool {
+    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU"];
+    beside.contains(&call)
+}
+
+/// The calls of an operation: each call, and which of its kind since the process began.
+fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
+    let folder = std::env::temp_dir().join(format!("hsa-vmm-calls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (log, list) = (folder.join("log"), folder.join("list"));
+    let end = in_child(|| {
+        emulate("HSA_KFD_LOG", log.to_str().unwrap());
+        let scene = Scene::new(Library::load(ground.runtime()));
+        let _raw = Raw::start(ground);
+        let before = calls(&log);
+        act(&scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+        let mut made = String::new();
+        for (call, count) in calls(&log) {
+            for number in before.get(&call).unwrap_or(&0) + 1..=count {
+                if !is_beside_the_point(&call) {
+                    made += &format!("{call}#{number}\n");
+                }
+            }
+        }
+        std::fs::write(&list, made).unwrap();
+    });
+    assert_eq!(end, End::Well, "{name}");
+    let made = std::fs::read_to_string(&list).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    made.lines().map(str::to_owned).collect()
+}
+
+/// What must not change: what the library believes, and which GPUs the runtime has let in.
+#[derive(Debug, PartialEq)]
+struct State {
+    books: Books,
+    let_in: Vec<(Address, u64, Result<u32, u32>)>,
+}
+
+impl State {
+    fn of(scene: &Scene, raw: &Raw, when: &str) -> Self {
+        let books = Books::of(&scene.library, when);
+        let of = |address: Address| {
+            raw.gpus.iter().map(move |&gpu| (address, gpu.handle, raw.get(address.get(), gpu)))
+        };
+        let let_in = books.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
+        Self { books, let_in }
+    }
+}
+
+/// One failure, in a process of its own.
+fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
+    kernel_fails(plan);
+    let scene = Scene::new(Library::load(ground.runtime()));
+    let vmm = &scene.library.vmm;
+    let raw = Raw::start(ground);
+    let mut before = State::of(&scene, &raw, when);
+    match act(&scene) {
+        Ok(()) => vmm.check().unwrap(),
+        Err(VmmError::Quarantined { address, now, .. }) => {
+            assert!(now, "{when}: by this very operation");
+            vmm.check().unwrap();
+            let listed = vmm.quarantine();
+            assert!(listed.iter().any(|entry| entry.address == address), "{when}: {listed:?}");
+            return;
+        }
+        Err(error) => {
+            println!("{when}: {error}");
+            let after = State::of(&scene, &raw, when);
+            if plan.starts_with("PRIME_FD_TO_HANDLE") {
+                // The runtime's map has leaked the dma-buf.
+                let leaked = after.books.descriptors - before.books.descriptors;
+                assert!(leaked <= 1, "{when}: {leaked} descriptors");
+                before.books.descriptors = after.books.descriptors;
+            }
+            before.books.assert_same(&after.books, when);
+            assert_eq!(before, after, "{when}");
+            scene.assert_contents(when);
+            act(&scene).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
+        }
+    }
+    scene.tear_down(when);
+    assert_eq!(vmm.quarantine(), [], "{when}");
+}
+
+/// Whether AMD's runtime ends the process when this call is refused (defects' table,
+/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What the kernel
+/// refuses for another reason than a lack of descriptors cannot be known before.
+fn may_abort(name: &str, call: &str) -> bool {
+    let lets_in = ["grant", "change", "revoke"].iter().any(|verb| name.starts_with(verb));
+    let asserted = ["EXPORT_DMABUF", "PRIME_FD_TO_HANDLE"];
+    lets_in && asserted.iter().any(|asserted| call.starts_with(asserted))
+}
+
+#[test]
+fn one_refused_call_changes_nothing() {
+    let test = "failures::one_refused_call_changes_nothing";
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        let mut failures = Vec::new();
+        let (mut tried, mut aborts) = (0, 0);
+        for &(name, act) in ACTS {
+            for call in calls_of(ground, act, name) {
+                let when = format!("{}: {name}, {call}", ground.release());
+                let end = in_child(|| fails_well(ground, act, &when, &format!("{call}=ENOMEM")));
+                tried += 1;
+                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(name, &call);
+                aborts += usize::from(aborted);
+                if end != End::Well && !aborted {
+                    failures.push((when, end));
+                }
+            }
+        }
+        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        assert_eq!(failures, [], "of {tried}");
+        assert!(tried > 150, "only {tried} calls were refused");
+    });
+}

@@ -1,0 +1,106 @@
+//! The child of a fork gets an error from every call, and what it drops harms nobody.
+
+use crate::amd_runtime::on_each;
+use crate::machine::{Library, access};
+use crate::process::{End, in_child};
+use hsa_vmm::{Access, Allocation, HandleType, Reservation, Runtime, Vmm, VmmError};
+
+const SIZE: usize = 64 << 10;
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+#[test]
+fn every_call_of_a_child_is_refused() {
+    on_each("fork::every_call_of_a_child_is_refused", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let (base, handle) = library.mapped(0, SIZE);
+        let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
+        let both = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, SIZE, &both).unwrap();
+        vmm.write(base, b"kept").unwrap();
+        let shared = vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+        let end = in_child(|| {
+            let answers = [
+                vmm.address_reserve(SIZE, 0, None, 0).map(drop),
+                vmm.address_free(base, SIZE),
+                vmm.create(SIZE, &library.on(0), 0).map(drop),
+                vmm.release(handle),
+                vmm.map(base, SIZE, 0, handle, 0),
+                vmm.unmap(base, SIZE),
+                vmm.set_access(base, SIZE, &both),
+                vmm.get_access(gpu, base).map(drop),
+                vmm.revoke(base, SIZE, &[gpu]),
+                vmm.allocation_properties(handle).map(drop),
+                vmm.export_to_shareable_handle(handle, FILE, 0).map(drop),
+                vmm.import_from_shareable_handle(&shared, FILE).map(drop),
+                vmm.retain_allocation_handle(base).map(drop),
+                vmm.read(base, &mut [0; 4]),
+                vmm.write(base, b"lost"),
+                vmm.copy(gpu, base, base, 4),
+                vmm.fill(base, 0, 4),
+                Vmm::open(&library.runtime).map(drop),
+            ];
+            for (number, answer) in answers.into_iter().enumerate() {
+                let refused = matches!(answer, Err(VmmError::Forked { .. }));
+                assert!(refused, "{number}: {answer:?}");
+            }
+        });
+        assert_eq!(end, End::Well);
+        let mut bytes = [0; 4];
+        vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept");
+    });
+}
+
+#[test]
+fn a_child_that_drops_everything_harms_nobody() {
+    on_each("fork::a_child_that_drops_everything_harms_nobody", |ground| {
+        let library = Library::load(ground.runtime());
+        let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let mapping = reservation.map(0, &memory).unwrap();
+        mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
+        mapping.write(0, b"kept").unwrap();
+        let mut everything = Some((library, reservation, memory, mapping));
+        assert_eq!(in_child(|| drop(everything.take())), End::Well);
+        let (library, reservation, memory, mapping) = everything.take().unwrap();
+        mapping.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
+        mapping.fill(7).unwrap();
+        let mut word = [0; 4];
+        mapping.read(0, &mut word).unwrap();
+        assert_eq!(word, 7u32.to_ne_bytes());
+        drop((mapping, memory, reservation));
+        library.assert_nothing_held();
+    });
+}
+
+/// AMD's runtime believes that it is started already and lets no child use the driver; what it
+/// answers depends on the release, and is an error at the latest when memory is asked for, or is
+/// memory that really is there.
+#[test]
+fn a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error() {
+    on_each("fork::a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error", |ground| {
+        let library = Library::load(ground.runtime());
+        let (base, _) = library.mapped(0, SIZE);
+        library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);
+        library.vmm.write(base, b"kept").unwrap();
+        let end = in_child(|| {
+            let Ok(runtime) = Runtime::load_from(ground.runtime()) else { return };
+            let Ok(vmm) = Vmm::open(&runtime) else { return };
+            let own = Library { runtime, vmm };
+            let Ok(memory) = own.vmm.create(SIZE, &own.on(0), 0) else { return };
+            let Ok(there) = own.vmm.address_reserve(SIZE, 0, None, 0) else { return };
+            if own.vmm.map(there, SIZE, 0, memory, 0).is_ok() {
+                let wanted = [access(own.cpu(0), Access::ReadWrite)];
+                if own.vmm.set_access(there, SIZE, &wanted).is_ok() {
+                    own.vmm.write(there, b"mine").unwrap();
+                }
+            }
+            own.vmm.check().unwrap();
+        });
+        assert_eq!(end, End::Well);
+        let mut bytes = [0; 4];
+        library.vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept");
+    });
+}

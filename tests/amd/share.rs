@@ -1,0 +1,240 @@
+//! Memory of one process in another: each runs AMD's runtime.
+
+use crate::machine::{Library, access};
+use crate::process::handover::{receive, send};
+use crate::process::{Child, End, descriptors};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, Address, Handle, HandleType};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+const SIZE: usize = 256 << 10;
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+/// One of two processes, and its line to the other.
+struct Side {
+    library: Library,
+    line: UnixStream,
+}
+
+impl Side {
+    /// Tells the other that it may go on.
+    fn go(&mut self) {
+        self.line.write_all(b"!").unwrap();
+    }
+
+    /// Waits until the other says so; fails if it has ended instead.
+    fn wait(&mut self) {
+        self.line.read_exact(&mut [0]).unwrap();
+    }
+
+    /// Waits until the other has ended, its runtime and all.
+    fn wait_for_the_end(&mut self) {
+        assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other has ended");
+    }
+
+    /// Memory of the second GPU, for all to use.
+    fn make(&self) -> (Address, Handle) {
+        let (base, memory) = self.library.mapped(1, SIZE);
+        self.grant_all(base);
+        (base, memory)
+    }
+
+    fn grant_all(&self, base: Address) {
+        let Library { runtime, vmm } = &self.library;
+        let all = runtime.agents().iter().map(|agent| access(agent.id(), Access::ReadWrite));
+        vmm.set_access(base, SIZE, &all.collect::<Vec<_>>()).unwrap();
+    }
+
+    fn send(&self, memory: Handle) {
+        let vmm = &self.library.vmm;
+        send(&self.line, &vmm.export_to_shareable_handle(memory, FILE, 0).unwrap());
+    }
+
+    /// What the other sends, for all to use.
+    fn receive(&self) -> (Address, Handle) {
+        let vmm = &self.library.vmm;
+        let memory = vmm.import_from_shareable_handle(receive(&self.line), FILE).unwrap();
+        assert_eq!(vmm.allocation_size(memory), Ok(SIZE));
+        let owner = Location::Agent(self.library.gpu(1));
+        assert_eq!(vmm.allocation_properties(memory).unwrap().location, owner);
+        let base = self.library.reserve(SIZE);
+        self.library.map(base, SIZE, memory);
+        self.grant_all(base);
+        (base, memory)
+    }
+
+    fn text(&self, base: Address) -> [u8; 4] {
+        let mut text = [0; 4];
+        self.library.vmm.read(base, &mut text).unwrap();
+        text
+    }
+
+    fn give_back(&self, (base, memory): (Address, Handle)) {
+        self.library.vmm.release(memory).unwrap();
+        self.library.vmm.unmap(base, SIZE).unwrap();
+        self.library.vmm.address_free(base, SIZE).unwrap();
+        self.library.assert_nothing_held();
+    }
+}
+
+/// Two processes on each release: the first makes memory, the second is sent it.
+fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2]) {
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        let library = || Library::load(ground.runtime());
+        let mut lines = UnixStream::pair().ok();
+        // In a child only its own end stays open, so that the other learns when it ends.
+        let first = Child::start(|| {
+            let line = lines.take().unwrap().0;
+            maker(Side { library: library(), line });
+            0
+        });
+        let second = Child::start(|| {
+            let line = lines.take().unwrap().1;
+            taker(Side { library: library(), line });
+            0
+        });
+        drop(lines);
+        assert_eq!([first.wait(), second.wait()], ends, "{}", ground.release());
+    });
+}
+
+/// Ends this process as a crash does.
+fn die() {
+    // SAFETY: ends this process, whatever it is doing.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+const DIES: End = End::Signal(libc::SIGKILL);
+
+#[test]
+fn both_read_what_the_other_writes() {
+    let maker = |mut side: Side| {
+        let made = side.make();
+        side.library.vmm.write(made.0, b"ping").unwrap();
+        side.send(made.1);
+        side.wait();
+        assert_eq!(&side.text(made.0), b"pong", "by the other's CPU");
+        side.library.vmm.fill(made.0, u32::from_ne_bytes(*b"fill"), SIZE).unwrap();
+        side.go();
+        side.wait();
+        assert_eq!(&side.text(made.0), b"full", "by the other's GPU");
+        side.give_back(made);
+        side.go();
+    };
+    let taker = |mut side: Side| {
+        let taken = side.receive();
+        assert_eq!(&side.text(taken.0), b"ping", "by the other's CPU");
+        side.library.vmm.write(taken.0, b"pong").unwrap();
+        side.go();
+        side.wait();
+        assert_eq!(&side.text(taken.0), b"fill", "by the other's GPU");
+        side.library.vmm.fill(taken.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
+        side.go();
+        side.wait();
+        // The maker has released it.
+        assert_eq!(&side.text(taken.0), b"full");
+        side.give_back(taken);
+    };
+    between("share::both_read_what_the_other_writes", maker, taker, [End::Well; 2]);
+}
+
+#[test]
+fn memory_outlives_the_process_that_made_it() {
+    let maker = |mut side: Side| {
+        let made = side.make();
+        side.library.vmm.write(made.0, b"kept").unwrap();
+        side.send(made.1);
+        side.wait();
+        side.give_back(made);
+    };
+    let taker = |mut side: Side| {
+        let taken = side.receive();
+        side.go();
+        side.wait_for_the_end();
+        assert_eq!(&side.text(taken.0), b"kept");
+        side.library.vmm.fill(taken.0, 7, SIZE).unwrap();
+        assert_eq!(side.text(taken.0), 7u32.to_ne_bytes());
+        side.give_back(taken);
+    };
+    between("share::memory_outlives_the_process_that_made_it", maker, taker, [End::Well; 2]);
+}
+
+#[test]
+fn memory_outlives_a_process_that_is_killed() {
+    let maker = |mut side: Side| {
+        let made = side.make();
+        side.library.vmm.write(made.0, b"kept").unwrap();
+        side.send(made.1);
+        side.wait();
+        die();
+    };
+    let taker = |mut side: Side| {
+        let taken = side.receive();
+        side.go();
+        side.wait_for_the_end();
+        assert_eq!(&side.text(taken.0), b"kept");
+        side.give_back(taken);
+    };
+    between("share::memory_outlives_a_process_that_is_killed", maker, taker, [DIES, End::Well]);
+}
+
+/// Before it has even looked at what it was sent, or in the middle of using it.
+#[test]
+fn the_maker_outlives_one_that_is_killed() {
+    let maker = |mut side: Side| {
+        let made = side.make();
+        side.wait();
+        side.send(made.1);
+        side.wait_for_the_end();
+        side.library.vmm.write(made.0, b"mine").unwrap();
+        assert_eq!(&side.text(made.0), b"mine");
+        side.give_back(made);
+    };
+    let at_once = |mut side: Side| {
+        side.go();
+        receive(&side.line);
+        die();
+    };
+    let half_way = |mut side: Side| {
+        side.go();
+        let taken = side.receive();
+        side.library.vmm.write(taken.0, b"half").unwrap();
+        side.library.vmm.unmap(taken.0, SIZE).unwrap();
+        die();
+    };
+    for taker in [&at_once as &dyn Fn(Side), &half_way] {
+        let test = "share::the_maker_outlives_one_that_is_killed";
+        between(test, maker, taker, [End::Well, DIES]);
+    }
+}
+
+#[test]
+fn nothing_leaks_however_often_it_is_shared() {
+    let maker = |mut side: Side| {
+        let mut open = None;
+        for round in 0..100u32 {
+            let made = side.make();
+            side.library.vmm.write(made.0, &round.to_ne_bytes()).unwrap();
+            side.send(made.1);
+            side.wait();
+            assert_eq!(side.text(made.0), (!round).to_ne_bytes());
+            side.give_back(made);
+            assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
+        }
+    };
+    let taker = |mut side: Side| {
+        let mut open = None;
+        for round in 0..100u32 {
+            let taken = side.receive();
+            assert_eq!(side.text(taken.0), round.to_ne_bytes());
+            side.library.vmm.write(taken.0, &(!round).to_ne_bytes()).unwrap();
+            side.give_back(taken);
+            assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
+            side.go();
+        }
+    };
+    between("share::nothing_leaks_however_often_it_is_shared", maker, taker, [End::Well; 2]);
+}

@@ -1,0 +1,160 @@
+//! Too little memory, too few descriptors.
+
+use crate::amd_runtime::{emulate, on_each};
+use crate::machine::{Library, MIB, access, at};
+use crate::process::limit::{allow_more, no_limit};
+use crate::process::{assert_untouchable, descriptors};
+use hsa_vmm::{Access, Handle, HandleType, VmmError};
+
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+/// As much as there is, in pieces.
+fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
+    let mut pieces = Vec::new();
+    loop {
+        match library.vmm.create(piece, &library.on(gpu), 0) {
+            Ok(memory) => pieces.push(memory),
+            Err(VmmError::OutOfMemory { size, .. }) => {
+                assert_eq!(size, piece);
+                return pieces;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(pieces.len() < 1000, "it comes to an end");
+    }
+}
+
+#[test]
+fn memory_that_is_used_up_comes_back() {
+    on_each("shortage::memory_that_is_used_up_comes_back", |ground| {
+        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        let library = Library::load(ground.runtime());
+        let base = library.reserve(4 * MIB);
+        let mut most = None;
+        for _ in 0..3 {
+            let pieces = all_of_it(&library, 0, 4 * MIB);
+            assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
+            assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "it has all come back");
+            // What is there can be used, and the other GPU has its own.
+            library.map(base, 4 * MIB, pieces[0]);
+            library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
+            library.grant(base, 4 * MIB, library.gpu(1), Access::ReadWrite);
+            library.vmm.write(base, b"last").unwrap();
+            library.vmm.unmap(base, 4 * MIB).unwrap();
+            let other = library.create(1, 4 * MIB);
+            library.vmm.release(other).unwrap();
+            library.vmm.check().unwrap();
+            for piece in pieces {
+                library.vmm.release(piece).unwrap();
+            }
+        }
+        library.vmm.address_free(base, 4 * MIB).unwrap();
+        library.assert_nothing_held();
+    });
+}
+
+#[test]
+fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+    let test = "shortage::no_descriptor_left_is_an_error_of_its_own_and_changes_nothing";
+    on_each(test, |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let size = 64 << 10;
+        let base = library.reserve(2 * size);
+        let [first, second, third] = [0, 1, 0].map(|gpu| library.create(gpu, size));
+        library.map(base, size, first);
+        library.grant(base, size, library.gpu(0), Access::Read);
+        library.map(at(base, size), size, second);
+        let shared = vmm.export_to_shareable_handle(first, FILE, 0).unwrap();
+        let elsewhere = library.reserve(size);
+        let state = || (vmm.usage(), vmm.mappings(), descriptors());
+        let before = state();
+
+        allow_more(0);
+        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let answers = [
+            ("export", vmm.export_to_shareable_handle(first, FILE, 0).map(drop)),
+            ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
+            ("set_access", vmm.set_access(base, size, &all)),
+            ("set_access of two", vmm.set_access(base, 2 * size, &all)),
+            ("map", vmm.map(elsewhere, size, 0, third, 0)),
+        ];
+        for (name, answer) in answers {
+            let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{name}: {answer:?}");
+        }
+        no_limit();
+
+        assert_eq!((vmm.usage(), vmm.mappings()), (before.0, before.1));
+        vmm.check().unwrap();
+        assert_eq!(vmm.quarantine(), []);
+        assert_untouchable(base.get(), 2 * size, "after the shortage");
+        vmm.set_access(base, 2 * size, &all).unwrap();
+        vmm.map(elsewhere, size, 0, third, 0).unwrap();
+        vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+    });
+}
+
+/// Each number of descriptors fails another step of the same call.
+#[test]
+fn running_out_of_descriptors_half_way_changes_nothing() {
+    on_each("shortage::running_out_of_descriptors_half_way_changes_nothing", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let size = 64 << 10;
+        let base = library.reserve(4 * size);
+        for number in 0..4 {
+            library.map(at(base, number * size), size, library.create(number % 2, size));
+        }
+        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let mut failures = 0;
+        for more in 1.. {
+            let before = (vmm.usage(), vmm.mappings());
+            allow_more(more);
+            let answer = vmm.set_access(base, 4 * size, &all);
+            no_limit();
+            if answer.is_ok() {
+                break;
+            }
+            failures += 1;
+            let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{more}: {answer:?}");
+            assert_eq!((vmm.usage(), vmm.mappings()), before, "{more}");
+            assert_eq!(vmm.quarantine(), []);
+            assert_untouchable(base.get(), 4 * size, "half-way");
+            assert!(more < 100, "it succeeds at last");
+        }
+        println!("{}: {failures} failures", ground.release());
+        vmm.check().unwrap();
+    });
+}
+
+/// The runtime would end this process: it asserts that it is given a descriptor.
+#[test]
+fn no_gpu_is_let_in_without_a_descriptor() {
+    on_each("shortage::no_gpu_is_let_in_without_a_descriptor", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let size = 64 << 10;
+        let (base, _) = library.mapped(0, size);
+        let gpus = [library.gpu(0), library.gpu(1)].map(|id| access(id, Access::ReadWrite));
+        allow_more(0);
+        let answer = vmm.set_access(base, size, &gpus);
+        assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+        assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
+        no_limit();
+        vmm.set_access(base, size, &gpus).unwrap();
+        // A change of what it may do needs none; to take it away and let the other in again does.
+        allow_more(0);
+        library.grant(base, size, library.gpu(1), Access::Read);
+        let answer = vmm.revoke(base, size, &[library.gpu(1)]);
+        assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+        assert_eq!(vmm.get_access(library.gpu(1), base).unwrap(), Access::Read);
+        no_limit();
+        vmm.revoke(base, size, &[library.gpu(1)]).unwrap();
+        vmm.check().unwrap();
+        assert_eq!(vmm.quarantine(), []);
+    });
+}

@@ -1,0 +1,63 @@
+//! A runtime that does not start, and one that is started again and again.
+
+use crate::amd_runtime::{kernel_fails, on_each};
+use crate::machine::Library;
+use crate::process::{End, descriptors, in_child};
+use hsa_vmm::runtime::DriverState;
+use hsa_vmm::{Access, Runtime, RuntimeError};
+
+/// The driver's first calls, each of which fails in another process.
+const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
+
+#[test]
+fn a_failing_driver_is_an_error_that_says_what_is_there() {
+    on_each("start::a_failing_driver_is_an_error_that_says_what_is_there", |ground| {
+        for call in FIRST_CALLS {
+            let end = in_child(|| {
+                kernel_fails(&format!("{call}=ENODEV"));
+                match Runtime::load_from(ground.runtime()) {
+                    Err(RuntimeError::Start { path, driver, .. }) => {
+                        assert_eq!(path, ground.runtime().canonicalize().unwrap());
+                        assert_eq!(driver, DriverState::Present);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            });
+            assert_eq!(end, End::Well, "{call}");
+        }
+    });
+}
+
+#[test]
+fn a_runtime_is_started_and_stopped_again_and_again() {
+    on_each("start::a_runtime_is_started_and_stopped_again_and_again", |ground| {
+        let mut open = None;
+        for round in 0..10 {
+            let library = Library::load(ground.runtime());
+            let (base, _) = library.mapped(round % 2, 64 << 10);
+            for agent in [library.cpu(0), library.gpu(0), library.gpu(1)] {
+                library.grant(base, 64 << 10, agent, Access::ReadWrite);
+            }
+            library.vmm.fill(base, 7, 64 << 10).unwrap();
+            drop(library);
+            let now = descriptors();
+            assert_eq!(*open.get_or_insert(now), now, "descriptors after round {round}");
+        }
+    });
+}
+
+#[test]
+fn two_vmms_on_one_runtime_do_not_meddle() {
+    on_each("start::two_vmms_on_one_runtime_do_not_meddle", |ground| {
+        let [one, other] = [(); 2].map(|()| Library::load(ground.runtime()));
+        let ((mine, memory), (theirs, _)) = (one.mapped(0, 64 << 10), other.mapped(0, 64 << 10));
+        other.vmm.unmap(mine, 64 << 10).unwrap_err();
+        other.vmm.release(memory).unwrap_err();
+        other.grant(theirs, 64 << 10, other.cpu(0), Access::ReadWrite);
+        drop(one);
+        other.vmm.write(theirs, b"kept").unwrap();
+        other.vmm.fill(theirs, 7, 4).unwrap_err();
+        other.grant(theirs, 64 << 10, other.gpu(0), Access::ReadWrite);
+        other.vmm.fill(theirs, 7, 4).unwrap();
+    });
+}

@@ -1,0 +1,28 @@
+//! AMD's runtime over the emulated kernel driver, in processes that a test may ruin.
+
+#![allow(dead_code, reason = "every test binary uses another part")]
+
+pub mod raw;
+
+use crate::process::{End, in_child};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::{Ground, on_each_release};
+
+/// Does something on each release, on a machine with two GPUs, in a process that has no runtime
+/// yet and must end well.
+pub fn on_each(test: &str, act: impl Fn(&Ground)) {
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        assert_eq!(in_child(|| act(ground)), End::Well, "{}", ground.release());
+    });
+}
+
+/// Configures the emulated kernel driver of this child, before it opens a runtime.
+pub fn emulate(variable: &str, value: &str) {
+    // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
+    unsafe { std::env::set_var(variable, value) };
+}
+
+/// Makes calls of the kernel driver fail: `GEM_VA#3=ENOMEM`, or `GEM_VA=ENOMEM` for all of them.
+pub fn kernel_fails(plan: &str) {
+    emulate("HSA_KFD_FAULTS", plan);
+}

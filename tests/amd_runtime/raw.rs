@@ -1,0 +1,270 @@
+//! AMD's runtime itself, as a program in C would use it.
+
+use core::ffi::{c_int, c_void};
+use hsa_rocr::test::Ground;
+use hsa_sys::*;
+use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub const NONE: hsa_access_permission_t = HSA_ACCESS_PERMISSION_NONE;
+pub const RO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RO;
+pub const WO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_WO;
+pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
+
+/// Sizes of mappings in these tests: a few pages, so that a part of one can be told from it.
+pub const SIZE: usize = 64 << 10;
+pub const PAGE: usize = 4096;
+
+type Answer<T = ()> = Result<T, hsa_status_t>;
+
+/// A GPU used an address that its page table does not have.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// A started runtime, its agents, and the memory of its GPUs.
+pub struct Raw {
+    core: Core,
+    vmem: Vmem,
+    pub cpu: hsa_agent_t,
+    pub gpus: Vec<hsa_agent_t>,
+    pub pools: Vec<hsa_amd_memory_pool_t>,
+    /// Memory that every agent may use.
+    scratch: usize,
+    // Last: the functions are its.
+    _library: Library,
+}
+
+fn answer<T>(status: hsa_status_t, value: T) -> Answer<T> {
+    if status == HSA_STATUS_SUCCESS { Ok(value) } else { Err(status) }
+}
+
+fn handle(handle: u64) -> hsa_amd_vmem_alloc_handle_t {
+    hsa_amd_vmem_alloc_handle_t { handle }
+}
+
+fn at(address: usize) -> *mut c_void {
+    without_provenance_mut(address)
+}
+
+static FAULTED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn note_fault(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
+    FAULTED.store(true, Ordering::SeqCst);
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn keep<T: Copy>(found: T, list: *mut c_void) -> hsa_status_t {
+    // SAFETY: `list` is the vector of the very type that the caller iterates into.
+    unsafe { (*list.cast::<Vec<T>>()).push(found) };
+    HSA_STATUS_SUCCESS
+}
+
+// Each unsafe block in here calls a function of the loaded runtime with pointers to locals of the
+// right type. Whether the numbers make sense to the runtime is what the tests are about; a probe
+// that the runtime may answer with a crash runs in a child.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "said once, above")]
+impl Raw {
+    #[track_caller]
+    pub fn start(ground: &Ground) -> Self {
+        let library = unsafe { Library::load(&Search::only(ground.runtime())) }.expect("a runtime");
+        let core = library.table().core;
+        let vmem = library.table().vmem.expect("virtual memory");
+        answer(unsafe { (core.hsa_init)() }, ()).expect("it starts");
+        let agents = agents(&core);
+        let is = |kind| {
+            let core = &core;
+            move |agent: &&hsa_agent_t| device(core, **agent) == kind
+        };
+        let cpu = *agents.iter().find(is(HSA_DEVICE_TYPE_CPU)).expect("a CPU");
+        let gpus: Vec<_> = agents.iter().filter(is(HSA_DEVICE_TYPE_GPU)).copied().collect();
+        let pools = gpus.iter().map(|&gpu| pools(&core, gpu)[0]).collect();
+        let register = core.hsa_amd_register_system_event_handler.expect("there");
+        answer(unsafe { register(Some(note_fault), null_mut()) }, ()).expect("a handler");
+        let mut raw = Self { core, vmem, cpu, gpus, pools, scratch: 0, _library: library };
+        raw.scratch = raw.mapped(PAGE, &[]).0;
+        // In one call, as 6.1.2 takes access from agents that are not named.
+        let everybody: Vec<_> = raw.gpus.iter().chain([&cpu]).map(|&agent| (agent, RW)).collect();
+        raw.set(raw.scratch, PAGE, &everybody).expect("access");
+        raw
+    }
+
+    pub fn reserve(&self, size: usize) -> Answer<usize> {
+        let mut address = null_mut();
+        let reserve = self.vmem.hsa_amd_vmem_address_reserve;
+        answer(unsafe { reserve(&mut address, size, 0, 0) }, ()).map(|()| address.addr())
+    }
+
+    /// Reserves near an address, aligned where the runtime can.
+    pub fn reserve_at(&self, size: usize, hint: usize, alignment: usize) -> Answer<usize> {
+        let (mut address, hint) = (null_mut(), hint as u64);
+        let status = match self.vmem.hsa_amd_vmem_address_reserve_align {
+            Some(reserve) => unsafe { reserve(&mut address, size, hint, alignment as u64, 0) },
+            None => unsafe {
+                (self.vmem.hsa_amd_vmem_address_reserve)(&mut address, size, hint, 0)
+            },
+        };
+        answer(status, ()).map(|()| address.addr())
+    }
+
+    pub fn free(&self, address: usize, size: usize) -> Answer {
+        answer(unsafe { (self.vmem.hsa_amd_vmem_address_free)(at(address), size) }, ())
+    }
+
+    /// Memory of the first GPU.
+    pub fn create(&self, size: usize) -> Answer<u64> {
+        let (mut made, create) = (handle(0), self.vmem.hsa_amd_vmem_handle_create);
+        let status = unsafe { create(self.pools[0], size, MEMORY_TYPE_PINNED, 0, &mut made) };
+        answer(status, ()).map(|()| made.handle)
+    }
+
+    pub fn release(&self, memory: u64) -> Answer {
+        answer(unsafe { (self.vmem.hsa_amd_vmem_handle_release)(handle(memory)) }, ())
+    }
+
+    pub fn map(&self, address: usize, size: usize, offset: usize, memory: u64) -> Answer {
+        let map = self.vmem.hsa_amd_vmem_map;
+        answer(unsafe { map(at(address), size, offset, handle(memory), 0) }, ())
+    }
+
+    pub fn unmap(&self, address: usize, size: usize) -> Answer {
+        answer(unsafe { (self.vmem.hsa_amd_vmem_unmap)(at(address), size) }, ())
+    }
+
+    pub fn set(
+        &self,
+        address: usize,
+        size: usize,
+        access: &[(hsa_agent_t, hsa_access_permission_t)],
+    ) -> Answer {
+        let describe = |&(agent_handle, permissions): &(_, _)| hsa_amd_memory_access_desc_t {
+            permissions,
+            agent_handle,
+        };
+        let list: Vec<_> = access.iter().map(describe).collect();
+        let set = self.vmem.hsa_amd_vmem_set_access;
+        answer(unsafe { set(at(address), size, list.as_ptr(), list.len()) }, ())
+    }
+
+    pub fn get(&self, address: usize, agent: hsa_agent_t) -> Answer<hsa_access_permission_t> {
+        let (mut access, get) = (99, self.vmem.hsa_amd_vmem_get_access);
+        answer(unsafe { get(at(address), &mut access, agent) }, ()).map(|()| access)
+    }
+
+    pub fn export(&self, memory: u64) -> Answer<c_int> {
+        let (mut descriptor, export) = (-1, self.vmem.hsa_amd_vmem_export_shareable_handle);
+        answer(unsafe { export(&mut descriptor, handle(memory), 0) }, ()).map(|()| descriptor)
+    }
+
+    pub fn import(&self, descriptor: c_int) -> Answer<u64> {
+        let (mut memory, import) = (handle(0), self.vmem.hsa_amd_vmem_import_shareable_handle);
+        answer(unsafe { import(descriptor, &mut memory) }, ()).map(|()| memory.handle)
+    }
+
+    /// The pool that the memory is of.
+    pub fn pool(&self, memory: u64) -> Answer<hsa_amd_memory_pool_t> {
+        let (mut pool, mut kind) = (hsa_amd_memory_pool_t { handle: 0 }, MEMORY_TYPE_NONE);
+        let ask = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
+        answer(unsafe { ask(handle(memory), &mut pool, &mut kind) }, ()).map(|()| pool)
+    }
+
+    pub fn fill(&self, address: usize, value: u32, words: usize) -> Answer {
+        let fill = self.core.hsa_amd_memory_fill.expect("there");
+        answer(unsafe { fill(at(address), value, words) }, ())
+    }
+
+    pub fn shut_down(&self) -> Answer {
+        answer(unsafe { (self.core.hsa_shut_down)() }, ())
+    }
+
+    /// A reservation with new memory of the first GPU mapped over all of it.
+    #[track_caller]
+    pub fn mapped(
+        &self,
+        size: usize,
+        access: &[(hsa_agent_t, hsa_access_permission_t)],
+    ) -> (usize, u64) {
+        let address = self.reserve(size).expect("addresses");
+        let memory = self.create(size).expect("memory");
+        self.map(address, size, 0, memory).expect("a mapping");
+        if !access.is_empty() {
+            self.set(address, size, access).expect("access");
+        }
+        (address, memory)
+    }
+
+    /// What a GPU finds at an address, by copying it from there. Once it has faulted, the runtime
+    /// tells of no other fault in this process.
+    pub fn read_by(&self, gpu: hsa_agent_t, address: usize) -> Result<u64, Fault> {
+        self.copy(gpu, self.scratch, address)?;
+        Ok(load(self.scratch))
+    }
+
+    /// Has a GPU write at an address, by copying to there.
+    pub fn write_by(&self, gpu: hsa_agent_t, address: usize, value: u64) -> Result<(), Fault> {
+        store(self.scratch, value);
+        self.copy(gpu, address, self.scratch)
+    }
+
+    /// Has a GPU copy eight bytes.
+    fn copy(&self, gpu: hsa_agent_t, to: usize, from: usize) -> Result<(), Fault> {
+        let core = &self.core;
+        let mut done = hsa_signal_t { handle: 0 };
+        let create = core.hsa_signal_create.expect("there");
+        answer(unsafe { create(1, 0, null(), &mut done) }, ()).expect("a signal");
+        let copy = core.hsa_amd_memory_async_copy.expect("there");
+        let status = unsafe { copy(at(to), gpu, at(from), gpu, 8, 0, null(), done) };
+        answer(status, ()).expect("a copy begins");
+        let load = core.hsa_signal_load_scacquire.expect("there");
+        let begun = Instant::now();
+        while unsafe { load(done) } == 1 {
+            if FAULTED.load(Ordering::SeqCst) {
+                return Err(Fault);
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "the copy neither ends nor faults");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+fn agents(core: &Core) -> Vec<hsa_agent_t> {
+    let mut found = Vec::<hsa_agent_t>::new();
+    let list = (&raw mut found).cast();
+    answer(unsafe { (core.hsa_iterate_agents)(Some(keep::<hsa_agent_t>), list) }, ()).unwrap();
+    found
+}
+
+#[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+fn pools(core: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
+    let mut found = Vec::<hsa_amd_memory_pool_t>::new();
+    let (list, keep) = ((&raw mut found).cast(), Some(keep::<hsa_amd_memory_pool_t> as _));
+    let iterate = core.hsa_amd_agent_iterate_memory_pools;
+    answer(unsafe { iterate(agent, keep, list) }, ()).unwrap();
+    found
+}
+
+#[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
+    let mut kind: hsa_device_type_t = 99;
+    let value = (&raw mut kind).cast();
+    let ask = core.hsa_agent_get_info;
+    answer(unsafe { ask(agent, HSA_AGENT_INFO_DEVICE, value) }, ()).unwrap();
+    kind
+}
+
+/// What the CPU reads.
+pub fn load(address: usize) -> u64 {
+    number(address).load(Ordering::SeqCst)
+}
+
+/// The CPU writes.
+pub fn store(address: usize, value: u64) {
+    number(address).store(value, Ordering::SeqCst);
+}
+
+fn number(address: usize) -> &'static AtomicU64 {
+    // SAFETY: an aligned address where the test has memory, in a process that ends with it.
+    unsafe { &*std::ptr::without_provenance::<AtomicU64>(address) }
+}

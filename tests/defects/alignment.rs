@@ -1,0 +1,68 @@
+//! Alignment: of mappings it is not looked at, of reservations not always honoured.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
+use crate::machine::{Library, MIB, at};
+use crate::table::{HINT_BEATS_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
+use hsa_vmm::Reservation;
+use hsa_vmm::vmm::{Argument, Problem};
+
+#[test]
+fn of_an_address_on_the_runtime() {
+    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::of_an_address_on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
+        raw.map(base + 16, SIZE, 0, memory).is_ok()
+    });
+}
+
+#[test]
+fn of_a_size_on_the_runtime() {
+    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::of_a_size_on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+        raw.map(base, PAGE - 1, 0, memory).is_ok()
+    });
+}
+
+/// Addresses that are free, of which one but not the next is so aligned.
+fn free_addresses(raw: &Raw) -> usize {
+    let base = raw.reserve(8 * MIB).unwrap();
+    raw.free(base, 8 * MIB).unwrap();
+    base.next_multiple_of(2 * MIB)
+}
+
+#[test]
+fn of_a_reservation_on_the_runtime() {
+    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::of_a_reservation_on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let hint = free_addresses(&raw) + PAGE;
+        let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
+        !base.is_multiple_of(2 * MIB)
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("alignment::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let (base, memory) = (library.reserve(2 * SIZE), library.create(0, SIZE));
+        let vmm = &library.vmm;
+        let misaligned =
+            [(at(base, 16), SIZE, Argument::Address), (base, PAGE - 1, Argument::Size)];
+        for (address, size, argument) in misaligned {
+            let refused = vmm.map(address, size, 0, memory, 0).unwrap_err();
+            assert_eq!(refused.argument(), Some(argument));
+            assert!(matches!(refused.problem(), Some(Problem::NotAligned { .. })), "{refused}");
+        }
+        assert_eq!(vmm.mappings(), []);
+
+        let free = free_addresses(&Raw::start(ground));
+        let hint = hsa_vmm::Address::new(free + PAGE);
+        for alignment in [2 * MIB, 64 * MIB] {
+            let aligned = Reservation::of(SIZE).aligned_to(alignment).near(hint).reserve(vmm);
+            let address = aligned.unwrap().address().get();
+            assert!(address.is_multiple_of(alignment), "{address:#x}");
+        }
+    });
+}

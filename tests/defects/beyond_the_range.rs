@@ -1,0 +1,56 @@
+//! `set_access` does not look at the end of its range: a part of a mapping changes all of it.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{Fault, PAGE, RW, Raw, SIZE};
+use crate::machine::{Library, access, at};
+use crate::table::{ACCESS_BEYOND_THE_RANGE, ACCESS_BEYOND_THE_SECOND};
+use hsa_vmm::Access;
+use hsa_vmm::vmm::Problem;
+
+#[test]
+fn on_the_runtime() {
+    ACCESS_BEYOND_THE_RANGE.is_as_recorded("beyond_the_range::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[]);
+        raw.set(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
+    });
+}
+
+#[test]
+fn into_a_second_mapping_on_the_runtime() {
+    let test = "beyond_the_range::into_a_second_mapping_on_the_runtime";
+    ACCESS_BEYOND_THE_SECOND.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let base = raw.reserve(2 * SIZE).unwrap();
+        for address in [base, base + SIZE] {
+            raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
+        }
+        raw.set(base, SIZE + PAGE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.read_by(raw.gpus[0], base + 2 * SIZE - PAGE).is_ok()
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("beyond_the_range::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let base = library.reserve(2 * SIZE);
+        for address in [base, at(base, SIZE)] {
+            library.map(address, SIZE, library.create(0, SIZE));
+        }
+        let (cpu, gpu) = (library.cpu(0), library.gpu(0));
+        for size in [PAGE, SIZE - PAGE, SIZE + PAGE, 2 * SIZE - PAGE] {
+            let wanted = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
+            let refused = library.vmm.set_access(base, size, &wanted).unwrap_err();
+            assert!(matches!(refused.problem(), Some(Problem::CutsMapping { .. })), "{refused}");
+        }
+        for address in [base, at(base, SIZE)] {
+            assert_eq!(library.vmm.get_access(gpu, address).unwrap(), Access::None);
+            crate::process::assert_untouchable(address.get(), SIZE, "after a refusal");
+        }
+        library.vmm.check().unwrap();
+        let raw = Raw::start(ground);
+        assert_eq!(raw.read_by(raw.gpus[0], base.get()), Err(Fault));
+    });
+}

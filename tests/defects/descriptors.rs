@@ -1,0 +1,67 @@
+//! Descriptors of access that make no sense crash the runtime, or are taken for some sense.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, WO};
+use crate::machine::{Library, access};
+use crate::table::{INVENTED_AGENT_CRASHES, INVENTED_PERMISSION_ACCEPTED, WRITE_ONLY_ACCEPTED};
+use hsa_sys::hsa_agent_t;
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, AgentId};
+
+#[test]
+fn an_invented_agent_on_the_runtime() {
+    let test = "descriptors::an_invented_agent_on_the_runtime";
+    INVENTED_AGENT_CRASHES.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[]);
+        raw.set(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
+    });
+}
+
+#[test]
+fn write_only_on_the_runtime() {
+    WRITE_ONLY_ACCEPTED.is_as_recorded("descriptors::write_only_on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], WO)]);
+        assert_eq!(raw.get(base, raw.gpus[0]), Ok(WO), "in name");
+        raw.read_by(raw.gpus[0], base).is_ok()
+    });
+}
+
+#[test]
+fn an_invented_permission_on_the_runtime() {
+    let test = "descriptors::an_invented_permission_on_the_runtime";
+    INVENTED_PERMISSION_ACCEPTED.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[]);
+        raw.set(base, SIZE, &[(raw.gpus[0], 9)]).is_ok() && raw.get(base, raw.gpus[0]) == Ok(9)
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("descriptors::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let (base, _) = library.mapped(0, SIZE);
+        let gpu = library.gpu(0);
+        let another = Library::load(ground.runtime());
+        let invented = [
+            (AgentId::from_bits(0xabcd0), Problem::ForeignAgent),
+            (AgentId::from_bits(u64::MAX), Problem::ForeignAgent),
+            (AgentId::from_bits(gpu.to_bits() + 77), Problem::UnknownAgent),
+            (another.gpu(0), Problem::ForeignAgent),
+        ];
+        for (agent, problem) in invented {
+            // What stands before it takes no effect either.
+            let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
+            let refused = library.vmm.set_access(base, SIZE, &list).unwrap_err();
+            assert_eq!(refused.problem(), Some(problem), "{agent:?}");
+            assert_eq!(library.vmm.get_access(gpu, base).unwrap(), Access::None);
+            library.vmm.get_access(agent, base).unwrap_err();
+            library.vmm.revoke(base, SIZE, &[agent]).unwrap_err();
+        }
+        // Neither permission can be expressed.
+        assert_eq!([WO, 9].map(Access::from_bits), [None; 2]);
+        library.vmm.check().unwrap();
+    });
+}

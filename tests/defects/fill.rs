@@ -1,0 +1,30 @@
+//! `hsa_amd_memory_fill` cannot fill virtual memory.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::machine::Library;
+use crate::table::FILL_REFUSED;
+use hsa_vmm::Access;
+
+#[test]
+fn on_the_runtime() {
+    FILL_REFUSED.is_as_recorded("fill::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
+        raw.fill(base, 7, SIZE / 4).is_err() || raw.read_by(raw.gpus[0], base) != Ok(0x7_0000_0007)
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("fill::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let (base, _) = library.mapped(1, SIZE);
+        library.grant(base, SIZE, library.gpu(1), Access::ReadWrite);
+        library.vmm.fill(base, 7, SIZE).unwrap();
+        library.grant(base, SIZE, library.cpu(0), Access::Read);
+        let mut bytes = vec![0; SIZE];
+        library.vmm.read(base, &mut bytes).unwrap();
+        assert!(bytes.chunks(4).all(|word| word == 7u32.to_ne_bytes()));
+    });
+}

@@ -1,0 +1,92 @@
+//! A list of descriptors of which a later one is refused has taken effect up to there, and a
+//! change that is refused takes away what there was.
+
+use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
+use crate::amd_runtime::{kernel_fails, on_each};
+use crate::machine::{Library, access};
+use crate::process::{End, assert_untouchable, in_child};
+use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
+use hsa_rocr::test::Ground;
+use hsa_vmm::Access;
+
+/// The kernel refuses one change of a page table, counted from 1.
+fn refused(change: u64) {
+    kernel_fails(&format!("GEM_VA#{change}=ENOMEM"));
+}
+
+/// How often `Raw::start` changes page tables: its scratch memory is for two GPUs.
+const AT_START: u64 = 2;
+
+#[test]
+fn on_the_runtime() {
+    LIST_HALF_APPLIED.is_as_recorded("half_applied::on_the_runtime", |ground| {
+        refused(AT_START + 2);
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[]);
+        let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
+        raw.set(base, SIZE, &list).unwrap_err();
+        raw.read_by(raw.gpus[0], base).is_ok()
+    });
+}
+
+#[test]
+fn a_change_on_the_runtime() {
+    let test = "half_applied::a_change_on_the_runtime";
+    REFUSED_CHANGE_TAKES_ACCESS.is_as_recorded(test, |ground| {
+        // One to grant, one to take away for the change, and the one that fails.
+        refused(AT_START + 3);
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
+        raw.set(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
+        raw.read_by(raw.gpus[0], base) == Err(Fault)
+    });
+}
+
+/// Each of the two changes fails once.
+#[test]
+fn through_the_library() {
+    on_each("half_applied::through_the_library", |ground| {
+        for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+            let end = in_child(|| {
+                refused(change);
+                a_failing_list_changes_nothing(ground, gpu);
+            });
+            assert_eq!(end, End::Well, "change {change}, GPU {gpu}");
+        }
+    });
+}
+
+fn a_failing_list_changes_nothing(ground: &Ground, gpu: usize) {
+    let library = Library::load(ground.runtime());
+    let (base, _) = library.mapped(0, SIZE);
+    let everybody = [library.cpu(0), library.gpu(0), library.gpu(1)];
+    let list = everybody.map(|agent| access(agent, Access::ReadWrite));
+    library.vmm.set_access(base, SIZE, &list).unwrap_err();
+    for agent in everybody {
+        assert_eq!(library.vmm.get_access(agent, base).unwrap(), Access::None);
+    }
+    assert_untouchable(base.get(), SIZE, "after a failure");
+    library.vmm.check().unwrap();
+    assert_eq!(library.vmm.quarantine(), []);
+    let raw = Raw::start(ground);
+    assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
+    // The kernel was out of memory for a moment only.
+    library.vmm.set_access(base, SIZE, &list).unwrap();
+}
+
+/// A change from writing to reading, which the runtime makes by taking away and giving again.
+#[test]
+fn a_change_through_the_library() {
+    on_each("half_applied::a_change_through_the_library", |ground| {
+        refused(3);
+        let library = Library::load(ground.runtime());
+        let (base, _) = library.mapped(0, SIZE);
+        library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
+        let reading = [access(library.gpu(0), Access::Read)];
+        library.vmm.set_access(base, SIZE, &reading).unwrap_err();
+        assert_eq!(library.vmm.get_access(library.gpu(0), base).unwrap(), Access::ReadWrite);
+        library.vmm.check().unwrap();
+        let raw = Raw::start(ground);
+        raw.write_by(raw.gpus[0], base.get(), 7).expect("it may still be written");
+    });
+}

@@ -1,0 +1,39 @@
+//! The second half of a memory cannot be mapped: `in_offset` is accepted and ignored.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
+use crate::machine::{Library, at};
+use crate::table::IN_OFFSET_IGNORED;
+use hsa_vmm::vmm::{Argument, Problem};
+
+#[test]
+fn on_the_runtime() {
+    IN_OFFSET_IGNORED.is_as_recorded("in_offset::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+        let (half, second) = (SIZE / 2, base + SIZE / 2);
+        raw.map(base, half, 0, memory).unwrap();
+        raw.map(second, half, half, memory).unwrap();
+        for address in [base, second] {
+            raw.set(address, half, &[(raw.cpu, RW)]).unwrap();
+        }
+        store(second, 7);
+        load(base) == 7
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("in_offset::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let (base, memory) = (library.reserve(SIZE), library.create(0, SIZE));
+        let half = SIZE / 2;
+        library.map(base, half, memory);
+        let before = (library.vmm.usage(), library.vmm.mappings());
+        let refused = library.vmm.map(at(base, half), half, half, memory, 0).unwrap_err();
+        assert_eq!(refused.argument(), Some(Argument::Offset));
+        assert_eq!(refused.problem(), Some(Problem::NotZero(half)));
+        assert_eq!((library.vmm.usage(), library.vmm.mappings()), before);
+        library.vmm.check().unwrap();
+    });
+}

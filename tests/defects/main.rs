@@ -1,0 +1,28 @@
+//! Defects of AMD's runtime, each shown on the runtime itself and shown to be gone through the
+//! library. The table of them is in `table.rs`.
+
+#[path = "../amd_runtime/mod.rs"]
+mod amd_runtime;
+mod defect;
+#[path = "../machine/mod.rs"]
+mod machine;
+#[path = "../process/mod.rs"]
+mod process;
+mod table;
+
+mod alignment;
+mod beyond_the_range;
+mod descriptors;
+mod fill;
+mod half_applied;
+mod hole;
+mod in_offset;
+mod no_descriptor;
+mod no_memory;
+mod past_the_end;
+mod reservation_contents;
+mod revoked_in_name;
+mod several_mappings;
+mod shutdown;
+mod stale_handle;
+mod wrong_reason;

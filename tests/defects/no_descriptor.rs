@@ -1,0 +1,50 @@
+//! Descriptors of this process, of which the runtime needs some for a moment.
+
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::amd_runtime::{kernel_fails, on_each};
+use crate::machine::{Library, access};
+use crate::process::descriptors;
+use crate::process::limit::{allow_more, no_limit};
+use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
+use hsa_vmm::{Access, VmmError};
+
+#[test]
+fn to_grant_on_the_runtime() {
+    let test = "no_descriptor::to_grant_on_the_runtime";
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[]);
+        allow_more(0);
+        raw.set(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
+    });
+}
+
+#[test]
+fn left_open_on_the_runtime() {
+    MAP_LEAKS_DESCRIPTOR.is_as_recorded("no_descriptor::left_open_on_the_runtime", |ground| {
+        // The first three are for the scratch memory, which two GPUs use.
+        kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+        let before = descriptors();
+        raw.map(base, SIZE, 0, memory).unwrap_err();
+        descriptors() > before
+    });
+}
+
+#[test]
+fn to_grant_through_the_library() {
+    on_each("no_descriptor::to_grant_through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let (base, _) = library.mapped(0, SIZE);
+        let gpus = library.gpus();
+        let wanted = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];
+        allow_more(0);
+        let refused = library.vmm.set_access(base, SIZE, &wanted).unwrap_err();
+        assert!(matches!(refused, VmmError::OutOfDescriptors { .. }), "{refused}");
+        no_limit();
+        library.vmm.check().unwrap();
+        assert_eq!(library.vmm.get_access(gpus[0], base).unwrap(), Access::None);
+        library.vmm.set_access(base, SIZE, &wanted).unwrap();
+    });
+}

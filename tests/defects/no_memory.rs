@@ -1,0 +1,51 @@
+//! Memory is made where there is none left.
+
+use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::{emulate, kernel_fails, on_each};
+use crate::machine::{Library, MIB};
+use crate::table::{MADE_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
+use hsa_vmm::VmmError;
+
+const MACHINE: &str = "gpus=2,vram=64MiB";
+
+#[test]
+fn on_the_runtime() {
+    MADE_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |ground| {
+        emulate("HSA_KFD", MACHINE);
+        let raw = Raw::start(ground);
+        raw.create(48 * MIB).unwrap();
+        raw.create(48 * MIB).is_ok()
+    });
+}
+
+#[test]
+fn lost_by_a_map_on_the_runtime() {
+    MAP_LEAKS_MEMORY.is_as_recorded("no_memory::lost_by_a_map_on_the_runtime", |ground| {
+        emulate("HSA_KFD", MACHINE);
+        // The first is for the scratch memory.
+        kernel_fails("GEM_MMAP#2=ENOMEM");
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
+        raw.map(base, 48 * MIB, 0, memory).unwrap_err();
+        raw.release(memory).unwrap();
+        // 6.1.2 would say that it has made some.
+        !matches!(raw.create(48 * MIB), Ok(1..))
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("no_memory::through_the_library", |ground| {
+        emulate("HSA_KFD", MACHINE);
+        let library = Library::load(ground.runtime());
+        let memory = library.create(0, 48 * MIB);
+        for _ in 0..2 {
+            let refused = library.vmm.create(48 * MIB, &library.on(0), 0).unwrap_err();
+            assert!(matches!(refused, VmmError::OutOfMemory { .. }), "{refused}");
+        }
+        library.vmm.release(memory).unwrap();
+        let again = library.create(0, 48 * MIB);
+        library.vmm.release(again).unwrap();
+        library.assert_nothing_held();
+    });
+}

@@ -1,0 +1,49 @@
+//! `get_access` answers for the address behind a mapping as for the mapping, and not for a CPU.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::machine::{Library, access, at};
+use crate::table::{ACCESS_OF_CPU_NOT_TOLD, ACCESS_PAST_THE_END};
+use hsa_vmm::Access;
+use hsa_vmm::vmm::Problem;
+
+#[test]
+fn on_the_runtime() {
+    ACCESS_PAST_THE_END.is_as_recorded("past_the_end::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let base = raw.reserve(2 * SIZE).unwrap();
+        raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
+        raw.set(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.get(base + SIZE + 1, raw.gpus[0]).expect_err("that is not mapped, and known not to be");
+        raw.get(base + SIZE, raw.gpus[0]) == Ok(RW)
+    });
+}
+
+#[test]
+fn a_cpu_on_the_runtime() {
+    ACCESS_OF_CPU_NOT_TOLD.is_as_recorded("past_the_end::a_cpu_on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+        raw.get(base, raw.cpu).is_err()
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("past_the_end::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let base = library.reserve(2 * SIZE);
+        library.map(base, SIZE, library.create(0, SIZE));
+        let (cpu, gpu) = (library.cpu(0), library.gpu(0));
+        let wanted = [access(cpu, Access::Read), access(gpu, Access::ReadWrite)];
+        library.vmm.set_access(base, SIZE, &wanted).unwrap();
+        let end = at(base, SIZE);
+        for agent in [cpu, gpu] {
+            let refused = library.vmm.get_access(agent, end).unwrap_err();
+            assert_eq!(refused.problem(), Some(Problem::NotMapped { at: end }));
+        }
+        let last = at(base, SIZE - 1);
+        assert_eq!(library.vmm.get_access(cpu, last).unwrap(), Access::Read);
+        assert_eq!(library.vmm.get_access(gpu, last).unwrap(), Access::ReadWrite);
+    });
+}

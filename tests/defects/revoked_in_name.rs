@@ -1,0 +1,74 @@
+//! Access of a GPU is taken away in name only: its page table keeps the entry.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
+use crate::machine::{Library, access};
+use crate::table::{READ_ONLY_IS_WRITABLE, REVOKED_IN_NAME_ONLY};
+use hsa_vmm::{Access, Enforcement};
+
+#[test]
+fn on_the_runtime() {
+    REVOKED_IN_NAME_ONLY.is_as_recorded("revoked_in_name::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RW)]);
+        raw.set(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
+        assert_eq!(raw.get(base, raw.gpus[1]), Ok(NONE), "in name");
+        raw.write_by(raw.gpus[1], base, 7).is_ok() && raw.read_by(raw.gpus[1], base) == Ok(7)
+    });
+}
+
+#[test]
+fn read_only_on_the_runtime() {
+    let test = "revoked_in_name::read_only_on_the_runtime";
+    READ_ONLY_IS_WRITABLE.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RO), (raw.cpu, RW)]);
+        raw.write_by(raw.gpus[1], base, 7).is_ok() && load(base) == 7
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("revoked_in_name::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let (base, _) = library.mapped(0, SIZE);
+        let [cpu, owner, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let all = [cpu, owner, peer].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, SIZE, &all).unwrap();
+        vmm.write(base, &42u64.to_ne_bytes()).unwrap();
+        let raw = Raw::start(ground);
+        assert_eq!(raw.read_by(raw.gpus[1], base.get()), Ok(42), "while it may");
+
+        vmm.revoke(base, SIZE, &[peer]).unwrap();
+        assert_eq!(vmm.get_access(peer, base).unwrap(), Access::None);
+        // The others have what they had, and the memory what was in it.
+        assert_eq!(raw.read_by(raw.gpus[0], base.get()), Ok(42));
+        raw.write_by(raw.gpus[0], base.get(), 43).unwrap();
+        let mut number = [0; 8];
+        vmm.read(base, &mut number).unwrap();
+        assert_eq!(u64::from_ne_bytes(number), 43);
+        // It has lost it, whether the library is asked or not.
+        vmm.copy(peer, base, base, 8).unwrap_err();
+        assert_eq!(raw.read_by(raw.gpus[1], base.get()), Err(Fault));
+    });
+}
+
+/// Where the hardware will not enforce it, the library says so, and lets no copy of its own by.
+#[test]
+fn read_only_through_the_library() {
+    on_each("revoked_in_name::read_only_through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let (gpu, cpu) = (library.gpu(0), library.cpu(0));
+        let enforcement = |agent| library.runtime.agent(agent).unwrap().enforcement();
+        assert_eq!(enforcement(gpu), Enforcement::Remembered);
+        assert_eq!(enforcement(cpu), Enforcement::Enforced);
+        let ((source, _), (target, _)) = (library.mapped(0, SIZE), library.mapped(0, SIZE));
+        library.grant(source, SIZE, gpu, Access::Read);
+        library.grant(target, SIZE, gpu, Access::Read);
+        library.vmm.copy(gpu, target, source, 8).unwrap_err();
+        library.vmm.fill(target, 7, SIZE).unwrap_err();
+        library.grant(target, SIZE, gpu, Access::ReadWrite);
+        library.vmm.copy(gpu, target, source, 8).unwrap();
+    });
+}

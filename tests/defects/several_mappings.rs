@@ -1,0 +1,62 @@
+//! Calls over several mappings, and the agents that a call does not name.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RO, RW, Raw, SIZE};
+use crate::machine::{Library, access, at};
+use crate::table::{UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS};
+use hsa_vmm::Access;
+
+#[test]
+fn unmapped_on_the_runtime() {
+    let test = "several_mappings::unmapped_on_the_runtime";
+    UNMAP_OF_SEVERAL_REFUSED.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let base = raw.reserve(2 * SIZE).unwrap();
+        for address in [base, base + SIZE] {
+            raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
+        }
+        raw.unmap(base, 2 * SIZE).is_err()
+    });
+}
+
+#[test]
+fn unnamed_on_the_runtime() {
+    let test = "several_mappings::unnamed_on_the_runtime";
+    UNNAMED_AGENTS_LOSE_ACCESS.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);
+        raw.set(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
+        raw.get(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("several_mappings::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let base = library.reserve(3 * SIZE);
+        for number in 0..3 {
+            library.map(at(base, number * SIZE), SIZE, library.create(number % 2, SIZE));
+        }
+        let agents = [library.gpu(0), library.cpu(0), library.gpu(1)];
+        // One after the other, one of them changed, and nobody loses it.
+        for agent in agents {
+            vmm.set_access(base, 3 * SIZE, &[access(agent, Access::ReadWrite)]).unwrap();
+        }
+        vmm.set_access(base, 3 * SIZE, &[access(agents[2], Access::Read)]).unwrap();
+        let raw = Raw::start(ground);
+        for number in 0..3 {
+            let address = at(base, number * SIZE);
+            vmm.write(address, &(number as u64).to_ne_bytes()).unwrap();
+            assert_eq!(vmm.get_access(agents[0], address).unwrap(), Access::ReadWrite);
+            for gpu in raw.gpus.clone() {
+                assert_eq!(raw.read_by(gpu, address.get()), Ok(number as u64));
+            }
+        }
+        vmm.unmap(base, 2 * SIZE).unwrap();
+        assert_eq!(vmm.usage().mappings, 1);
+        raw.get(base.get(), raw.gpus[0]).expect_err("the runtime has unmapped the first two");
+        assert_eq!(raw.get(at(base, 2 * SIZE).get(), raw.gpus[0]), Ok(RW));
+    });
+}

@@ -1,0 +1,41 @@
+//! `hsa_shut_down` crashes while a GPU has access to a mapping.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::machine::Library;
+use crate::table::SHUTDOWN_CRASHES;
+use hsa_vmm::{Access, Runtime};
+
+#[test]
+fn on_the_runtime() {
+    SHUTDOWN_CRASHES.is_as_recorded("shutdown::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
+        raw.shut_down().unwrap();
+        false
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("shutdown::through_the_library", |ground| {
+        // Once more, as what was left behind would be in the way of the next.
+        for _ in 0..3 {
+            let library = Library::load(ground.runtime());
+            for gpu in 0..2 {
+                let (base, memory) = library.mapped(gpu, SIZE);
+                for agent in [library.gpu(0), library.gpu(1), library.cpu(0)] {
+                    library.grant(base, SIZE, agent, Access::ReadWrite);
+                }
+                if gpu == 1 {
+                    library.vmm.release(memory).unwrap();
+                }
+            }
+            assert_eq!(library.vmm.usage().mappings, 2);
+            drop(library);
+        }
+        // It really has stopped: it starts anew.
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        assert_eq!(runtime.gpus().count(), 2);
+    });
+}

@@ -1,0 +1,55 @@
+//! The value of a handle that was released names the next memory that is made.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
+use crate::machine::Library;
+use crate::table::STALE_HANDLE_NAMES_NEW_MEMORY;
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{HandleType, VmmError};
+
+#[test]
+fn on_the_runtime() {
+    STALE_HANDLE_NAMES_NEW_MEMORY.is_as_recorded("stale_handle::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let stale = raw.create(SIZE).unwrap();
+        raw.release(stale).unwrap();
+        let (mine, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+        store(mine, 7);
+        let theirs = raw.reserve(SIZE).unwrap();
+        if raw.map(theirs, SIZE, 0, stale).is_err() {
+            return false;
+        }
+        raw.set(theirs, SIZE, &[(raw.cpu, RW)]).unwrap();
+        load(theirs) == 7
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("stale_handle::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let (base, file) = (library.reserve(SIZE), HandleType::PosixFileDescriptor);
+        for _ in 0..100 {
+            let stale = library.create(0, SIZE);
+            vmm.release(stale).unwrap();
+            let new = library.create(0, SIZE);
+            assert_ne!(new, stale);
+            let answers: [Result<(), VmmError>; 4] = [
+                vmm.map(base, SIZE, 0, stale, 0),
+                vmm.release(stale),
+                vmm.export_to_shareable_handle(stale, file, 0).map(drop),
+                vmm.allocation_properties(stale).map(drop),
+            ];
+            for answer in answers {
+                assert_eq!(answer.unwrap_err().problem(), Some(Problem::Released));
+            }
+            // The new memory has not lost a reference by it.
+            library.map(base, SIZE, new);
+            vmm.unmap(base, SIZE).unwrap();
+            vmm.release(new).unwrap();
+        }
+        vmm.address_free(base, SIZE).unwrap();
+        library.assert_nothing_held();
+    });
+}

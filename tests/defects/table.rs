@@ -1,0 +1,112 @@
+//! What AMD's runtime does wrong: the table that the tests beside it prove, row by row.
+//!
+//! The columns are the releases 6.1.2, 6.4.3 and 7.2.4. A source such as "runtime.cpp" is ROCr's
+//! `core/runtime/runtime.cpp` of 2025; `#n` is an issue of ROCm/rocm-systems.
+
+use crate::defect::Defect;
+use crate::defect::Found::{Crash, No, Yes};
+use libc::{SIGABRT, SIGSEGV};
+
+/// A row of the table.
+macro_rules! defects {
+    ($($name:ident: [$($found:expr),*], $what:literal, $source:literal;)*) => {
+        $(
+            #[doc = $what]
+            pub const $name: Defect =
+                Defect { what: $what, source: $source, releases: [$($found),*] };
+        )*
+    };
+}
+
+defects! {
+    IN_OFFSET_IGNORED: [Yes, Yes, Yes],
+        "map shows the start of the memory, whatever in_offset says",
+        "runtime.cpp, VMemoryHandleMap: in_offset is never read";
+    ACCESS_BEYOND_THE_RANGE: [Yes, Yes, Yes],
+        "set_access of a mapping's first page changes all of the mapping",
+        "runtime.cpp, VMemorySetAccess: only the start of the range is compared";
+    ACCESS_BEYOND_THE_SECOND: [Yes, Yes, Yes],
+        "set_access of a mapping and a page more changes all of the next mapping, too",
+        "as above";
+    LIST_HALF_APPLIED: [Yes, Yes, Yes],
+        "a list of agents of which a later one is refused has let the earlier ones in",
+        "runtime.cpp, VMemorySetAccessPerHandle: returns at the first failure";
+    REFUSED_CHANGE_TAKES_ACCESS: [Yes, Yes, Yes],
+        "a change of access that is refused takes away the access there was",
+        "runtime.cpp, VMemorySetAccessPerHandle: removes before it grants";
+    HOLE_IN_THE_RESERVATION: [Yes, Yes, No],
+        "unmap after CPU access leaves a hole, in which a stranger's memory is overwritten, or freed",
+        "runtime.cpp, RemoveAccess: munmap";
+    ACCESS_PAST_THE_END: [Yes, Yes, Yes],
+        "get_access one past the end of a mapping answers as for the mapping",
+        "runtime.cpp, VMemoryGetAccess: <= where < is meant";
+    ACCESS_OF_CPU_NOT_TOLD: [Yes, Yes, Yes],
+        "get_access refuses a CPU that has access",
+        "runtime.cpp, VMemoryGetAccess; answered from ROCm 10 on";
+    STALE_HANDLE_NAMES_NEW_MEMORY: [Yes, Yes, Yes],
+        "the value of a released handle names memory that is made later",
+        "libhsakmt, fmm.c: addresses of mem_handle_aperture are given again at once";
+    SHUTDOWN_CRASHES: [No, Crash(SIGSEGV), No],
+        "hsa_shut_down with a mapping that a GPU has access to crashes",
+        "runtime.cpp, Unload: agents are deleted before the mappings that call them";
+    REVOKED_IN_NAME_ONLY: [Yes, Yes, Yes],
+        "set_access with NONE leaves a GPU's page table as it is",
+        "libdrm, amdgpu_bo_va_op: the flags are not passed on";
+    READ_ONLY_IS_WRITABLE: [Yes, Yes, Yes],
+        "a GPU that may only read can write",
+        "as above";
+    INVENTED_AGENT_CRASHES: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
+        "set_access for an agent that does not exist crashes",
+        "agent.h, Agent::Convert: the handle is a pointer";
+    WRITE_ONLY_ACCEPTED: [Yes, Yes, Yes],
+        "a GPU that may only write can read",
+        "libdrm, amdgpu_bo_va_op";
+    INVENTED_PERMISSION_ACCEPTED: [Yes, Yes, Yes],
+        "set_access takes a permission that does not exist",
+        "runtime.cpp, VMemorySetAccess: any number is stored";
+    UNALIGNED_ADDRESS_MAPPED: [Yes, Yes, No],
+        "map takes an address inside a page, where nobody can be given access",
+        "runtime.cpp, VMemoryHandleMap: the address is not looked at";
+    UNALIGNED_SIZE_MAPPED: [Yes, Yes, Yes],
+        "map takes a part of a page",
+        "as above";
+    HINT_BEATS_ALIGNMENT: [Yes, Yes, Yes],
+        "a reservation near an address is not aligned as asked",
+        "libhsakmt, fmm.c: MAP_FIXED_NOREPLACE at the hint; 6.1.2 has no alignment at all";
+    UNMAP_OF_SEVERAL_REFUSED: [Yes, Yes, No],
+        "unmap of two whole mappings is refused",
+        "ROCR-Runtime#285, fixed by f0ce7a8e5";
+    UNNAMED_AGENTS_LOSE_ACCESS: [Yes, No, No],
+        "a change of one agent's access takes it from agents that are not named",
+        "fixed by ROCR-Runtime 73f6bfa7";
+    FILL_REFUSED: [Yes, Yes, No],
+        "hsa_amd_memory_fill does not fill virtual memory; 6.1.2 even says that it has",
+        "runtime.cpp, FillMemory: the agent is chosen by what is known of the address";
+    RESERVATION_CAN_BE_WRITTEN: [Yes, No, No],
+        "reserved addresses can be written before anything is mapped, and that is lost",
+        "/proc/self/maps says rw-p";
+    MEMORY_KEPT_AFTER_UNMAP: [No, No, Yes],
+        "unmapped and released memory is not given back before its addresses are",
+        "torch_memory_saver#84";
+    TOO_LARGE_CALLED_SHORTAGE: [Yes, Yes, No],
+        "a mapping larger than the memory is called a lack of resources",
+        "runtime.cpp, VMemoryHandleMap: any failure of ExportDMABuf";
+    ODD_SIZE_CALLED_SHORTAGE: [Yes, Yes, Yes],
+        "a reservation of a size that is not made of pages is called a lack of resources",
+        "runtime.cpp, VMemoryAddressReserve: any failure of hsaKmtAllocMemoryAlign";
+    IMPORT_HAS_ANOTHER_POOL: [Yes, Yes, Yes],
+        "imported memory is said to be of another pool",
+        "runtime.cpp, VMemoryImportShareableHandle: the last region of the GPU";
+    MADE_WITHOUT_MEMORY: [Yes, No, No],
+        "handle_create succeeds when there is no memory left, and names nothing",
+        "amd_memory_region.cpp of 6.1, AllocateImpl: returns before it looks";
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],
+        "set_access for a GPU ends the process when no descriptor is left",
+        "runtime.cpp, MappedHandleAllowedAgent: an assertion that the export succeeds";
+    MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
+        "a map that the kernel refuses leaves a descriptor open",
+        "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf; not to be helped from outside";
+    MAP_LEAKS_MEMORY: [Yes, Yes, Yes],
+        "memory that the kernel did not let be mapped is not given back by its release",
+        "runtime.cpp, VMemoryHandleMap: returns without freeing the imported buffer; not to be helped from outside";
+}

@@ -1,0 +1,64 @@
+//! Answers that name the wrong reason, and properties that do not survive sharing.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
+use crate::machine::Library;
+use crate::table::{IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_CALLED_SHORTAGE, TOO_LARGE_CALLED_SHORTAGE};
+use hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+use hsa_vmm::vmm::{Argument, Location};
+use hsa_vmm::{HandleType, VmmError};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+#[test]
+fn for_a_large_mapping_on_the_runtime() {
+    let test = "wrong_reason::for_a_large_mapping_on_the_runtime";
+    TOO_LARGE_CALLED_SHORTAGE.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
+        let answer = raw.map(base, 2 * SIZE, 0, memory);
+        answer.unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
+    });
+}
+
+#[test]
+fn for_an_odd_size_on_the_runtime() {
+    let test = "wrong_reason::for_an_odd_size_on_the_runtime";
+    ODD_SIZE_CALLED_SHORTAGE.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
+    });
+}
+
+#[test]
+fn for_an_import_on_the_runtime() {
+    let test = "wrong_reason::for_an_import_on_the_runtime";
+    IMPORT_HAS_ANOTHER_POOL.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let memory = raw.create(SIZE).unwrap();
+        // SAFETY: it was just made, and is nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
+        let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+        raw.pool(import).unwrap() != raw.pool(memory).unwrap()
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("wrong_reason::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let (base, memory) = (library.reserve(2 * SIZE), library.create(1, SIZE));
+        let too_large = vmm.map(base, 2 * SIZE, 0, memory, 0).unwrap_err();
+        assert!(matches!(too_large, VmmError::InvalidArgument { .. }), "{too_large}");
+        assert_eq!(too_large.argument(), Some(Argument::Size));
+        let odd = vmm.address_reserve(PAGE - 1, 0, None, 0).unwrap_err();
+        assert!(matches!(odd, VmmError::InvalidArgument { .. }), "{odd}");
+        assert_eq!(odd.argument(), Some(Argument::Size));
+
+        let file = HandleType::PosixFileDescriptor;
+        let shared = vmm.export_to_shareable_handle(memory, file, 0).unwrap();
+        let import = vmm.import_from_shareable_handle(&shared, file).unwrap();
+        let properties = vmm.allocation_properties(import).unwrap();
+        assert_eq!(properties.location, Location::Agent(library.gpu(1)));
+    });
+}

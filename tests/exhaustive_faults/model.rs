@@ -1,0 +1,269 @@
+//! What a sequence of operations has come to, and which operations can follow: just enough of
+//! HIP's documents to leave out what is refused before the runtime is asked, and what differs
+//! from another sequence in nothing but names.
+
+use hsa_vmm::Access;
+
+/// The agents: the CPU and two GPUs, by their index in the runtime's list.
+pub const CPU: usize = 0;
+pub const GPUS: [usize; 2] = [1, 2];
+pub const AGENTS: usize = 3;
+
+/// How many granules a reservation has.
+pub const SLOTS: usize = 2;
+
+/// One granule, or both, of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub reservation: usize,
+    pub slot: usize,
+    pub slots: usize,
+}
+
+/// Something to do. Reservations and handles are numbered as they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Reserve,
+    /// To a multiple of more than the runtime itself sees to.
+    ReserveAligned,
+    Free(usize),
+    /// A granule of a GPU's memory.
+    Create(usize),
+    Release(usize),
+    Map(usize, Place),
+    Unmap(Place),
+    SetAccess(Place, &'static [(usize, Access)]),
+    Revoke(Place, &'static [usize]),
+    Retain(Place),
+    Export(usize),
+    /// Of what was exported last.
+    Import,
+    Fill(Place),
+    Copy(Place),
+}
+
+/// What is granted: more to everybody, less, one agent before and after the other.
+const GRANTS: &[&[(usize, Access)]] = &[
+    &[(GPUS[0], Access::ReadWrite), (GPUS[1], Access::ReadWrite), (CPU, Access::ReadWrite)],
+    &[(CPU, Access::Read)],
+    &[(CPU, Access::ReadWrite)],
+    &[(CPU, Access::None)],
+    &[(GPUS[0], Access::ReadWrite)],
+    &[(GPUS[1], Access::Read)],
+    &[(GPUS[0], Access::None), (CPU, Access::Read)],
+];
+
+const REVOKED: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandleState {
+    /// Handles of the same memory have the same number here.
+    pub memory: usize,
+    pub gpu: usize,
+    pub references: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MappingState {
+    pub reservation: usize,
+    pub slot: usize,
+    pub handle: usize,
+    pub access: [Access; AGENTS],
+}
+
+/// What has been done so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    /// Of each that was ever made, whether it is still there.
+    pub reservations: Vec<bool>,
+    pub handles: Vec<HandleState>,
+    pub mappings: Vec<MappingState>,
+    /// The handle that was exported last.
+    pub exported: Option<usize>,
+    /// Which memory the CPU could write to: it then holds its tag.
+    pub written: Vec<usize>,
+}
+
+impl Model {
+    /// Whether physical memory is there: referenced or mapped.
+    pub fn is_alive(&self, handle: usize) -> bool {
+        let mapped = self.mappings.iter().any(|mapping| mapping.handle == handle);
+        mapped || self.handles.get(handle).is_some_and(|it| it.references > 0)
+    }
+
+    /// The mappings of a place, by slot.
+    pub fn mappings_at(&self, place: Place) -> impl Iterator<Item = &MappingState> {
+        let inside = move |mapping: &&MappingState| is_inside(mapping, place);
+        self.mappings.iter().filter(inside)
+    }
+
+    fn may(&self, place: Place, agent: usize, access: Access) -> bool {
+        self.mappings_at(place).all(|mapping| mapping.access[agent] >= access)
+    }
+
+    fn is_touched(&self, reservation: usize) -> bool {
+        self.mappings.iter().any(|mapping| mapping.reservation == reservation)
+    }
+
+    /// What can be done next. The runtime is asked in each of these.
+    pub fn next(&self) -> Vec<Operation> {
+        let mut all = Vec::new();
+        self.reserve_next(&mut all);
+        self.handle_next(&mut all);
+        self.map_next(&mut all);
+        for place in self.runs() {
+            self.access_next(place, &mut all);
+        }
+        all
+    }
+
+    fn reserve_next(&self, all: &mut Vec<Operation>) {
+        let alive = self.reservations.iter().filter(|&&alive| alive).count();
+        if alive < 2 && self.reservations.len() < 3 {
+            all.extend([Operation::Reserve, Operation::ReserveAligned]);
+        }
+        let empty = |&index: &usize| self.reservations[index] && !self.is_touched(index);
+        // Two that nothing was mapped in differ in nothing but their names.
+        all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
+    }
+
+    fn handle_next(&self, all: &mut Vec<Operation>) {
+        match self.handles.len() {
+            // The first GPU is the one that memory was first made on.
+            0 => all.push(Operation::Create(GPUS[0])),
+            1 => all.extend(GPUS.map(Operation::Create)),
+            _ => {}
+        }
+        for (index, handle) in self.handles.iter().enumerate() {
+            if handle.references > 0 {
+                all.extend([Operation::Release(index), Operation::Export(index)]);
+            }
+        }
+        if self.exported.is_some() && self.handles.len() < 3 {
+            all.push(Operation::Import);
+        }
+    }
+
+    fn map_next(&self, all: &mut Vec<Operation>) {
+        let mut untouched = false;
+        for reservation in (0..self.reservations.len()).filter(|&index| self.reservations[index]) {
+            // Of those that nothing is mapped in, one stands for all.
+            if !self.is_touched(reservation) && std::mem::replace(&mut untouched, true) {
+                continue;
+            }
+            for slot in 0..SLOTS {
+                let place = Place { reservation, slot, slots: 1 };
+                if self.mappings_at(place).next().is_some() {
+                    continue;
+                }
+                for (handle, state) in self.handles.iter().enumerate() {
+                    if state.references > 0 {
+                        all.push(Operation::Map(handle, place));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Every run of whole mappings.
+    fn runs(&self) -> Vec<Place> {
+        let place = |mapping: &MappingState| Place {
+            reservation: mapping.reservation,
+            slot: mapping.slot,
+            slots: 1,
+        };
+        let mut runs: Vec<Place> = self.mappings.iter().map(place).collect();
+        let whole = |run: &Place| Place { slot: 0, slots: SLOTS, ..*run };
+        let full = |run: &Place| run.slot == 0 && self.mappings_at(whole(run)).count() == SLOTS;
+        let wholes: Vec<Place> = runs.iter().filter(|run| full(run)).map(whole).collect();
+        runs.extend(wholes);
+        runs
+    }
+
+    fn access_next(&self, place: Place, all: &mut Vec<Operation>) {
+        all.push(Operation::Unmap(place));
+        let news = |list: &&&[(usize, Access)]| {
+            let differs =
+                |it: &MappingState| list.iter().any(|&(agent, to)| it.access[agent] != to);
+            self.mappings_at(place).any(differs)
+        };
+        all.extend(GRANTS.iter().filter(news).map(|list| Operation::SetAccess(place, list)));
+        all.extend(REVOKED.iter().map(|agents| Operation::Revoke(place, agents)));
+        if place.slots == 1 {
+            all.push(Operation::Retain(place));
+        }
+        let writers = GPUS.iter().filter(|&&gpu| self.may(place, gpu, Access::ReadWrite));
+        if writers.clone().next().is_some() {
+            let owned = |mapping: &MappingState| {
+                let owner = self.handles[mapping.handle].gpu;
+                mapping.access[owner] == Access::ReadWrite
+            };
+            if self.mappings_at(place).all(owned) {
+                all.push(Operation::Fill(place));
+            }
+            all.push(Operation::Copy(place));
+        }
+    }
+
+    /// Whether something can follow: nothing is any different after the others.
+    pub fn is_leaf(operation: Operation) -> bool {
+        use Operation::{Copy, Fill, ReserveAligned};
+        matches!(operation, ReserveAligned | Fill(_) | Copy(_))
+    }
+
+    /// The state after an operation that [`next`](Self::next) named.
+    pub fn after(&self, operation: Operation) -> Self {
+        let mut next = self.clone();
+        match operation {
+            Operation::Reserve | Operation::ReserveAligned => next.reservations.push(true),
+            Operation::Free(index) => next.reservations[index] = false,
+            Operation::Create(gpu) => {
+                let memory = next.handles.len();
+                next.handles.push(HandleState { memory, gpu, references: 1 });
+            }
+            Operation::Release(handle) => next.handles[handle].references -= 1,
+            Operation::Map(handle, Place { reservation, slot, .. }) => {
+                let access = [Access::None; AGENTS];
+                next.mappings.push(MappingState { reservation, slot, handle, access });
+                next.mappings.sort_by_key(|mapping| (mapping.reservation, mapping.slot));
+            }
+            Operation::Unmap(place) => next.mappings.retain(|it| !is_inside(&it, place)),
+            Operation::SetAccess(place, list) => {
+                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, place)) {
+                    for &(agent, access) in list {
+                        mapping.access[agent] = access;
+                    }
+                }
+            }
+            Operation::Revoke(place, agents) => {
+                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, place)) {
+                    for &agent in agents {
+                        mapping.access[agent] = Access::None;
+                    }
+                }
+            }
+            Operation::Retain(place) => {
+                let handle = self.mappings_at(place).next().expect("it is mapped").handle;
+                next.handles[handle].references += 1;
+            }
+            Operation::Export(handle) => next.exported = Some(handle),
+            Operation::Import => {
+                let HandleState { memory, gpu, .. } =
+                    self.handles[self.exported.expect("something was exported")];
+                next.handles.push(HandleState { memory, gpu, references: 1 });
+            }
+            Operation::Fill(_) | Operation::Copy(_) => {}
+        }
+        let tagged = next.mappings.iter().filter(|it| it.access[CPU] == Access::ReadWrite);
+        let tagged: Vec<usize> = tagged.map(|it| next.handles[it.handle].memory).collect();
+        next.written.extend(tagged);
+        next.written.sort_unstable();
+        next.written.dedup();
+        next
+    }
+}
+
+fn is_inside(mapping: &&MappingState, place: Place) -> bool {
+    let slots = place.slot..place.slot + place.slots;
+    mapping.reservation == place.reservation && slots.contains(&mapping.slot)
+}

@@ -1,0 +1,47 @@
+//! What each function of the runtime can answer instead of success.
+//!
+//! From `hsa_ext_amd.h`, and from AMD's public sources where they answer more than that says.
+//! Any of them may answer the first three: closed, out of memory, or an exception of C++.
+
+pub const ERROR: u32 = 0x1000;
+const INVALID_ARGUMENT: u32 = 0x1001;
+const INVALID_ALLOCATION: u32 = 0x1003;
+const INVALID_AGENT: u32 = 0x1004;
+const OUT_OF_RESOURCES: u32 = 0x1008;
+const RESOURCE_FREE: u32 = 0x100a;
+const NOT_INITIALIZED: u32 = 0x100b;
+const INCOMPATIBLE_ARGUMENTS: u32 = 0x100d;
+
+/// The errors of a function.
+pub fn statuses_of(function: &str) -> &'static [u32] {
+    match function {
+        "hsa_amd_vmem_address_free" => {
+            &[ERROR, OUT_OF_RESOURCES, NOT_INITIALIZED, INVALID_ARGUMENT, RESOURCE_FREE]
+        }
+        "hsa_amd_vmem_handle_create" | "hsa_amd_vmem_unmap" => {
+            &[ERROR, OUT_OF_RESOURCES, NOT_INITIALIZED, INVALID_ARGUMENT, INVALID_ALLOCATION]
+        }
+        "hsa_amd_vmem_map" | "hsa_amd_vmem_set_access" => &[
+            ERROR,
+            OUT_OF_RESOURCES,
+            NOT_INITIALIZED,
+            INVALID_ARGUMENT,
+            INVALID_ALLOCATION,
+            INVALID_AGENT,
+        ],
+        "hsa_amd_vmem_export_shareable_handle"
+        | "hsa_amd_vmem_handle_release"
+        | "hsa_amd_vmem_get_alloc_properties_from_handle" => {
+            &[ERROR, OUT_OF_RESOURCES, NOT_INITIALIZED, INVALID_ALLOCATION]
+        }
+        "hsa_amd_vmem_import_shareable_handle" => &[
+            ERROR,
+            OUT_OF_RESOURCES,
+            NOT_INITIALIZED,
+            INVALID_ARGUMENT,
+            INVALID_ALLOCATION,
+            INCOMPATIBLE_ARGUMENTS,
+        ],
+        _ => &[ERROR, OUT_OF_RESOURCES, NOT_INITIALIZED, INVALID_ARGUMENT],
+    }
+}

@@ -1,0 +1,214 @@
+//! What can be seen from outside, and whether it is what it should be.
+
+use crate::model::{AGENTS, CPU, GPUS, Model, Operation, SLOTS};
+use crate::process;
+use crate::world::{World, tag_of};
+use hsa_vmm::simulation::Usage as Native;
+use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
+use hsa_vmm::{Access, Address};
+
+/// Everything that must not change when an operation fails.
+#[derive(Debug, PartialEq)]
+pub struct Witness {
+    reservations: Vec<(Address, usize)>,
+    mappings: Vec<MappingInfo>,
+    usage: Usage,
+    quarantine: Vec<Quarantined>,
+    /// Of each mapping: who may do what, by `get_access`.
+    access: Vec<[Access; AGENTS]>,
+    /// Of each mapping and GPU: what its page table allows.
+    pages: Vec<[(bool, bool); GPUS.len()]>,
+    /// Of each granule of each reservation: what this process may do.
+    process: Vec<Vec<Access>>,
+    /// Of each mapping that the CPU may read: what it reads.
+    contents: Vec<Option<u8>>,
+    runtime: (usize, usize, usize, usize, Vec<u64>),
+    /// But for the runtime's own.
+    descriptors: usize,
+}
+
+impl Witness {
+    /// What is seen now; an error if an invariant does not hold.
+    pub fn of(world: &World) -> Result<Self, String> {
+        let vmm = &world.machine.vmm;
+        vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
+        let mappings = vmm.mappings();
+        let (mut access, mut pages, mut contents) = (Vec::new(), Vec::new(), Vec::new());
+        for mapping in &mappings {
+            let rights = rights(world, mapping)?;
+            access.push(rights);
+            pages.push(GPUS.map(|gpu| {
+                let page = world.machine.simulation.page(gpu - 1, mapping.address.get());
+                page.map_or((false, false), |page| (page.readable, page.writable))
+            }));
+            let mut tag = [0; 4];
+            contents.push(if rights[CPU] == Access::None {
+                None
+            } else {
+                vmm.read(mapping.address, &mut tag).map_err(|error| error.to_string())?;
+                tag.iter().all(|byte| *byte == tag[0]).then_some(tag[0])
+            });
+        }
+        let native = world.machine.simulation.usage();
+        let descriptors = process::descriptors() - native.descriptors;
+        let Native { reservations, handles, allocations, vram_used, .. } = native;
+        Ok(Self {
+            process: process_access(world, &vmm.reservations())?,
+            reservations: vmm.reservations(),
+            usage: vmm.usage(),
+            quarantine: vmm.quarantine(),
+            access,
+            pages,
+            contents,
+            runtime: (reservations, handles, native.mappings, allocations, vram_used),
+            descriptors,
+            mappings,
+        })
+    }
+
+    /// How much is in quarantine.
+    pub fn quarantined(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// The first thing that differs.
+    pub fn difference(&self, after: &Self) -> Result<(), String> {
+        fn differ<T: std::fmt::Debug + PartialEq>(what: &str, a: &T, b: &T) -> Result<(), String> {
+            if a == b { Ok(()) } else { Err(format!("{what} changed: {a:x?} is now {b:x?}")) }
+        }
+        differ("the list of reservations", &self.reservations, &after.reservations)?;
+        differ("the list of mappings", &self.mappings, &after.mappings)?;
+        differ("usage", &self.usage, &after.usage)?;
+        differ("get_access", &self.access, &after.access)?;
+        differ("the GPUs' page tables", &self.pages, &after.pages)?;
+        differ("this process's mappings", &self.process, &after.process)?;
+        differ("the contents", &self.contents, &after.contents)?;
+        differ("what the runtime holds", &self.runtime, &after.runtime)?;
+        differ("the number of descriptors", &self.descriptors, &after.descriptors)?;
+        differ("the quarantine", &self.quarantine, &after.quarantine)
+    }
+
+    /// Whether it is what the model says.
+    pub fn agrees_with(&self, world: &World, model: &Model) -> Result<(), String> {
+        let fail = |what: String| Err(format!("not what the model says: {what}"));
+        let reserved = model.reservations.iter().filter(|&&alive| alive).count();
+        let alive = (0..model.handles.len()).filter(|&handle| model.is_alive(handle)).count();
+        let mapped = model.mappings.len();
+        let usage = Usage { reservations: reserved, handles: alive, mappings: mapped };
+        if self.usage != usage {
+            return fail(format!("{:?} instead of {usage:?}", self.usage));
+        }
+        if (self.runtime.0, self.runtime.1, self.runtime.2) != (reserved, alive, mapped) {
+            return fail(format!("the runtime holds {:?} instead of {usage:?}", self.runtime));
+        }
+        if !self.quarantine.is_empty() {
+            return fail(format!("something is in quarantine: {:?}", self.quarantine));
+        }
+        let address = |it: &crate::model::MappingState| world.address(it.reservation, it.slot);
+        let mut expected: Vec<_> = model.mappings.iter().map(|it| (address(it), it)).collect();
+        expected.sort_by_key(|&(address, _)| address.get());
+        for (index, &(address, mapping)) in expected.iter().enumerate() {
+            if self.mappings[index].address != address {
+                return fail(format!("nothing is mapped at {address}"));
+            }
+            if self.access[index] != mapping.access {
+                return fail(format!("get_access says {:?} of {mapping:?}", self.access[index]));
+            }
+            let may = |gpu: usize| {
+                let access = mapping.access[gpu];
+                (access >= Access::Read, access == Access::ReadWrite)
+            };
+            if self.pages[index] != GPUS.map(may) {
+                return fail(format!("the GPUs may {:?} in {mapping:?}", self.pages[index]));
+            }
+            let memory = model.handles[mapping.handle].memory;
+            let tag = if model.written.contains(&memory) { tag_of(memory) } else { 0 };
+            let seen = (mapping.access[CPU] != Access::None).then_some(tag);
+            if self.contents[index] != seen {
+                return fail(format!("{mapping:?} holds {:?}", self.contents[index]));
+            }
+        }
+        self.process_agrees_with(world, model)
+    }
+
+    fn process_agrees_with(&self, world: &World, model: &Model) -> Result<(), String> {
+        for (index, (base, _)) in self.reservations.iter().enumerate() {
+            let mut expected = [Access::None; SLOTS];
+            for mapping in &model.mappings {
+                if world.reservations[mapping.reservation] == *base
+                    && model.reservations[mapping.reservation]
+                {
+                    expected[mapping.slot] = mapping.access[CPU];
+                }
+            }
+            if self.process[index] != expected {
+                let seen = &self.process[index];
+                return Err(format!("this process may {seen:?} instead of {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What each agent may do: the same at the first byte and at the last.
+fn rights(world: &World, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
+    let vmm = &world.machine.vmm;
+    let last = mapping.address.checked_add(mapping.size - 1).expect("inside the address space");
+    let mut rights = [Access::None; AGENTS];
+    for (agent, right) in world.agents.iter().zip(&mut rights) {
+        let answers = [mapping.address, last].map(|at| vmm.get_access(*agent, at));
+        match answers {
+            [Ok(first), Ok(second)] if first == second => *right = first,
+            _ => return Err(format!("get_access inside {mapping:?} says {answers:?}")),
+        }
+    }
+    Ok(rights)
+}
+
+/// What this process may do in every granule of the reservations; all of it must be somebody's.
+fn process_access(
+    world: &World,
+    reservations: &[(Address, usize)],
+) -> Result<Vec<Vec<Access>>, String> {
+    if reservations.is_empty() {
+        return Ok(Vec::new());
+    }
+    let regions = process::regions();
+    let granule = world.reservation_size() / SLOTS;
+    let at = |address: usize| {
+        let hole = || format!("{address:#x} of a reservation belongs to nobody");
+        let region = regions.iter().find(|region| (region.start..region.end).contains(&address));
+        let permissions = &region.ok_or_else(hole)?.permissions;
+        match permissions.get(..3) {
+            Some("---") => Ok(Access::None),
+            Some("r--") => Ok(Access::Read),
+            Some("rw-") => Ok(Access::ReadWrite),
+            _ => Err(format!("{address:#x} of a reservation is {permissions}")),
+        }
+    };
+    let of = |&(base, size): &(Address, usize)| {
+        (base.get()..base.get() + size).step_by(granule).map(at).collect()
+    };
+    reservations.iter().map(of).collect()
+}
+
+/// Whether what is left is what it should be after an operation ended in quarantine: it is
+/// listed, none of it is used again, and everything else goes on as before.
+pub fn is_set_aside(world: &World, before: &Witness, operation: Operation) -> Result<(), String> {
+    let vmm = &world.machine.vmm;
+    vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
+    let listed = vmm.quarantine();
+    if listed.len() <= before.quarantine.len() {
+        return Err("nothing is in quarantine".to_owned());
+    }
+    let lost = |address: Address| listed.iter().any(|entry| entry.address == address);
+    process_access(world, &vmm.reservations())?;
+    for (base, size) in vmm.reservations() {
+        let free = vmm.address_free(base, size);
+        let refused = matches!(free, Err(hsa_vmm::VmmError::Quarantined { now: false, .. }));
+        if lost(base) != refused {
+            return Err(format!("{operation:?}: to free {base} answered {free:?}: {listed:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! The library, open on a runtime of any kind.
+
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Runtime,
+    Vmm,
+};
+use std::path::Path;
+
+/// A started runtime and virtual-memory management on it.
+pub struct Library {
+    pub runtime: Runtime,
+    pub vmm: Vmm,
+}
+
+impl Library {
+    /// The library on the runtime in this file.
+    #[track_caller]
+    pub fn load(runtime: impl AsRef<Path>) -> Self {
+        Self::open(Runtime::load_from(runtime).expect("a runtime"), VmmOptions::default())
+    }
+
+    #[track_caller]
+    pub fn open(runtime: Runtime, options: VmmOptions) -> Self {
+        let vmm = Vmm::open_with(&runtime, options).expect("virtual memory is supported");
+        Self { runtime, vmm }
+    }
+
+    pub fn gpu(&self, number: usize) -> AgentId {
+        self.runtime.gpus().nth(number).expect("there is such a GPU").id()
+    }
+
+    pub fn gpus(&self) -> Vec<AgentId> {
+        self.runtime.gpus().map(|gpu| gpu.id()).collect()
+    }
+
+    pub fn cpu(&self, number: usize) -> AgentId {
+        let id = self.runtime.agents()[number].id();
+        assert_eq!(self.runtime.agents()[number].kind(), hsa_vmm::AgentKind::Cpu);
+        id
+    }
+
+    /// What sizes and addresses of the first GPU's memory are multiples of.
+    pub fn granule(&self) -> usize {
+        let gpu = self.runtime.gpus().next().expect("there is a GPU");
+        gpu.handle_pool().expect("it has memory").granule()
+    }
+
+    /// Memory of a GPU that may be shared.
+    pub fn on(&self, gpu: usize) -> AllocationProperties {
+        AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::PosixFileDescriptor)
+    }
+
+    #[track_caller]
+    pub fn reserve(&self, size: usize) -> Address {
+        self.vmm.address_reserve(size, 0, None, 0).expect("addresses")
+    }
+
+    #[track_caller]
+    pub fn create(&self, gpu: usize, size: usize) -> Handle {
+        self.vmm.create(size, &self.on(gpu), 0).expect("memory")
+    }
+
+    #[track_caller]
+    pub fn map(&self, address: Address, size: usize, handle: Handle) {
+        self.vmm.map(address, size, 0, handle, 0).expect("a mapping");
+    }
+
+    #[track_caller]
+    pub fn grant(&self, address: Address, size: usize, agent: AgentId, access: Access) {
+        let granted = self.vmm.set_access(address, size, &[AccessDescriptor { agent, access }]);
+        granted.expect("access");
+    }
+
+    /// A reservation with new memory of a GPU mapped over all of it.
+    #[track_caller]
+    pub fn mapped(&self, gpu: usize, size: usize) -> (Address, Handle) {
+        let (base, handle) = (self.reserve(size), self.create(gpu, size));
+        self.map(base, size, handle);
+        (base, handle)
+    }
+
+    /// Fails unless the books are right, and everything that was taken has been given back.
+    #[track_caller]
+    pub fn assert_nothing_held(&self) {
+        self.vmm.check().expect("the books are right");
+        let usage = self.vmm.usage();
+        assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{usage:?}");
+        assert_eq!(self.vmm.quarantine(), []);
+    }
+}

@@ -1,0 +1,190 @@
+//! A library at work: two reservations, and everything that can be asked of it.
+
+#![allow(dead_code, reason = "every test binary uses another part")]
+
+mod books;
+
+pub use books::Books;
+
+use crate::machine::{Library, access, at};
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, Address, Handle, HandleType, Reservation, VmmError};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+
+/// Two reservations and what is in them: aliases, an agent that has lost its access again, and
+/// memory that only its mapping keeps alive.
+pub struct Scene {
+    pub library: Library,
+    /// Eight granules, of which the first five are mapped in four mappings.
+    pub used: Address,
+    /// Two granules with nothing in them.
+    pub empty: Address,
+    pub spare: Handle,
+    pub shared: OwnedFd,
+    pub handles: RefCell<Vec<Handle>>,
+}
+
+const MAPPED: usize = 5;
+
+impl Scene {
+    pub fn new(library: Library) -> Self {
+        let granule = library.granule();
+        let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
+        let [a, b, spare] = [0, 1, 0].map(|gpu| library.create(gpu, granule));
+        let double = library.create(0, 2 * granule);
+        // Everything is touched once, so that the runtime makes no more files later on.
+        for (index, handle) in [a, b, spare, double].into_iter().enumerate() {
+            library.map(used, granule, handle);
+            library.grant(used, granule, library.cpu(0), Access::ReadWrite);
+            library.vmm.write(used, &[index as u8 + 1; 16]).unwrap();
+            library.vmm.unmap(used, granule).unwrap();
+        }
+        library.map(used, granule, a);
+        library.map(at(used, granule), granule, b);
+        library.map(at(used, 2 * granule), 2 * granule, double);
+        library.map(at(used, 4 * granule), granule, a);
+        let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
+        library.vmm.set_access(used, granule, &both).unwrap();
+        let crossed = [access(gpu, Access::Read), access(peer, Access::ReadWrite)];
+        library.vmm.set_access(at(used, granule), granule, &crossed).unwrap();
+        library.grant(at(used, 2 * granule), 2 * granule, cpu, Access::Read);
+        for was in [Access::ReadWrite, Access::None] {
+            let lost = [access(cpu, was), access(gpu, was)];
+            library.vmm.set_access(at(used, 4 * granule), granule, &lost).unwrap();
+        }
+        library.vmm.release(b).unwrap();
+        let file = HandleType::PosixFileDescriptor;
+        let shared = library.vmm.export_to_shareable_handle(spare, file, 0).unwrap();
+        let handles = RefCell::new(vec![a, spare, double]);
+        Self { library, used, empty, spare, shared, handles }
+    }
+
+    pub fn granule(&self) -> usize {
+        self.library.granule()
+    }
+
+    pub fn mapped(&self) -> usize {
+        MAPPED * self.granule()
+    }
+
+    /// Everything gone.
+    pub fn tear_down(&self, when: &str) {
+        let vmm = &self.library.vmm;
+        for mapping in vmm.mappings() {
+            vmm.unmap(mapping.address, mapping.size).unwrap_or_else(|e| panic!("{when}: {e}"));
+        }
+        for &handle in self.handles.borrow().iter() {
+            vmm.release(handle).unwrap_or_else(|e| panic!("{when}: {e}"));
+        }
+        for (address, size) in vmm.reservations() {
+            vmm.address_free(address, size).unwrap_or_else(|e| panic!("{when}: {e}"));
+        }
+        vmm.check().unwrap_or_else(|e| panic!("{when}: {e}"));
+    }
+
+    /// What was written at the beginning is still there, seen by the CPU.
+    pub fn assert_contents(&self, when: &str) {
+        let granule = self.granule();
+        for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
+            let address = at(self.used, offset * granule);
+            let size = if offset == 2 { 2 * granule } else { granule };
+            self.library
+                .vmm
+                .set_access(address, size, &[access(self.library.cpu(0), Access::Read)])
+                .unwrap_or_else(|error| panic!("{when}: {error}"));
+            let mut bytes = [0; 16];
+            self.library.vmm.read(address, &mut bytes).unwrap();
+            assert_eq!(bytes, [expected; 16], "{when}: at {offset}");
+        }
+    }
+}
+
+/// One thing that can be asked of it.
+pub type Act = fn(&Scene) -> Result<(), VmmError>;
+
+/// Everything that calls the runtime, in several variants.
+pub const ACTS: &[(&str, Act)] = &[
+    ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None, 0).map(drop)),
+    ("reserve aligned", |s| {
+        s.library.vmm.address_reserve(2 * s.granule(), 16 << 20, None, 0).map(drop)
+    }),
+    ("reserve near an address that is not aligned", |s| {
+        // Below what is reserved and above a page that is not: free, most likely.
+        let hint = Address::new((s.used.get() & !((1 << 30) - 1)) - (1 << 30) + s.granule());
+        s.library.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint), 0).map(drop)
+    }),
+    ("reserve where something is", |s| {
+        match Reservation::of(s.granule()).exactly_at(s.used).reserve(&s.library.vmm) {
+            Ok(_) => unreachable!("it is taken"),
+            Err(error) if error.problem() == Some(Problem::AddressTaken) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }),
+    ("free", |s| s.library.vmm.address_free(s.empty, 2 * s.granule())),
+    ("create", |s| {
+        let made = s.library.vmm.create(s.granule(), &s.library.on(1), 0)?;
+        s.handles.borrow_mut().push(made);
+        Ok(())
+    }),
+    ("release", |s| {
+        s.library.vmm.release(s.spare)?;
+        s.handles.borrow_mut().retain(|&handle| handle != s.spare);
+        Ok(())
+    }),
+    ("map", |s| s.library.vmm.map(at(s.used, s.mapped()), s.granule(), 0, s.spare, 0)),
+    ("grant everybody everything", |s| {
+        let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
+        s.library.vmm.set_access(s.used, s.mapped(), &all)
+    }),
+    ("grant the CPU to read", |s| {
+        let cpu = [access(s.library.cpu(0), Access::Read)];
+        s.library.vmm.set_access(s.used, s.mapped(), &cpu)
+    }),
+    ("grant the CPU to write", |s| {
+        let cpu = [access(s.library.cpu(0), Access::ReadWrite)];
+        s.library.vmm.set_access(s.used, s.mapped(), &cpu)
+    }),
+    ("forbid the CPU", |s| {
+        let cpu = [access(s.library.cpu(0), Access::None)];
+        s.library.vmm.set_access(s.used, s.mapped(), &cpu)
+    }),
+    ("forbid a GPU", |s| {
+        let gpu = [access(s.library.gpu(0), Access::None)];
+        s.library.vmm.set_access(s.used, s.mapped(), &gpu)
+    }),
+    ("grant both GPUs to read", |s| {
+        let gpus = [s.library.gpu(0), s.library.gpu(1)].map(|gpu| access(gpu, Access::Read));
+        s.library.vmm.set_access(s.used, s.mapped(), &gpus)
+    }),
+    ("change the CPU and a GPU", |s| {
+        let both = [s.library.cpu(0), s.library.gpu(0)].map(|id| access(id, Access::Read));
+        s.library.vmm.set_access(at(s.used, 2 * s.granule()), 3 * s.granule(), &both)
+    }),
+    ("unmap several", |s| s.library.vmm.unmap(s.used, s.mapped())),
+    ("unmap one that the CPU sees", |s| s.library.vmm.unmap(s.used, s.granule())),
+    ("revoke a GPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.gpu(0)])),
+    ("revoke the other GPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.gpu(1)])),
+    ("revoke the CPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.cpu(0)])),
+    ("revoke from everybody", |s| {
+        let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        s.library.vmm.revoke(s.used, s.mapped(), &all)
+    }),
+    ("export", |s| {
+        let file = HandleType::PosixFileDescriptor;
+        s.library.vmm.export_to_shareable_handle(s.spare, file, 0).map(drop)
+    }),
+    ("import", |s| {
+        let file = HandleType::PosixFileDescriptor;
+        let made = s.library.vmm.import_from_shareable_handle(&s.shared, file)?;
+        s.handles.borrow_mut().push(made);
+        Ok(())
+    }),
+    ("fill", |s| s.library.vmm.fill(s.used, 0x0101_0101, 16)),
+    ("copy", |s| {
+        let far = at(s.used, 2048);
+        s.library.vmm.copy(s.library.gpu(0), far, s.used, 16)
+    }),
+];
