@@ -26,8 +26,8 @@ impl Exports {
     }
 }
 
-/// An allocation that other processes may open. It is made once: a second handle of the runtime's
-/// own would make the first one invalid (ROCm 7.2).
+/// An allocation that other processes may open. The runtime is asked for a handle once, and all
+/// that are given out of one allocation have that part in common.
 #[derive(Debug)]
 pub(crate) struct Export {
     table: Arc<Table>,

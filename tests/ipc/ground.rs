@@ -11,7 +11,25 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub enum Ground {
     Simulation,
-    Amd(Release, PathBuf),
+    Amd { release: Release, runtime: PathBuf, way: Way },
+}
+
+/// How AMD's runtime shares memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By the kernel driver of AMD's own package: the only way of ROCm 6.1.
+    Kernel,
+    /// By dma-buf, through a server of the exporter's: the usual way since ROCm 7.
+    Server,
+}
+
+impl Way {
+    fn of(release: Release) -> &'static [Self] {
+        match release {
+            Release::R6_1_2 => &[Self::Kernel],
+            _ => &[Self::Kernel, Self::Server],
+        }
+    }
 }
 
 impl Ground {
@@ -19,25 +37,21 @@ impl Ground {
     pub fn open(&self) -> Runtime {
         let opened = match self {
             Self::Simulation => Runtime::simulated(Config::mi300x(2)),
-            Self::Amd(release, path) => {
-                if *release != Release::R6_1_2 {
-                    // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
-                    unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", "0") };
-                }
-                Runtime::load_from(path)
+            Self::Amd { runtime, way, .. } => {
+                let legacy = if *way == Way::Kernel { "1" } else { "0" };
+                // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
+                unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", legacy) };
+                Runtime::load_from(runtime)
             }
         };
         opened.expect("a runtime")
     }
 
-    /// Whether the runtime shares memory by dma-buf, through a server of the exporter's.
+    /// Whether a server of the exporter's takes part.
     pub fn has_server(&self) -> bool {
-        matches!(self, Self::Amd(release, _) if *release != Release::R6_1_2)
+        matches!(self, Self::Amd { way: Way::Server, .. })
     }
 }
-
-/// Releases of AMD's runtime on which a test is run.
-pub const AMD: [Release; 3] = Release::ALL;
 
 #[track_caller]
 fn assert_well(patience: Duration, ground: &Ground, act: impl Fn(&Ground)) {
@@ -54,13 +68,16 @@ pub fn on_simulation(act: impl Fn(&Ground)) {
     assert_well(Duration::from_secs(300), &Ground::Simulation, act);
 }
 
-/// Runs a test on each release of AMD's runtime, in a process that has no runtime.
+/// Runs a test on each release of AMD's runtime and in each way it shares memory, in a process that has no runtime.
 #[track_caller]
 pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
     let emulation = Emulation::gpus(2).vram("1GiB");
-    hsa_rocr::test::on(&AMD, test, &emulation, |ground| {
-        let ground = Ground::Amd(ground.release(), ground.runtime());
-        assert_well(Duration::from_secs(600), &ground, &act);
+    hsa_rocr::test::on_each_release(test, &emulation, |ground| {
+        let (release, runtime) = (ground.release(), ground.runtime());
+        for &way in Way::of(release) {
+            let ground = Ground::Amd { release, runtime: runtime.clone(), way };
+            assert_well(Duration::from_secs(300), &ground, &act);
+        }
     });
 }
 
