@@ -82,8 +82,14 @@ pub enum Stale {
     /// The memory is being freed.
     #[error("that process has been freeing it for too long")]
     BeingFreed,
+    /// The exporter's runtime has nobody who hands the memory out.
+    #[error(
+        "its runtime does not hand it out; that ends when a process is killed while it opens \
+         memory (AMD's runtime), until the exporter calls get_mem_handle again"
+    )]
+    NoServer,
     /// The exporter's runtime does not answer.
-    #[error("that process does not answer; is it stopped, or out of file descriptors?")]
+    #[error("that process does not answer; is it stopped?")]
     NoAnswer,
 }
 

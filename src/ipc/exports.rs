@@ -26,8 +26,7 @@ impl Exports {
     }
 }
 
-/// An allocation that other processes may open. The runtime is asked for a handle once, and all
-/// that are given out of one allocation have that part in common.
+/// An allocation that other processes may open.
 #[derive(Debug)]
 pub(crate) struct Export {
     table: Arc<Table>,
@@ -81,31 +80,44 @@ pub(super) fn get(runtime: &Runtime, address: Address) -> Result<IpcHandle, IpcE
     let mut state = record.state();
     match &mut *state {
         State::Freed => Err(refused(Problem::NotAllocated)),
-        State::Live(Some(export)) => Ok(export.handle(offset)),
         State::Live(export) => {
-            Ok(export.insert(export_now(operation, runtime, &record)?).handle(offset))
+            let native = create(operation, runtime, &record)?;
+            if let Some(export) = export.as_ref().filter(|export| export.native == native) {
+                return Ok(export.handle(offset));
+            }
+            // Should the runtime ever answer another handle, the one before is good no more.
+            if let Some(old) = export.take() {
+                let _ = old.end(|| Ok::<(), ()>(()));
+            }
+            Ok(export.insert(enter(operation, runtime, &record, native)?).handle(offset))
         }
     }
 }
 
-fn export_now(
-    operation: Operation,
-    runtime: &Runtime,
-    record: &Record,
-) -> Result<Export, IpcError> {
-    let system = |errno| IpcError::system(operation, errno);
-    let process = std::process::id() as i32;
-    let table = runtime.exports().table(process).map_err(system)?;
-    let native = runtime.native().ipc_create(record.start, record.size).map_err(|failure| {
-        match IpcError::failure(operation, failure) {
+/// Has the runtime make its handle, and be ready to hand the memory out. Also if it was already:
+/// AMD's server ends when an importer is killed in the middle, and only this starts another.
+fn create(operation: Operation, runtime: &Runtime, record: &Record) -> Result<NativeIpc, IpcError> {
+    runtime.native().ipc_create(record.start, record.size).map_err(
+        |failure| match IpcError::failure(operation, failure) {
             IpcError::Runtime {
                 operation,
                 call,
                 status: status @ (Status::INVALID_ARGUMENT | Status::ERROR),
             } => IpcError::NotShared { operation, call, status },
             error => error,
-        }
-    })?;
+        },
+    )
+}
+
+fn enter(
+    operation: Operation,
+    runtime: &Runtime,
+    record: &Record,
+    native: NativeIpc,
+) -> Result<Export, IpcError> {
+    let system = |errno| IpcError::system(operation, errno);
+    let process = std::process::id() as i32;
+    let table = runtime.exports().table(process).map_err(system)?;
     let size = record.size as u64;
     let registration = table.enter(native, size).map_err(system)?;
     Ok(Export { table, registration, process, native, size })

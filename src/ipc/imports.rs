@@ -2,7 +2,8 @@
 
 use super::error::{IpcError, Operation, Problem, Stale};
 use super::handle::IpcHandle;
-use super::server::{self, Answer};
+use super::relay;
+use super::server::{self, Denial};
 use super::table::{Absent, while_exported};
 use crate::native::{Native, NativeAgent, NativeIpc};
 use crate::runtime::Runtime;
@@ -57,16 +58,20 @@ pub(super) fn open(
         .map_err(|_| IpcError::refused(operation, Problem::OffsetBeyond))?;
     let stale = |stale| IpcError::Stale { operation, process, stale };
     let attach = || {
-        if server::is_asked_for(native, process) {
-            match server::ask(native).map_err(system)? {
-                Answer::Known => (),
-                Answer::Unknown => return Err(stale(Stale::Freed)),
-                Answer::Nobody => return Err(stale(Stale::NoProcess)),
-                Answer::Silent => return Err(stale(Stale::NoAnswer)),
-            }
+        let attach = |native| {
+            let attached = runtime.native().ipc_attach(native, size, first, others);
+            attached.map_err(|failure| IpcError::failure(operation, failure))
+        };
+        if !server::is_asked_for(native, process) {
+            return attach(native);
         }
-        let attached = runtime.native().ipc_attach(native, size, first, others);
-        attached.map_err(|failure| IpcError::failure(operation, failure))
+        let memory = server::fetch(native).map_err(|denial| match denial {
+            Denial::Unknown => stale(Stale::Freed),
+            Denial::Nobody => stale(Stale::NoServer),
+            Denial::Silent => stale(Stale::NoAnswer),
+            Denial::System(errno) => system(errno),
+        })?;
+        relay::hand_over(native, &memory, attach).map_err(system)?
     };
     let mut open = runtime.imports().open();
     let Some(registration) = handle.registration() else {

@@ -17,11 +17,15 @@
 //! * Opening a handle twice gives the same address, and takes two closes.
 //!
 //! Of HIP's own handles, which have no account, only this much can be known: whether the process
-//! is there, and (where the runtime shares by dma-buf, as since ROCm 7) whether its runtime still
-//! knows the address. Memory freed and allocated anew at the same address is opened as if it were
-//! the old, as with HIP; and if it is freed in the moment between the question and the mapping,
-//! the runtime of ROCm 6 waits for ever and this library with it. Each open of such a handle maps
-//! the memory anew.
+//! is there, and (where the runtime shares by dma-buf, as since ROCm 7) whether its runtime hands
+//! the memory out. Memory freed and allocated anew at the same address is opened as if it were the
+//! old, as with HIP. Each open of such a handle maps the memory anew.
+//!
+//! Everything here is bounded in time, also if the other process is stopped or killed in the
+//! middle: this process's runtime never waits for another's, which it would do for ever. What it
+//! needs is fetched by this library and given to it. Opening takes at most 15 seconds for an
+//! exporter that is about to free, 5 for one that does not answer; and 10 for a made-up handle of
+//! HIP's, which the runtime itself looks for that long.
 //!
 //! An address inside an allocation can be shared, and is where the other side begins: HIP forgets
 //! the offset. A child of a fork has no IPC of its own until it opens a runtime of its own.
@@ -31,6 +35,7 @@ mod exports;
 mod handle;
 mod imports;
 mod opened;
+mod relay;
 mod server;
 mod table;
 

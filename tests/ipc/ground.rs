@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub enum Ground {
     Simulation,
-    Amd { release: Release, runtime: PathBuf, way: Way },
+    Amd { runtime: PathBuf, way: Way },
 }
 
 /// How AMD's runtime shares memory.
@@ -75,7 +75,7 @@ pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
     hsa_rocr::test::on_each_release(test, &emulation, |ground| {
         let (release, runtime) = (ground.release(), ground.runtime());
         for &way in Way::of(release) {
-            let ground = Ground::Amd { release, runtime: runtime.clone(), way };
+            let ground = Ground::Amd { runtime: runtime.clone(), way };
             assert_well(Duration::from_secs(300), &ground, &act);
         }
     });

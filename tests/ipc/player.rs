@@ -376,7 +376,14 @@ impl Player {
         answer.unwrap_or_else(|refused| panic!("{line}: {} ({})", refused.text, refused.hip))
     }
 
-    /// Memory of the first GPU, with text at its start.
+    /// Allocates until the runtime uses an address again.
+    #[track_caller]
+    pub fn allocate_at(&mut self, address: usize) {
+        let found = (0..100).any(|_| self.allocate(crate::SIZE) == address);
+        assert!(found, "{address:#x} should have been used again");
+    }
+
+    /// Memory of the first GPU.
     #[track_caller]
     pub fn allocate(&mut self, size: usize) -> usize {
         self.ok(&format!("allocate 0 {size}")).parse().expect("an address")

@@ -22,11 +22,29 @@ plays! {
             importer.kill();
         }
         let mut importer = stage.player();
+        // The server of AMD's runtime may have ended with an importer. The same handle is good
+        // again when the exporter has asked for it once more.
+        assert_eq!(exporter.get(address), handle);
         let opened = importer.open(&handle);
         importer.holds(opened, "safe");
         let descriptors = |state: &str| state.split(' ').next().map(str::to_owned);
         assert_eq!(descriptors(&exporter.ok("state")), descriptors(&before));
         within(5, || exporter.free(address));
+    }
+
+    an_exporter_killed_while_others_map_is_not_waited_for(ground) {
+        let stage = Stage::on(ground);
+        let mut importer = stage.player();
+        for round in 0..8 {
+            let mut exporter = stage.player();
+            let address = exporter.allocate(SIZE);
+            let handle = exporter.get(address);
+            importer.tell(&rounds(&handle));
+            std::thread::sleep(Duration::from_millis(5 + 3 * round));
+            exporter.kill();
+            let ended = within(15, || importer.answer());
+            assert_refused(&ended, INVALID_DEVICE_POINTER);
+        }
     }
 
     an_exporter_that_frees_while_others_map_is_not_kept_waiting(ground) {
