@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub enum Ground {
     Simulation,
-    Amd { runtime: PathBuf, way: Way },
+    Amd { release: Release, runtime: PathBuf, way: Way },
 }
 
 /// How AMD's runtime shares memory.
@@ -47,6 +47,19 @@ impl Ground {
         opened.expect("a runtime")
     }
 
+    /// A defect of AMD's runtime 6.1: each attach makes a socket that it does not use and does not
+    /// close.
+    pub fn leaves_a_socket(&self) -> bool {
+        matches!(self, Self::Amd { release: Release::R6_1_2, .. })
+    }
+
+    /// A defect of AMD's runtime 7.2: it opens a handle of the device's for memory that it shares
+    /// by dma-buf, to write on it whose it is, and never closes it, so that the memory is not
+    /// freed before the process ends.
+    pub fn keeps_what_was_exported(&self) -> bool {
+        matches!(self, Self::Amd { release: Release::R7_2_4, way: Way::Server, .. })
+    }
+
     /// Whether a server of the exporter's takes part.
     pub fn has_server(&self) -> bool {
         matches!(self, Self::Amd { way: Way::Server, .. })
@@ -75,7 +88,7 @@ pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
     hsa_rocr::test::on_each_release(test, &emulation, |ground| {
         let (release, runtime) = (ground.release(), ground.runtime());
         for &way in Way::of(release) {
-            let ground = Ground::Amd { runtime: runtime.clone(), way };
+            let ground = Ground::Amd { release, runtime: runtime.clone(), way };
             assert_well(Duration::from_secs(300), &ground, &act);
         }
     });

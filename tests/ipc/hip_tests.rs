@@ -44,10 +44,10 @@ plays! {
 
     hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(ground) {
         let mut exporter = Stage::on(ground).player();
-        let first = exporter.allocate(SIZE);
+        let first = exporter.allocate(LARGE);
         let old = exporter.get(first);
         exporter.free(first);
-        exporter.allocate_at(first);
+        exporter.allocate_at(first, LARGE);
         assert_ne!(exporter.get(first), old);
     }
 

@@ -16,14 +16,16 @@ mod trouble;
 use player::{Player, Refused, Stage};
 use std::time::{Duration, Instant};
 
-/// `hipErrorInvalidValue`, `hipErrorInvalidDevicePointer`, `hipErrorInvalidContext`,
-/// `hipErrorOperatingSystem`.
+/// HIP's errors, as `hipError_t` numbers them.
 const INVALID_VALUE: i32 = 1;
+const OUT_OF_MEMORY: i32 = 2;
 const INVALID_DEVICE_POINTER: i32 = 17;
 const INVALID_CONTEXT: i32 = 201;
 const OPERATING_SYSTEM: i32 = 304;
 
 const SIZE: usize = 2 << 20;
+/// So large that AMD's runtime does not keep it for later when it was exported and is freed.
+const LARGE: usize = 32 << 20;
 
 /// Fails unless something was refused with an error of HIP.
 #[track_caller]

@@ -237,6 +237,12 @@ impl Props {
                 }
                 Ok(String::new())
             }
+            "get_rounds" => {
+                for _ in 0..number(2) {
+                    self.ipc().get_mem_handle(Address::new(number(1))).map_err(of_ipc)?;
+                }
+                Ok(String::new())
+            }
             "new_rounds" => {
                 let runtime = self.runtime();
                 let gpu = runtime.gpus().next().expect("a GPU").id();
@@ -378,8 +384,8 @@ impl Player {
 
     /// Allocates until the runtime uses an address again.
     #[track_caller]
-    pub fn allocate_at(&mut self, address: usize) {
-        let found = (0..100).any(|_| self.allocate(crate::SIZE) == address);
+    pub fn allocate_at(&mut self, address: usize, size: usize) {
+        let found = (0..20).any(|_| self.allocate(size) == address);
         assert!(found, "{address:#x} should have been used again");
     }
 
