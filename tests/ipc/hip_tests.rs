@@ -44,11 +44,8 @@ plays! {
 
     hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(ground) {
         let mut exporter = Stage::on(ground).player();
-        let first = exporter.allocate(LARGE);
-        let old = exporter.get(first);
-        exporter.free(first);
-        exporter.allocate_at(first, LARGE);
-        assert_ne!(exporter.get(first), old);
+        let (address, old) = exporter.reuse();
+        assert_ne!(exporter.get(address), old);
     }
 
     hipIpcGetMemHandle_Negative_Handle_For_Freed_Memory(ground) {

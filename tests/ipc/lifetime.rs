@@ -27,10 +27,7 @@ plays! {
     a_handle_of_freed_memory_is_refused_though_the_address_is_reused(ground) {
         let stage = Stage::on(ground);
         let (mut exporter, mut importer) = (stage.player(), stage.player());
-        let address = exporter.allocate(LARGE);
-        let old = exporter.get(address);
-        exporter.free(address);
-        exporter.allocate_at(address, LARGE);
+        let (address, old) = exporter.reuse();
         exporter.write(address, "another");
         let new = exporter.get(address);
         assert_refused(&within(3, || importer.try_open(&old)), INVALID_DEVICE_POINTER);

@@ -24,8 +24,6 @@ const INVALID_CONTEXT: i32 = 201;
 const OPERATING_SYSTEM: i32 = 304;
 
 const SIZE: usize = 2 << 20;
-/// So large that AMD's runtime does not keep it for later when it was exported and is freed.
-const LARGE: usize = 32 << 20;
 
 /// Fails unless something was refused with an error of HIP.
 #[track_caller]
