@@ -62,6 +62,7 @@ pub mod pool;
 pub mod runtime;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod sync;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};

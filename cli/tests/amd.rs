@@ -219,3 +219,30 @@ fn without_a_mirror_nothing_is_fetched_and_nothing_is_left() {
         std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
 }
+
+#[test]
+fn every_profile_passes_on_every_release() {
+    let name = "every_profile_passes_on_every_release";
+    // Memory of which the CPU reaches all, or all but that of the last two: what needs the CPU is
+    // skipped there.
+    for (profile, gpu, passed) in
+        [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
+    {
+        for installation in test::installations(name).unwrap_or_default() {
+            let options = ["--gpus", "2", "--profile", profile];
+            let output = emulated(installation, &options, &["conform", "--format", "json"]);
+            let release = installation.release();
+            assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", err(&output));
+            let report = json(&output);
+            let names: Vec<_> =
+                report["agents"].as_array().unwrap().iter().map(|agent| &agent["name"]).collect();
+            assert_eq!(names[1..], [gpu, gpu], "{profile}, {release}");
+            let summary = &report["summary"];
+            assert_eq!(summary["failed"], 0, "{profile}, {release}: {summary}");
+            assert!(
+                summary["passed"].as_u64().unwrap() >= passed,
+                "{profile}, {release}: {summary}"
+            );
+        }
+    }
+}

@@ -21,24 +21,14 @@ pub struct Known {
 }
 
 /// All that are known.
-pub const KNOWN: &[Known] = &[
-    Known {
-        runtime: "*",
-        first: (1, 16),
-        last: (1, u16::MAX),
-        case: "share.import.not_memory",
-        reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
-        source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
-    },
-    Known {
-        runtime: "*",
-        first: (1, 16),
-        last: (1, 20),
-        case: "share.import.peer_after_the_owner",
-        reason: "ROCm 7.14 grants nobody after the owner, and does not tell whose an import is",
-        source: "rocm-systems#9908",
-    },
-];
+pub const KNOWN: &[Known] = &[Known {
+    runtime: "*",
+    first: (1, 16),
+    last: (1, u16::MAX),
+    case: "share.import.not_memory",
+    reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
+    source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
+}];
 
 /// What is known of a case on this runtime.
 pub(crate) fn known<'a>(

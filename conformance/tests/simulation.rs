@@ -68,7 +68,7 @@ fn what_is_known_is_known_only_where_it_is() {
         |era| named(&conform(Config::mi300x(2).with_era(era), HipProfile::Hip7), Status::Known);
     assert_eq!(known(Era::A), [""; 0]);
     assert_eq!(known(Era::B), [""; 0]);
-    assert_eq!(known(Era::C), ["share.import.peer_after_the_owner", "share.import.not_memory"]);
+    assert_eq!(known(Era::C), ["share.import.not_memory"]);
     assert_eq!(known(Era::D), ["share.import.not_memory"]);
 }
 

@@ -6,9 +6,10 @@ use hsa_vmm::Runtime;
 use hsa_vmm::simulation::{Config, Era};
 use proptest::prelude::*;
 use sequences::Ground;
+use serde::{Deserialize, Serialize};
 
 /// A simulated machine of an era.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Simulated<const ERA: usize> {
     machine: Machine,
     /// The minor version of AMD's extension, which some behaviour follows.
@@ -20,7 +21,7 @@ struct Simulated<const ERA: usize> {
 /// The extension's versions of each era, from ROCm 6.0 to 10.1.
 const EXTENSIONS: [&[u32]; 4] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 21]];
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Machine {
     /// So many MI300X, and so many CPUs.
     Mi300x { gpus: usize, cpus: usize },

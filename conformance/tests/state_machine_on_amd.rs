@@ -7,10 +7,11 @@ use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;
 use proptest::prelude::*;
 use sequences::Ground;
+use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
 /// AMD's runtime, which a process has but one of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Amd;
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();

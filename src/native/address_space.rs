@@ -48,7 +48,7 @@ pub(crate) fn protect(address: usize, size: usize, protection: Protection) -> Re
 }
 
 /// Replaces whatever is in the range by addresses that are taken but hold nothing.
-pub(crate) fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
+fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: the range is a mapping of the ledger (see the module).
     unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };

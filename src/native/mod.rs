@@ -16,7 +16,7 @@ mod status;
 mod transfer;
 mod vmem;
 
-pub(crate) use address_space::{Protection, close, map_nothing, map_shared, plug, protect};
+pub(crate) use address_space::{Protection, close, map_shared, plug, protect};
 pub(crate) use byte_lock::{ByteLock, lock_byte};
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;

@@ -12,13 +12,13 @@ use super::access::AccessSet;
 use super::error::{Argument, Operation, Problem, Refusal};
 use super::mapping::Piece;
 use super::turns::Turn;
-use super::{Access, Shared, VmmError, system_failure};
+use super::{Access, Shared, VmmError, out_of_descriptors, system_failure};
 use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Native, Protection, close, map_shared, protect};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which way the CPU is given access.
 #[derive(Debug, Default)]
@@ -104,13 +104,21 @@ impl Shared {
     }
 
     /// Takes this process's view away before the runtime unmaps.
-    pub(super) fn hide_from_cpu(&self, piece: &Piece) {
-        if self.is_seen(piece)
-            && let Err(errno) = close(piece.start, piece.record.size)
-        {
-            // Nobody is told of it any more, and the next mapping replaces it.
-            tracing::warn!(%errno, address = piece.start, "the CPU's view could not be removed");
+    pub(super) fn hide_from_cpu(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+    ) -> Result<(), VmmError> {
+        if self.is_seen(piece) {
+            close(piece.start, piece.record.size)
+                .map_err(|errno| system_failure(operation, "mmap", errno))?;
         }
+        Ok(())
+    }
+
+    /// Whether to make a mapping with this access anew takes a descriptor that is not to be had.
+    pub(super) fn lacks_descriptor(&self, access: &AccessSet) -> bool {
+        !self.by_runtime() && self.protection(access) != Protection::Nothing && out_of_descriptors()
     }
 
     fn map_dma_buf(

@@ -8,7 +8,7 @@ use super::{
     no_flags,
 };
 use crate::agent::AgentKind;
-use crate::native::{Failure, NativeHandle, close, plug};
+use crate::native::{NativeHandle, close, plug};
 use rustix::io::Errno;
 
 /// A mapping and what is needed to make it anew.
@@ -20,11 +20,21 @@ pub(super) struct Piece {
     pub owner: Option<usize>,
 }
 
-/// Why a mapping could not be made anew, and whether there is one.
+/// Why a mapping could not be taken down or made anew, and what there is now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken {
     pub error: VmmError,
-    pub mapped: bool,
+    pub left: Left,
+}
+
+/// What is left of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// All of it, as it was.
+    Whole,
+    /// A mapping, but not everybody may use it as before.
+    Mapping,
+    Nothing,
 }
 
 /// Names a mapping that may have gone, and its address been used again.
@@ -158,28 +168,30 @@ impl Shared {
             let mut torn = None;
             let mut down = 0;
             for piece in &pieces {
-                match self.take_down(piece) {
+                match self.take_down(operation, piece) {
                     Ok(kept) => torn = torn.or(kept.err().map(|errno| (piece.start, errno))),
                     // What a stranger has taken must not be mapped over.
                     Err(_) if torn.is_some() => break,
-                    Err(failure) => {
-                        let error = self.failure(operation, failure, range.size);
-                        return Err(self.put_back(operation, &pieces[..=down], error));
+                    Err(broken) => {
+                        return Err(self.put_back(operation, &pieces[..=down], broken));
                     }
                 }
                 down += 1;
             }
-            for piece in &pieces[..down] {
-                let removed = self.ledger_mut().remove_mapping(piece.start);
-                if let Some(record) = removed {
-                    self.end_use(operation, record.slot);
-                }
+            for record in self.remove(&pieces[..down]) {
+                self.end_use(operation, record.slot);
             }
             match torn {
                 None => Ok(()),
                 Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
             }
         })
+    }
+
+    /// Removes mappings from the ledger, all at once for those who ask.
+    fn remove(&self, pieces: &[Piece]) -> Vec<MappingRecord> {
+        let mut ledger = self.ledger_mut();
+        pieces.iter().filter_map(|piece| ledger.remove_mapping(piece.start)).collect()
     }
 
     /// The mappings of a run, or why it is none.
@@ -199,9 +211,18 @@ impl Shared {
     /// Unmaps one mapping in the runtime, the CPU's view of it first.
     ///
     /// The inner result says whether the addresses are still reserved.
-    pub(super) fn take_down(&self, piece: &Piece) -> Result<Result<(), Errno>, Failure> {
-        self.hide_from_cpu(piece);
-        self.call(|native| native.unmap(piece.start, piece.record.size))?;
+    pub(super) fn take_down(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+    ) -> Result<Result<(), Errno>, Broken> {
+        let size = piece.record.size;
+        self.hide_from_cpu(operation, piece)
+            .map_err(|error| Broken { error, left: Left::Whole })?;
+        self.call(|native| native.unmap(piece.start, size)).map_err(|failure| Broken {
+            error: self.failure(operation, failure, size),
+            left: Left::Mapping,
+        })?;
         Ok(self.keep_reserved(piece))
     }
 
@@ -222,20 +243,22 @@ impl Shared {
             self.call_in_turn(Turn::Read, |native| native.map(piece.start, size, piece.native))
                 .map_err(|failure| Broken {
                     error: self.failure(operation, failure, size),
-                    mapped: false,
+                    left: Left::Nothing,
                 })?;
             match self.let_use(operation, &piece, record) {
                 Ok(granted) => return Ok(granted),
                 Err(error) if owners.peek().is_none() => {
-                    return Err(Broken { error, mapped: true });
+                    return Err(Broken { error, left: Left::Mapping });
                 }
                 // One that is not the owner was last. Of what was granted nobody knows how much.
                 Err(error) => {
                     let unknown = MappingRecord { granted: AgentSet::default(), ..*record };
-                    if let Ok(Ok(())) = self.take_down(&Piece { record: unknown, ..piece }) {
+                    if let Ok(Ok(())) =
+                        self.take_down(operation, &Piece { record: unknown, ..piece })
+                    {
                         continue;
                     }
-                    return Err(Broken { error, mapped: true });
+                    return Err(Broken { error, left: Left::Mapping });
                 }
             }
         }
@@ -262,28 +285,37 @@ impl Shared {
         piece: &Piece,
         record: &MappingRecord,
     ) -> Result<AgentSet, Broken> {
-        match self.take_down(piece) {
-            Ok(Ok(())) => self.set_up(operation, piece, record),
-            Ok(Err(errno)) => {
+        if self.lacks_descriptor(&record.access) {
+            let error = VmmError::OutOfDescriptors { operation };
+            return Err(Broken { error, left: Left::Whole });
+        }
+        match self.take_down(operation, piece)? {
+            Ok(()) => self.set_up(operation, piece, record),
+            Err(errno) => {
                 let error = self.quarantine(operation, piece.start, torn_by(errno));
-                Err(Broken { error, mapped: false })
-            }
-            Err(failure) => {
-                let error = self.failure(operation, failure, record.size);
-                Err(Broken { error, mapped: true })
+                Err(Broken { error, left: Left::Nothing })
             }
         }
     }
 
     /// Makes mappings anew that were taken down, when the last of `pieces` could not be.
-    fn put_back(&self, operation: Operation, pieces: &[Piece], error: VmmError) -> VmmError {
+    fn put_back(
+        &self,
+        operation: Operation,
+        pieces: &[Piece],
+        Broken { error, left }: Broken,
+    ) -> VmmError {
         let Some((failed, down)) = pieces.split_last() else { return error };
         let set_up = |piece: &Piece| {
             self.set_up(operation, piece, &piece.record).map_err(|broken| broken.error)
         };
-        // The runtime refused, most likely before it did anything. Sending the access once more
-        // changes nothing then, and fails if the mapping is gone.
-        let first = self.let_use(operation, failed, &failed.record).or_else(|_| set_up(failed));
+        let first = if left == Left::Whole {
+            Ok(failed.record.granted)
+        } else {
+            // The runtime refused, most likely before it did anything. Sending the access once
+            // more changes nothing then, and fails if the mapping is gone.
+            self.let_use(operation, failed, &failed.record).or_else(|_| set_up(failed))
+        };
         let rest = down.iter().rev().map(|piece| (piece, set_up(piece)));
         for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
             match undone {

@@ -48,12 +48,13 @@ pub use properties::{
     AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
 };
 pub use quarantine::Quarantined;
-pub use quirks::Quirks;
+pub use quirks::{Quirk, Quirks};
 
 use crate::agent::{Agent, AgentId};
 use crate::hip::HipProfile;
 use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock};
 use access::MOST_AGENTS;
 use cpu_access::CpuAccess;
 use error::Refusal;
@@ -61,7 +62,7 @@ use ledger::{Ledger, Range};
 use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError};
 use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
@@ -112,11 +113,6 @@ struct Shared {
 }
 
 static NEXT_OWNER: AtomicU16 = AtomicU16::new(1);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds a lock; if it did, the state is still the ledger's own.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Vmm {
     /// Opens virtual-memory management with the newest documented behaviour.
@@ -397,13 +393,11 @@ impl Drop for Shared {
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
         for (start, size) in mappings {
             let unmapped = self.unmap(Operation::Unmap, Range { start, size }, None);
-            if let Err(VmmError::Quarantined { .. }) = unmapped {
+            if let Err(error) = unmapped {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.
                 let answer = self.call(|native| native.unmap(start, size));
-                tracing::debug!(?answer, "a mapping in quarantine was unmapped");
-            } else if let Err(error) = unmapped {
-                tracing::warn!(%error, "a mapping was left behind");
+                tracing::warn!(%error, ?answer, "a mapping was unmapped as it was");
             }
         }
         let reservations: Vec<_> = self

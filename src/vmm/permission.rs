@@ -2,7 +2,7 @@
 
 use super::access::{AccessSet, AgentSet};
 use super::ledger::{MappingRecord, Range};
-use super::mapping::{Broken, Piece};
+use super::mapping::{Broken, Left, Piece};
 use super::{
     Access, AccessDescriptor, Address, Argument, Feature, Operation, Problem, Refusal, Shared, Vmm,
     VmmError, out_of_descriptors,
@@ -131,9 +131,7 @@ impl Shared {
                 return Err(self.undo(operation, &done, error));
             }
         }
-        for (piece, progress) in done {
-            self.write_access(piece.start, &progress.record);
-        }
+        self.write_run(done.iter().map(|(piece, progress)| (piece.start, &progress.record)));
         Ok(())
     }
 
@@ -237,12 +235,16 @@ impl Shared {
                 Ok(())
             }
             Err(broken) => {
-                // Everybody has lost it, or some have it anew.
-                progress.mapped = false;
-                if broken.mapped {
-                    let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
-                    progress.mapped = self.take_down(&Piece { record: nobody, ..*piece }).is_err();
-                    progress.asked = (0..self.runtime.agents().len()).collect();
+                match broken.left {
+                    Left::Whole => {}
+                    Left::Nothing => progress.mapped = false,
+                    // Everybody has lost it, or some have it anew.
+                    Left::Mapping => {
+                        let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
+                        let nobody = Piece { record: nobody, ..*piece };
+                        progress.mapped = self.take_down(operation, &nobody).is_err();
+                        progress.asked = (0..self.runtime.agents().len()).collect();
+                    }
                 }
                 Err(broken.error)
             }
@@ -293,11 +295,15 @@ impl Shared {
         if told.is_empty() {
             return Ok(());
         }
-        let mut list = told.to_vec();
+        let mut list = Vec::with_capacity(told.len());
         if self.quirks.set_access_drops_unnamed_agents {
+            let named = |&index: &usize| told.iter().any(|&(other, _)| other == index);
+            let unnamed = after.granted.iter().filter(|index| !named(index));
             let access = |index| self.access_in_runtime(&after.access, index);
-            list = after.granted.iter().map(|index| (index, access(index))).collect();
+            list.extend(unnamed.map(|index| (index, access(index))));
         }
+        // In the caller's order: whose an import is may be known to nobody else.
+        list.extend(told);
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
         let list: Vec<NativeAccess> = list
             .into_iter()
@@ -423,9 +429,9 @@ impl Shared {
                 Ok(granted) => record.granted = granted,
                 Err(broken) => return Err(self.give_again(operation, &piece, &done, broken)),
             }
-            self.write_access(piece.start, &record);
             done.push((piece, record));
         }
+        self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
         Ok(())
     }
 
@@ -435,25 +441,28 @@ impl Shared {
         operation: Operation,
         failed: &Piece,
         done: &[(Piece, MappingRecord)],
-        Broken { error, mapped }: Broken,
+        Broken { error, left }: Broken,
     ) -> VmmError {
         if is_quarantined(&error) {
+            self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
             return error;
         }
         let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
-        let first = (failed, Piece { record: nobody, ..*failed }, mapped);
+        let first = (failed, Piece { record: nobody, ..*failed }, left);
         let rest = done
             .iter()
             .rev()
-            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, true));
-        for (before, now, mapped) in std::iter::once(first).chain(rest) {
-            let undone = if mapped {
+            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, Left::Mapping));
+        for (before, now, left) in std::iter::once(first).chain(rest) {
+            let undone = match left {
+                Left::Whole => Ok(before.record.granted),
                 // Sending the access once more changes nothing where it is there.
-                self.let_use(operation, before, &before.record).or_else(|_| {
+                Left::Mapping => self.let_use(operation, before, &before.record).or_else(|_| {
                     self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
-                })
-            } else {
-                self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+                }),
+                Left::Nothing => {
+                    self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+                }
             };
             match undone {
                 Ok(granted) => {
@@ -466,8 +475,17 @@ impl Shared {
     }
 
     pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
-        if let Some(mapping) = self.ledger_mut().mapping_mut(start) {
-            (mapping.access, mapping.granted) = (record.access, record.granted);
+        self.write_run(std::iter::once((start, record)));
+    }
+
+    /// Enters who may use mappings now, of all of them at once: who asks meanwhile is told of no
+    /// run that is half changed.
+    fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
+        let mut ledger = self.ledger_mut();
+        for (start, record) in records {
+            if let Some(mapping) = ledger.mapping_mut(start) {
+                (mapping.access, mapping.granted) = (record.access, record.granted);
+            }
         }
     }
 

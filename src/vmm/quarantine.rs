@@ -2,9 +2,8 @@
 
 use super::address::Address;
 use super::error::Operation;
-use super::lock;
+use crate::sync::{Mutex, lock};
 use core::fmt;
-use std::sync::Mutex;
 
 /// A range or memory that is not used any more, because its state is unknown or no longer ours.
 #[derive(Clone, Debug, PartialEq, Eq)]

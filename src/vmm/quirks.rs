@@ -1,62 +1,117 @@
 //! What releases of AMD's runtime do differently from what they document.
 //!
-//! Each quirk is named after what goes wrong, with the public source of it, and can be switched
-//! by hand ([`Vmm::open_with`](crate::Vmm::open_with)): a new release may fix it, a vendor's
-//! build may not.
+//! The table at the top says of each habit what goes wrong and what is done about it, where that
+//! is public, and which versions of AMD's extension have it. Each can be switched by hand
+//! ([`Vmm::open_with`](crate::Vmm::open_with)): a new release may fix it, a vendor's build may
+//! not.
 
-/// The runtime's habits that this library works around. All `false`: a runtime as documented.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use core::ops::RangeInclusive;
+
+/// A habit of the runtime that this library works around: a row of [`Quirks::KNOWN`].
+#[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Quirks {
-    /// `set_access` takes access from agents that it does not name. Before extension 1.7 (fixed
-    /// by ROCR-Runtime 73f6bfa7): the whole set is sent.
-    pub set_access_drops_unnamed_agents: bool,
+pub struct Quirk {
+    /// The field of [`Quirks`].
+    pub name: &'static str,
+    /// Where it is public: an issue, a pull request, or the change that ended it.
+    pub issue: &'static str,
+    /// The minor versions of AMD's extension 1 that have it.
+    pub extensions: RangeInclusive<u16>,
+    field: fn(&mut Quirks) -> &mut bool,
+}
+
+/// Versions to come.
+const NEWEST: u16 = u16::MAX;
+
+macro_rules! quirks {
+    ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $extensions:expr;)+) => {
+        /// The runtime's habits that this library works around. All `false`: a runtime as
+        /// documented.
+        ///
+        /// One that is switched on where it is not needed costs time and changes no answer; but
+        /// `cpu_unmap_leaves_hole` then takes the runtime's own place holder for a stranger's
+        /// mapping and puts the range into quarantine, where the runtime gave the CPU its access.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Quirks {
+            $($(#[doc = $text])+ #[doc = ""] #[doc = $issue] pub $name: bool,)+
+        }
+
+        impl Quirks {
+            /// Every quirk, with its source and the versions that have it.
+            pub const KNOWN: &[Quirk] = &[$(Quirk {
+                name: stringify!($name),
+                issue: $issue,
+                extensions: $extensions,
+                field: |quirks| &mut quirks.$name,
+            }),+];
+        }
+    };
+}
+
+quirks! {
+    /// `set_access` takes access from agents that it does not name: the whole set is sent.
+    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6;
+
     /// Taking the CPU's access away leaves a hole in the reservation that a stranger's mapping
-    /// can take (`RemoveAccess` is `munmap`). Before extension 1.12: the hole is filled at once.
-    pub cpu_unmap_leaves_hole: bool,
+    /// can take (`RemoveAccess` is `munmap`): the hole is filled at once.
+    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11;
+
     /// After `unmap` the old memory stays behind the addresses, without access, and is given back
-    /// only with them (since extension 1.12, ROCm 7.2; torch_memory_saver#84): it is covered.
-    pub unmap_keeps_memory: bool,
-    /// To let a GPU in when no descriptor is left ends the process (an assertion about the export
-    /// in `MappedHandleAllowedAgent`, seen in ROCm 6.1, 6.4 and 7.2): it is looked first.
-    pub grant_without_descriptor_aborts: bool,
+    /// only with them (since ROCm 7.2): it is covered.
+    unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
+
+    /// To let a GPU in when no descriptor is left ends the process (an assertion about the export,
+    /// seen in ROCm 6.1, 6.4 and 7.2): it is looked first.
+    grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15;
+
     /// A peer that is granted access after the memory's owner corrupts the mapping or is refused
-    /// (ROCm 7.14; rocm-systems#9908, openxla/xla#46576): the mapping is made anew with the owner
-    /// last.
-    pub peer_after_owner_fails: bool,
+    /// (ROCm 7.14): the mapping is made anew with the owner last.
+    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
+
     /// Export, import and properties take no lock in the runtime and race with create, release and
-    /// map (before ROCm 10, extension 1.21): they take turns.
-    pub some_calls_take_no_lock: bool,
+    /// map (before ROCm 10): they take turns.
+    some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20;
+
     /// An exported descriptor goes on belonging to the runtime, and a second export returns the
-    /// same one (ROCm 7.14, rocm-systems#10604; fixed by #7786): a copy is handed out.
-    pub export_keeps_descriptor: bool,
+    /// same one (ROCm 7.14; fixed by #7786): a copy is handed out.
+    export_keeps_descriptor, "rocm-systems#10604", 16..=20;
+
     /// An import is not looked at before access is granted (since ROCm 7.14): a descriptor that is
     /// no memory is refused only then, and the owner is not known.
-    pub import_is_lazy: bool,
+    import_is_lazy, "rocm-systems#6471, #11606", 16..=NEWEST;
+
     /// Imported memory needs the descriptor as long as it lives: ROCm 7.14 uses it later under the
-    /// number that it had (rocm-systems#8440), and from 10.0 on the runtime exports no import.
-    /// Our copy stays open, and is what is exported and shown to the CPU.
-    pub import_needs_descriptor: bool,
+    /// number that it had, and from 10.0 on the runtime exports no import. Our copy stays open, and
+    /// is what is exported and shown to the CPU.
+    import_needs_descriptor, "rocm-systems#8440", 16..=NEWEST;
 }
 
 impl Quirks {
     /// The quirks of a runtime by the version of AMD's extension it reports.
     #[must_use]
     pub fn of_extension((major, minor): (u16, u16)) -> Self {
-        let below = |limit| major < 1 || major == 1 && minor < limit;
-        // 7.14 reports 1.16 to 1.20; 10.0, which repaired its sharing, 1.21.
-        let rework = !below(16) && below(21);
-        Self {
-            set_access_drops_unnamed_agents: below(7),
-            cpu_unmap_leaves_hole: below(12),
-            unmap_keeps_memory: !below(12),
-            grant_without_descriptor_aborts: below(16),
-            peer_after_owner_fails: rework,
-            some_calls_take_no_lock: below(21),
-            export_keeps_descriptor: rework,
-            import_is_lazy: !below(16),
-            import_needs_descriptor: !below(16),
+        let minor = match major {
+            0 => 0,
+            1 => minor,
+            _ => NEWEST,
+        };
+        let mut quirks = Self::default();
+        for quirk in Self::KNOWN {
+            quirks.switch(quirk, quirk.extensions.contains(&minor));
         }
+        quirks
+    }
+
+    /// Whether a quirk is worked around.
+    #[must_use]
+    pub fn has(mut self, quirk: &Quirk) -> bool {
+        *(quirk.field)(&mut self)
+    }
+
+    /// Works around a quirk, or does not.
+    pub fn switch(&mut self, quirk: &Quirk, on: bool) {
+        *(quirk.field)(self) = on;
     }
 }
 
@@ -89,5 +144,20 @@ mod tests {
         };
         assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
+    }
+
+    #[test]
+    fn quirks_are_switched_one_by_one() {
+        for quirk in Quirks::KNOWN {
+            let mut quirks = Quirks::default();
+            assert!(!quirks.has(quirk), "{}", quirk.name);
+            quirks.switch(quirk, true);
+            assert!(quirks.has(quirk), "{}", quirk.name);
+            let on = Quirks::KNOWN.iter().filter(|other| quirks.has(other));
+            assert_eq!(on.map(|other| other.name).collect::<Vec<_>>(), [quirk.name]);
+            assert!(!quirk.issue.is_empty() && !quirk.extensions.is_empty(), "{}", quirk.name);
+            quirks.switch(quirk, false);
+            assert_eq!(quirks, Quirks::default());
+        }
     }
 }

@@ -2,9 +2,11 @@
 
 use super::ledger::{Range, ReservationRecord};
 use super::{
-    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock, no_flags,
+    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, no_flags,
+    system_failure,
 };
-use crate::native::{Failure, map_nothing};
+use crate::native::{Failure, close};
+use crate::sync::lock;
 
 /// How a reservation's address is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +123,11 @@ impl Shared {
     fn take(&self, operation: Operation, range: Range) -> Result<(Address, u64), VmmError> {
         // ROCm 6.1 reserves memory that can be written; a reservation is to hold nothing.
         if !self.runtime.native().reserves_aligned()
-            && let Err(errno) = map_nothing(range.start, range.size)
+            && let Err(errno) = close(range.start, range.size)
         {
-            tracing::warn!(%errno, "a reservation stays writable until something is mapped");
+            // Where that fails too, it is set aside.
+            let _ = self.unreserve(range.start, range.size);
+            return Err(system_failure(operation, "mmap", errno));
         }
         let mut ledger = self.ledger_mut();
         if let Some(known) = ledger.overlapping_reservation(range) {

@@ -4,9 +4,10 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::Range;
-use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, lock};
+use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
 use crate::agent::{AgentId, AgentKind};
 use crate::native::{NativeAgent, read_memory, write_memory};
+use crate::sync::lock;
 use std::sync::Arc;
 
 impl Vmm {

@@ -6,9 +6,9 @@
 //! wait for the calls that they would race with, and those for them. Nothing else waits: two
 //! operations on different reservations never do.
 
-use super::lock;
+use crate::sync::{Condvar, Mutex, lock};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// What a call does to the runtime's table of handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

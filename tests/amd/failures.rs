@@ -15,11 +15,11 @@ use std::path::Path;
 /// How often each call of the driver was made in a process, and by now.
 type Calls = BTreeMap<String, u64>;
 
-/// Reads the driver's log: `process:thread device CALL arguments`.
+/// Reads the driver's log: `process:thread time device CALL arguments`.
 fn calls(log: &Path) -> Calls {
     let mut calls = Calls::new();
     for line in std::fs::read_to_string(log).unwrap().lines() {
-        let call = line.split(' ').nth(2).unwrap_or_default();
+        let call = line.split(' ').nth(3).unwrap_or_default();
         *calls.entry(call.to_owned()).or_default() += 1;
     }
     calls

@@ -8,11 +8,20 @@ mod machine;
 mod process;
 #[path = "../scene/mod.rs"]
 mod scene;
+#[path = "../serial/mod.rs"]
+mod serial;
+#[path = "../stranger/mod.rs"]
+mod stranger;
 
+use std::thread;
+
+mod besieged;
 mod examples;
 mod failures;
 mod fork;
 mod owned;
+mod page_table;
+mod serial_order;
 mod share;
 mod shortage;
 mod start;

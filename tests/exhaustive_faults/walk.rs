@@ -3,13 +3,16 @@
 //! That an earlier one fails needs no run of its own: it has then changed nothing, and what
 //! follows is another sequence.
 
+use crate::machine::Machine;
 use crate::model::{Model, Operation};
 use crate::process;
 use crate::statuses::{ERROR, statuses_of};
+use crate::system_calls::with_failing;
 use crate::witness::{Witness, is_set_aside};
 use crate::world::World;
-use hsa_vmm::VmmError;
 use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::{Address, VmmError};
+use std::collections::HashSet;
 use std::fmt;
 
 /// Up to here everything is done on a machine of its own; beyond, an operation that has changed
@@ -27,7 +30,6 @@ struct Trial<'a> {
 pub struct Walk {
     pub name: String,
     config: Config,
-    depth: usize,
     /// Open before the first machine was made.
     descriptors: usize,
     pub sequences: u64,
@@ -35,6 +37,8 @@ pub struct Walk {
     pub once: u64,
     pub more: u64,
     pub starved: u64,
+    /// With `mmap` or `mprotect` failing.
+    pub unmappable: u64,
     /// Of all these, those that ended in quarantine.
     pub set_aside: u64,
     pub violations: Vec<String>,
@@ -42,58 +46,69 @@ pub struct Walk {
 
 impl fmt::Display for Walk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, sequences, once, more, starved, set_aside, .. } = self;
+        let Self { name, sequences, once, more, starved, unmappable, set_aside, .. } = self;
         write!(
             f,
             "{name}: {sequences} sequences; {once} runs with a failing call, {more} with several, \
-             {starved} without descriptors; {set_aside} of them ended in quarantine"
+             {starved} without descriptors, {unmappable} with failing system calls; {set_aside} \
+             of them ended in quarantine"
         )
     }
 }
 
 impl Walk {
-    /// Tries every sequence of up to `depth` operations.
-    pub fn new(name: &str, config: Config, depth: usize) -> Self {
-        let descriptors = process::descriptors();
+    /// Tries every sequence of up to `depth` operations; of those that come to the same before
+    /// the last only one, unless `every` is asked for.
+    pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
         let mut walk = Self {
             name: name.to_owned(),
             config,
-            depth,
-            descriptors,
+            descriptors: process::descriptors(),
             sequences: 0,
             once: 0,
             more: 0,
             starved: 0,
+            unmappable: 0,
             set_aside: 0,
             violations: Vec::new(),
         };
-        walk.after(&mut Vec::new(), &Model::default());
+        let mut seen = HashSet::new();
+        let mut begun = vec![(Vec::new(), Model::default())];
+        for _ in 0..depth {
+            let mut longer = Vec::new();
+            for (sequence, model) in begun {
+                for operation in model.next() {
+                    walk.try_last(&sequence, operation);
+                    let after = model.after(operation);
+                    if !Model::is_leaf(operation) && (every || seen.insert(format!("{after:?}"))) {
+                        longer.push(([&sequence[..], &[operation]].concat(), after));
+                    }
+                }
+            }
+            begun = longer;
+        }
         walk
     }
 
     pub fn runs(&self) -> u64 {
-        self.once + self.more + self.starved
+        self.once + self.more + self.starved + self.unmappable
     }
 
-    fn after(&mut self, sequence: &mut Vec<Operation>, model: &Model) {
-        for operation in model.next() {
-            // The first few tell enough.
-            if self.violations.len() >= 10 {
-                return;
-            }
-            self.sequences += 1;
-            let trial = Trial { walk: self, sequence, operation };
-            if let Err(violation) = trial.run() {
-                self.violations.push(format!("{}: {violation}", self.name));
-            }
-            if sequence.len() + 1 < self.depth && !Model::is_leaf(operation) {
-                sequence.push(operation);
-                self.after(sequence, &model.after(operation));
-                sequence.pop();
-            }
+    fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
+        // The first few tell enough.
+        if self.violations.len() >= 10 {
+            return;
+        }
+        self.sequences += 1;
+        let trial = Trial { walk: self, sequence, operation };
+        if let Err(violation) = trial.run() {
+            self.violations.push(format!("{}: {violation}", self.name));
         }
     }
 }
+
+/// What a system call is called among the functions that fail.
+const SYSTEM: &str = "a system call";
 
 /// A machine, the state that the operations have left it in, and what it looks like.
 struct Ready {
@@ -134,7 +149,7 @@ impl Trial<'_> {
         if self.needs_descriptors() {
             self.starve()?;
         }
-        Ok(())
+        self.fail_system_calls()
     }
 
     fn ready(&self) -> Result<Ready, String> {
@@ -163,21 +178,59 @@ impl Trial<'_> {
             None => self.ready()?,
         };
         let (answer, calls) = ready.world.perform_with(self.operation, plan.clone());
-        let when = || self.named(&format!("with {plan}: {calls:?} failed, answered {answer:?}"));
+        let what = format!("with {plan}: {calls:?} failed");
         let functions: Vec<_> = calls.iter().map(|&(function, _)| function).collect();
-        let verdict = self.judge(&mut ready, answer, &functions);
-        let spent = self.judged(verdict, when)?;
+        *machine = self.conclude(ready, answer, &functions, &what)?;
+        Ok(if functions.is_empty() { Outcome::Succeeded } else { Outcome::Failed(functions) })
+    }
+
+    /// Judges a run; the machine comes back if it is as it was before, and is not to be fresh.
+    fn conclude(
+        &mut self,
+        mut ready: Ready,
+        answer: Result<(), VmmError>,
+        failed: &[&'static str],
+        what: &str,
+    ) -> Result<Option<Ready>, String> {
+        let verdict = self.judge(&mut ready, answer, failed);
+        let spent = self.judged(verdict, || self.named(&format!("{what}, answered {answer:?}")))?;
         if spent == Spent::InQuarantine {
             self.walk.set_aside += 1;
         }
         if spent == Spent::Not && self.sequence.len() >= FRESH {
-            *machine = Some(ready);
-        } else {
-            let again = spent == Spent::Not;
-            let ended = self.end(ready, again);
-            self.judged(ended, || self.named(&format!("with {plan}: {calls:?} failed, the end")))?;
+            return Ok(Some(ready));
         }
-        Ok(if functions.is_empty() { Outcome::Succeeded } else { Outcome::Failed(functions) })
+        let ended = self.end(ready, spent == Spent::Not);
+        self.judged(ended, || self.named(&format!("{what}, the end")))?;
+        Ok(None)
+    }
+
+    /// Each `mmap` and `mprotect` in a reservation failing, and it and all that follow.
+    fn fail_system_calls(&mut self) -> Result<(), String> {
+        let mut machine = None;
+        for errno in [libc::ENOMEM, libc::EACCES] {
+            for (first, all) in (1..).flat_map(|first| [(first, false), (first, true)]) {
+                let mut ready = match machine.take() {
+                    Some(ready) => ready,
+                    None => self.ready()?,
+                };
+                let size = ready.world.reservation_size();
+                let range = |base: &Address| base.get()..base.get() + size;
+                let watched: Vec<_> = ready.world.reservations.iter().map(range).collect();
+                let last = if all { u64::MAX } else { first };
+                let (answer, failed) = with_failing(&watched, first..=last, errno, || {
+                    ready.world.perform(self.operation)
+                });
+                let what = format!("with system calls {first} to {last} failing ({errno})");
+                self.walk.unmappable += u64::from(failed > 0);
+                let failed: &[_] = if failed > 0 { &[SYSTEM] } else { &[] };
+                machine = self.conclude(ready, answer, failed, &what)?;
+                if failed.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn judge(
@@ -194,7 +247,7 @@ impl Trial<'_> {
             if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
                 return Err("it answered Ok although a call failed".to_owned());
             }
-            is_set_aside(world, before, self.operation)?;
+            is_set_aside(world, before, self.operation, failed.contains(&SYSTEM))?;
             return Ok(Spent::InQuarantine);
         }
         match answer {
@@ -209,6 +262,11 @@ impl Trial<'_> {
             }
             Err(VmmError::Quarantined { .. }) => Err("nothing is in quarantine".to_owned()),
             Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
+            // Memory of this process stays pinned, which is not worth a quarantine.
+            Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
+                before.difference_but_for_pinned(&Witness::of(world)?)?;
+                Ok(Spent::Done)
+            }
             Err(_) => {
                 before.difference(&Witness::of(world)?)?;
                 Ok(Spent::Not)
@@ -219,6 +277,9 @@ impl Trial<'_> {
     /// Calls whose failure does not keep an operation from doing what was asked for.
     fn survives(&self, function: &str) -> bool {
         match (function, self.operation) {
+            // What cannot be mapped by the library the runtime may, and what cannot be replaced
+            // can at least be closed.
+            (SYSTEM, _) => true,
             // The owner of an import is then not known.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
             // What it costs is a signal, or memory of this process that stays pinned.
@@ -296,10 +357,11 @@ enum Spent {
 fn close(world: World, descriptors: usize) -> Result<(), String> {
     let World { machine, file, .. } = world;
     drop(file);
-    let listed = machine.vmm.quarantine();
-    drop(machine.vmm);
-    let usage = machine.simulation.usage();
-    let memory = listed.iter().filter(|entry| entry.address == hsa_vmm::Address::NULL).count();
+    let Machine { simulation, library } = machine;
+    let listed = library.vmm.quarantine();
+    drop(library.vmm);
+    let usage = simulation.usage();
+    let memory = listed.iter().filter(|entry| entry.address == Address::NULL).count();
     let ranges = listed.len() - memory;
     let nothing_held = usage.vram_used.iter().all(|&used| used == 0) && usage.descriptors == 0;
     if usage.mappings > 0 || usage.handles > memory || usage.reservations > ranges {
@@ -308,7 +370,7 @@ fn close(world: World, descriptors: usize) -> Result<(), String> {
     if listed.is_empty() && !nothing_held {
         return Err(format!("leaked in the runtime: {usage:?}"));
     }
-    drop((machine.runtime, machine.simulation));
+    drop((library.runtime, simulation));
     let now = process::descriptors();
     if now != descriptors {
         return Err(format!("{now} descriptors are open instead of {descriptors}"));

@@ -8,7 +8,7 @@ use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Access, Address};
 
 /// Everything that must not change when an operation fails.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Witness {
     reservations: Vec<(Address, usize)>,
     mappings: Vec<MappingInfo>,
@@ -86,6 +86,13 @@ impl Witness {
         differ("what the runtime holds", &self.runtime, &after.runtime)?;
         differ("the number of descriptors", &self.descriptors, &after.descriptors)?;
         differ("the quarantine", &self.quarantine, &after.quarantine)
+    }
+
+    /// The same, whatever the runtime has pinned of this process.
+    pub fn difference_but_for_pinned(&self, after: &Self) -> Result<(), String> {
+        let mut after = after.clone();
+        after.runtime.3 = self.runtime.3;
+        self.difference(&after)
     }
 
     /// Whether it is what the model says.
@@ -194,7 +201,14 @@ fn process_access(
 
 /// Whether what is left is what it should be after an operation ended in quarantine: it is
 /// listed, none of it is used again, and everything else goes on as before.
-pub fn is_set_aside(world: &World, before: &Witness, operation: Operation) -> Result<(), String> {
+///
+/// It may have a hole if the kernel refused to fill one that the runtime had made.
+pub fn is_set_aside(
+    world: &World,
+    before: &Witness,
+    operation: Operation,
+    may_have_hole: bool,
+) -> Result<(), String> {
     let vmm = &world.machine.vmm;
     vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
     let listed = vmm.quarantine();
@@ -202,7 +216,23 @@ pub fn is_set_aside(world: &World, before: &Witness, operation: Operation) -> Re
         return Err("nothing is in quarantine".to_owned());
     }
     let lost = |address: Address| listed.iter().any(|entry| entry.address == address);
-    process_access(world, &vmm.reservations())?;
+    let reservations = vmm.reservations().into_iter();
+    let whole: Vec<_> = reservations.filter(|&(base, _)| !may_have_hole || !lost(base)).collect();
+    process_access(world, &whole)?;
+    let elsewhere = |mappings: &[MappingInfo]| -> Vec<MappingInfo> {
+        let is_lost = |it: &&MappingInfo| {
+            listed.iter().any(|entry| {
+                (entry.address.get()..entry.address.get() + entry.size).contains(&it.address.get())
+            })
+        };
+        mappings.iter().filter(|it| !is_lost(it)).cloned().collect()
+    };
+    // Of an unmapping that came about only the memory is lost.
+    let unmapped = matches!(operation, Operation::Unmap(_))
+        && listed.iter().all(|entry| entry.address == Address::NULL);
+    if !unmapped && elsewhere(&before.mappings) != elsewhere(&vmm.mappings()) {
+        return Err("a mapping that is not in quarantine has changed".to_owned());
+    }
     for (base, size) in vmm.reservations() {
         let free = vmm.address_free(base, size);
         let refused = matches!(free, Err(hsa_vmm::VmmError::Quarantined { now: false, .. }));

@@ -5,6 +5,7 @@
 #include "hsa_abi.h"
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,10 +25,13 @@ int hostile_strangers;        /* how many of the next unmaps let a stranger in *
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init;             /* what hsa_init answers */
 int hostile_started;          /* how often it was started and not stopped */
+int hostile_linger;           /* how many microseconds an export takes */
+int hostile_races;            /* how many creates and releases met an export */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int waiting, unmaps;
+static atomic_int exporting;
 static struct { void *start; size_t size; int file; int cpu; } mappings[64];
 
 hsa_status_t hsa_status_string(hsa_status_t status, const char **text) {
@@ -120,6 +124,7 @@ hsa_status_t hsa_amd_vmem_handle_create(
     hsa_amd_memory_pool_t pool, size_t size, hsa_amd_memory_type_t type, uint64_t flags,
     hsa_amd_vmem_alloc_handle_t *handle) {
   (void)pool, (void)type, (void)flags;
+  hostile_races += exporting;
   int file = memfd_create("hostile", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, size)) return ERROR;
   handle->handle = file;
@@ -127,6 +132,7 @@ hsa_status_t hsa_amd_vmem_handle_create(
 }
 
 hsa_status_t hsa_amd_vmem_handle_release(hsa_amd_vmem_alloc_handle_t handle) {
+  hostile_races += exporting;
   return close(handle.handle) ? ERROR : SUCCESS;
 }
 
@@ -209,7 +215,10 @@ hsa_status_t hsa_amd_vmem_export_shareable_handle(
   (void)flags;
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", (int)handle.handle);
+  exporting++;
+  if (hostile_linger) usleep(hostile_linger);
   *descriptor = open(path, O_RDONLY);
+  exporting--;
   return *descriptor < 0 ? ERROR : SUCCESS;
 }
 

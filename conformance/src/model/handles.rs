@@ -55,7 +55,7 @@ impl Model {
         let uncached = properties.kind == AllocationKind::Uncached;
         Rules::default()
             .refuse(FLAGS, flags != 0)
-            .refuse(SIZE, size == 0 || size % self.world.granule != 0)
+            .refuse(SIZE, size == 0 || !size.is_multiple_of(self.world.granule))
             .refuse(LOCATION, properties.location == Location::Unknown)
             .refuse(DEVICE, properties.location != Location::Unknown && agent.is_none())
             .refuse(Wrong::NotSupported, facts.is_some_and(|facts| facts.is_cpu))

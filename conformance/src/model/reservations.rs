@@ -16,7 +16,7 @@ impl Model {
     pub fn check_reserve(&self, size: usize, alignment: usize, flags: u64) -> Verdict {
         Rules::default()
             .refuse(FLAGS, flags != 0)
-            .refuse(SIZE, size == 0 || size % self.world.granule != 0)
+            .refuse(SIZE, size == 0 || !size.is_multiple_of(self.world.granule))
             .refuse(ALIGNMENT, alignment != 0 && !alignment.is_power_of_two())
             .refuse(Wrong::OutOfMemory, size >= ALL_ADDRESSES || alignment >= ALL_ADDRESSES)
             .verdict()
@@ -33,7 +33,7 @@ impl Model {
         alignment: usize,
     ) -> Result<(), String> {
         let alignment = alignment.max(self.world.granule);
-        if base % alignment != 0 {
+        if !base.is_multiple_of(alignment) {
             return Err(format!("{base:#x} was reserved, which is not aligned to {alignment:#x}"));
         }
         let Some(wanted) = range(base, size) else {

@@ -86,8 +86,8 @@ impl Model {
         let parts = self.parts(RANGE, address, size);
         let filled = |parts: &Vec<Part>| parts.iter().all(|part| self.can_be_filled(part));
         Rules::default()
-            .refuse(ADDRESS, address % 4 != 0)
-            .refuse(SIZE, size % 4 != 0)
+            .refuse(ADDRESS, !address.is_multiple_of(4))
+            .refuse(SIZE, !size.is_multiple_of(4))
             .refuse(RANGE, parts.is_err())
             .refuse(NOT_GRANTED, parts.as_ref().is_ok_and(|parts| !filled(parts)))
             .verdict()?;

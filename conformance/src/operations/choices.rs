@@ -18,7 +18,7 @@ impl<'a> Choices<'a> {
 
     /// A number below this one.
     pub fn below(&mut self, limit: u8) -> u8 {
-        (u16::from(self.byte()) * u16::from(limit) >> 8) as u8
+        ((u16::from(self.byte()) * u16::from(limit)) >> 8) as u8
     }
 
     /// Whether something comes to pass that does so this often in a hundred times.

@@ -1,12 +1,14 @@
 //! Sequences of operations as property tests: drawn, put to library and model, and shrunk.
 
+mod regressions;
+
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::operations::{Operation, Stock, Trial};
 use proptest::prelude::*;
-use proptest::test_runner::{
-    Config, FailurePersistence, FileFailurePersistence, RngSeed, TestCaseError, TestRunner,
-};
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
+use regressions::Regression;
+use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::io::Write;
 use std::marker::PhantomData;
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What sequences run on, and what of it may vary.
-pub trait Ground: Clone + Debug + 'static {
+pub trait Ground: Clone + Debug + Serialize + DeserializeOwned + 'static {
     /// All that there are.
     fn any() -> BoxedStrategy<Self>;
     /// A runtime on it.
@@ -54,10 +56,14 @@ impl<G: Ground> ReferenceStateMachine for Sequences<G> {
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs sequences: so many, or as many as `PROPTEST_CASES` says, from the seed in
-/// `PROPTEST_RNG_SEED` or a fresh one. What fails is kept in `tests/regressions/NAME.txt` and run
-/// first the next time.
+/// `PROPTEST_RNG_SEED` or a fresh one. What fails is made small, kept in
+/// `tests/regressions/NAME.jsonl`, and run first the next time.
 pub fn run<G: Ground>(name: &str, cases: u32) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for Regression { ground, operations } in regressions::known::<G>(name) {
+        let result = sequence(&ground.runtime(), &operations, || ());
+        result.unwrap_or_else(|error| panic!("{error}: {ground:?} {operations:?}"));
+    }
     let default = Config::default();
     let given = |variable| std::env::var_os(variable).is_some();
     let seed = match default.rng_seed {
@@ -68,8 +74,7 @@ pub fn run<G: Ground>(name: &str, cases: u32) {
         cases: if given("PROPTEST_CASES") { default.cases } else { cases },
         rng_seed: RngSeed::Fixed(seed),
         max_shrink_iters: if given(SHRINKING) { default.max_shrink_iters } else { 20_000 },
-        failure_persistence: Some(regressions(name)),
-        source_file: Some(file!()),
+        failure_persistence: None,
         ..default
     };
     let (tried, steps) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -87,8 +92,13 @@ pub fn run<G: Ground>(name: &str, cases: u32) {
     // Not by `eprintln!`, which is not shown of tests that pass.
     let told = format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}\n");
     std::io::stderr().write_all(told.as_bytes()).expect("standard error");
-    if let Err(error) = result {
-        panic!("{error}\nPROPTEST_RNG_SEED={seed}");
+    match result {
+        Ok(()) => {}
+        Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),
+        Err(TestError::Fail(reason, ((ground, _), operations, _))) => {
+            let kept = regressions::keep(name, &Regression { ground, operations });
+            panic!("{name}: {reason}\n{kept:?}\nPROPTEST_RNG_SEED={seed}");
+        }
     }
 }
 
@@ -104,12 +114,6 @@ fn sequence(
         trial.apply(operation).map_err(|error| failed(&format!("operation {number}"), error))?;
     }
     trial.finish().map_err(|error| failed("at the end", error))
-}
-
-fn regressions(name: &str) -> Box<dyn FailurePersistence> {
-    let path = format!("{}/tests/regressions/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    // Lives as long as the test does.
-    Box::new(FileFailurePersistence::Direct(String::leak(path)))
 }
 
 fn rand_seed() -> u64 {

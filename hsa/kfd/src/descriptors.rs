@@ -62,9 +62,16 @@ pub(crate) fn own() {
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-fn is_owner() -> bool {
+/// The process whose table it is, without asking the kernel.
+pub(crate) fn owner() -> libc::pid_t {
+    OWNER.load(Ordering::Relaxed)
+}
+
+/// Whether this is the process whose table it is, and no child that shares its memory or that
+/// came about behind libc's back.
+pub(crate) fn is_owner() -> bool {
     // SAFETY: asks for a number and touches no memory.
-    OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    owner() == unsafe { libc::getpid() }
 }
 
 fn quick(descriptor: c_int) -> Option<&'static AtomicBool> {

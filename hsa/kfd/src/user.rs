@@ -1,6 +1,7 @@
 //! The process's own memory at addresses it named, which may lead nowhere: the kernel does the
 //! copying, so that a bad address is `EFAULT` and no crash.
 
+use crate::descriptors::owner;
 use crate::errno::{EFAULT, Errno, Result};
 use crate::request::Plain;
 
@@ -21,9 +22,8 @@ fn whole(moved: isize, length: usize) -> Result<()> {
 pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
     let (ours, theirs) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
     // SAFETY: the kernel writes to the slice alone, and checks the other address.
-    let moved = unsafe {
-        libc::process_vm_readv(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0)
-    };
+    let moved =
+        unsafe { libc::process_vm_readv(owner(), &raw const ours, 1, &raw const theirs, 1, 0) };
     whole(moved, bytes.len())
 }
 
@@ -32,9 +32,8 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
     let (ours, theirs) = vectors(bytes.as_ptr().cast_mut(), bytes.len(), address);
     // SAFETY: the kernel reads the slice, and checks the other address, which the program has
     // named to be written to.
-    let moved = unsafe {
-        libc::process_vm_writev(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0)
-    };
+    let moved =
+        unsafe { libc::process_vm_writev(owner(), &raw const ours, 1, &raw const theirs, 1, 0) };
     whole(moved, bytes.len())
 }
 

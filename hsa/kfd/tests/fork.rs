@@ -17,7 +17,7 @@ fn in_child(run: impl FnOnce()) {
         -1 => panic!("fork: {}", kernel::errno()),
         0 => {
             // SAFETY: ends the child if it hangs; then ends it without the parent's handlers.
-            unsafe { libc::alarm(20) };
+            unsafe { libc::alarm(60) };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok();
             // SAFETY: as above.
             unsafe { libc::_exit(if done { 0 } else { 1 }) }

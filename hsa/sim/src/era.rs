@@ -219,7 +219,7 @@ impl Behaviour {
         self.era == Era::C
     }
 
-    /// Import after the last `hsa_shut_down` is not refused as such.
+    /// Import without `hsa_init` is not refused as such, but finds no driver.
     pub(crate) fn import_forgets_open_check(self) -> bool {
         self.extension < 12
     }

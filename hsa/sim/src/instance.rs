@@ -39,7 +39,6 @@ pub(crate) struct Instance {
     /// Whether there is a fault plan, so that a call without one takes no lock for it.
     has_faults: AtomicBool,
     open: AtomicBool,
-    was_open: AtomicBool,
     closed: AtomicBool,
     state: Mutex<State>,
 }
@@ -97,7 +96,6 @@ impl Instance {
             has_faults: AtomicBool::new(!config.faults.is_empty()),
             faults: Mutex::new(Faults::new(config.faults.clone())),
             open: AtomicBool::new(false),
-            was_open: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             state: Mutex::new(State {
                 references: 0,
@@ -131,7 +129,7 @@ impl Instance {
             Function::hsa_amd_vmem_import_shareable_handle
                 if self.behaviour.import_forgets_open_check() =>
             {
-                self.was_open.load(Relaxed)
+                true
             }
             _ => self.open.load(Relaxed),
         };
@@ -241,7 +239,6 @@ pub(crate) fn init(instance: &Instance) -> Answer {
     let mut state = instance.lock();
     let more = state.references.checked_add(1).ok_or(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW)?;
     state.references = more;
-    instance.was_open.store(true, Relaxed);
     instance.open.store(true, Relaxed);
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! Addresses that are freed when nobody needs them any more.
 
 use super::{Allocation, Mapping};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vmm::ledger::Range;
 use crate::vmm::reserve::Placement;
 use crate::vmm::{Address, Argument, Operation, Problem, Refusal, Vmm, VmmError};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A reserved range of addresses. Cheap to clone; freed when the last clone and the last
 /// [`Mapping`] in it are gone.

@@ -36,7 +36,7 @@ impl Trial {
     /// Whether a hint is free and aligned, and where a process may have memory.
     fn is_to_be_had(&self, hint: usize, size: usize, alignment: usize) -> bool {
         let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
-        let aligned = hint % alignment.max(self.granule()) == 0;
+        let aligned = hint.is_multiple_of(alignment.max(self.granule()));
         aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
     }
 

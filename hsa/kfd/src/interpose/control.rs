@@ -2,6 +2,7 @@
 
 use super::guarded;
 use crate::descriptors::{self, Device};
+use crate::errno::EBADF;
 use crate::real::next;
 use crate::request::Request;
 use crate::{driver, drm, kfd};
@@ -32,6 +33,9 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
     guarded(
         || {
             let driver = driver::get();
+            if !descriptors::is_owner() {
+                return EBADF.leave();
+            }
             let result = match &device {
                 Device::Kfd(opener) => kfd::answer(driver, *opener, request),
                 Device::Render(file) => drm::answer(driver, file, request),

@@ -15,6 +15,7 @@ pub(crate) use mmap::map;
 pub(crate) use process::Process;
 pub(crate) use setup::gpu_clock;
 
+use crate::descriptors;
 use crate::driver::Driver;
 use crate::errno::{EBADF, ENOTTY, Result};
 use crate::request::Request;
@@ -86,8 +87,7 @@ const OTHERS: [(u8, &str); 14] = [
 
 /// Answers an `ioctl` on `/dev/kfd` that was opened by `opener`.
 pub(crate) fn answer(driver: &Driver, opener: libc::pid_t, request: Request) -> Result<()> {
-    // SAFETY: asks for a number and touches no memory.
-    if opener != unsafe { libc::getpid() } {
+    if opener != descriptors::owner() {
         driver.log.line(format_args!("kfd call {:#x} = EBADF: another process's", request.code));
         return Err(EBADF);
     }

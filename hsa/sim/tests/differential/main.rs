@@ -131,8 +131,9 @@ fn replay_file(ground: &Ground, path: PathBuf, trail: &Path) -> (bool, String) {
     (output.status.success(), format!("{}: {at}\n{said}", output.status))
 }
 
-/// A file in the build folder.
+/// A file in the build folder, of this process.
 fn file(name: &str) -> PathBuf {
+    let name = format!("{}-{name}", std::process::id());
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 

@@ -1,10 +1,16 @@
 //! HIP's error codes, and what its releases answer differently.
 
-use crate::vmm::{Argument, Operation, Problem, VmmError};
+mod errors;
+
 use core::fmt;
 use core::str::FromStr;
 
 /// Whose answers are given where HIP's releases differ.
+///
+/// That is the error of each mistake ([`VmmError::hip`](crate::VmmError::hip) has the table) and
+/// the recommended granularity
+/// ([`allocation_granularity`](crate::Vmm::allocation_granularity)). How an import is passed, by
+/// value or by pointer, is the C interface's concern; here it is a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HipProfile {
@@ -98,77 +104,9 @@ impl fmt::Display for HipError {
     }
 }
 
-impl VmmError {
-    /// The error that HIP of this profile documents for the same mistake.
-    #[must_use]
-    pub fn hip(&self, profile: HipProfile) -> HipError {
-        match *self {
-            Self::InvalidArgument { operation, argument, problem } => {
-                bad_argument(operation, argument, problem, profile)
-            }
-            Self::NotSupported { .. } => HipError::NotSupported,
-            Self::OutOfMemory { .. } => HipError::OutOfMemory,
-            // HIP says that memory is out; it has a code that tells the truth.
-            Self::OutOfDescriptors { .. } | Self::System { .. } => HipError::OperatingSystem,
-            Self::Runtime { operation, .. } => match operation {
-                Operation::AddressReserve | Operation::Create => HipError::OutOfMemory,
-                Operation::SetAccess
-                | Operation::GetAccess
-                | Operation::ExportToShareableHandle
-                | Operation::ImportFromShareableHandle => HipError::InvalidValue,
-                _ => HipError::Unknown,
-            },
-            Self::Quarantined { .. } => HipError::Unknown,
-            Self::Forked { .. } => HipError::NotInitialized,
-        }
-    }
-}
-
-fn bad_argument(
-    operation: Operation,
-    argument: Argument,
-    problem: Problem,
-    profile: HipProfile,
-) -> HipError {
-    match (profile, operation, problem) {
-        (
-            HipProfile::Hip7,
-            Operation::Create,
-            Problem::UnknownAgent | Problem::ForeignAgent | Problem::NotAGpu,
-        ) => HipError::InvalidDevice,
-        (HipProfile::Hip6, Operation::AddressReserve, _) if argument != Argument::Flags => {
-            HipError::OutOfMemory
-        }
-        (HipProfile::Hip6, Operation::AddressFree, Problem::StillMapped { .. }) => {
-            HipError::Unknown
-        }
-        _ => HipError::InvalidValue,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn error(operation: Operation, argument: Argument, problem: Problem) -> VmmError {
-        VmmError::InvalidArgument { operation, argument, problem }
-    }
-
-    #[test]
-    fn profiles_differ_where_hip_does() {
-        let size = error(Operation::AddressReserve, Argument::Size, Problem::Zero);
-        assert_eq!(size.hip(HipProfile::Hip6), HipError::OutOfMemory);
-        assert_eq!(size.hip(HipProfile::Hip7), HipError::InvalidValue);
-        let flags = error(Operation::AddressReserve, Argument::Flags, Problem::NoFlags(1));
-        assert_eq!(flags.hip(HipProfile::Hip6), HipError::InvalidValue);
-        let device = error(Operation::Create, Argument::Location, Problem::UnknownAgent);
-        assert_eq!(device.hip(HipProfile::Hip6), HipError::InvalidValue);
-        assert_eq!(device.hip(HipProfile::Hip7), HipError::InvalidDevice);
-        let mapped = Problem::StillMapped { mappings: 1 };
-        let free = error(Operation::AddressFree, Argument::Address, mapped);
-        assert_eq!(free.hip(HipProfile::Hip6), HipError::Unknown);
-        assert_eq!(free.hip(HipProfile::Hip7), HipError::InvalidValue);
-    }
 
     #[test]
     fn profiles_have_names() {

@@ -1,0 +1,147 @@
+//! All cases with every quirk worked around, needed or not: that must change no answer. And the
+//! quirks that only AMD's own runtime can show.
+
+use hsa_rocr::{Emulation, Release, test};
+use hsa_sim::{Config, Era};
+use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Handle, Runtime, Vmm, VmmError,
+};
+use hsa_vmm_conformance::{Options, Status, run};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+
+const SIGABRT: i32 = 6;
+
+fn all() -> Quirks {
+    let mut all = Quirks::default();
+    Quirks::KNOWN.iter().for_each(|quirk| all.switch(quirk, true));
+    all
+}
+
+/// Fails unless every case ends with all quirks as it does with those known of the runtime.
+fn compare(runtime: &Runtime, what: &str) {
+    let run = |quirks| {
+        let options = Options { count_descriptors: false, quirks, ..Options::default() };
+        let report = run(runtime, &options, &mut |_| ());
+        report.cases.into_iter().map(|case| (case.name, case.status, case.refused))
+    };
+    for (with_all, known) in run(Some(all())).zip(run(None)) {
+        assert_eq!(with_all, known, "{what}");
+        assert_ne!(with_all.1, Status::Fail, "{what}: {}", with_all.0);
+    }
+}
+
+#[test]
+fn every_case_passes_with_every_quirk() {
+    for era in [Era::A, Era::B, Era::C, Era::D] {
+        let runtime = Runtime::simulated(Config::mi300x(2).with_era(era)).unwrap();
+        compare(&runtime, &format!("era {era}"));
+    }
+}
+
+#[test]
+fn every_case_passes_with_every_quirk_on_amds_runtime() {
+    let name = "every_case_passes_with_every_quirk_on_amds_runtime";
+    test::on_each_release(name, &Emulation::gpus(2), |ground| {
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        compare(&runtime, ground.release().version());
+    });
+}
+
+/// The quirks known of a runtime, and the same without one of them, which must be among them.
+fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
+    let with = Quirks::of_extension(runtime.info().extension);
+    let named = |quirk: &&Quirk| quirk.name == name;
+    let quirk = Quirks::KNOWN.iter().find(named).expect("a quirk of that name");
+    assert!(with.has(quirk), "{name} is not chosen for this release");
+    let mut without = with;
+    without.switch(quirk, false);
+    [with, without]
+}
+
+const SIZE: usize = 2 << 20;
+
+/// A mapping at the start of a reservation.
+fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
+    let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+    let vmm = Vmm::open_with(runtime, options).unwrap();
+    let gpu = runtime.gpus().next().unwrap().id();
+    let base = vmm.address_reserve(2 * SIZE, 0, None, 0).unwrap();
+    let handle = vmm.create(SIZE, &AllocationProperties::on(gpu), 0).unwrap();
+    vmm.map(base, SIZE, 0, handle, 0).unwrap();
+    (vmm, base, handle)
+}
+
+fn grant(vmm: &Vmm, base: Address) -> Result<(), VmmError> {
+    let agent = vmm.runtime().gpus().next().unwrap().id();
+    vmm.set_access(base, SIZE, &[AccessDescriptor { agent, access: Access::ReadWrite }])
+}
+
+/// Whether the addresses of what was unmapped and released still lead to it.
+fn stays_behind(runtime: &Runtime, quirks: Quirks) -> bool {
+    let (vmm, base, handle) = mapped(runtime, quirks);
+    grant(&vmm, base).unwrap();
+    vmm.unmap(base, SIZE).unwrap();
+    vmm.release(handle).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let region = maps.lines().find(|line| {
+        let bounds = line.split_whitespace().next().and_then(|range| range.split_once('-'));
+        let address = |text| usize::from_str_radix(text, 16).unwrap();
+        bounds.is_some_and(|(start, end)| address(start) <= base.get() && base.get() < address(end))
+    });
+    // Addresses, permissions, offset, device, inode, and the name of what is behind them.
+    region.expect("the addresses stay reserved").split_whitespace().nth(5).is_some()
+}
+
+#[test]
+fn what_was_unmapped_stays_behind_its_addresses_without_the_quirk() {
+    let name = "what_was_unmapped_stays_behind_its_addresses_without_the_quirk";
+    test::on(&[Release::R7_2_4], name, &Emulation::gpus(2), |ground| {
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");
+        assert!(!stays_behind(&runtime, with), "it is worked around and stays all the same");
+        assert!(stays_behind(&runtime, without), "this release does not need it");
+    });
+}
+
+/// In the processes that may end: the runtime, and whether the quirk is worked around.
+const RUNTIME: &str = "QUIRK_RUNTIME";
+const WORKED_AROUND: &str = "QUIRK_WORKED_AROUND";
+
+fn let_in_without_descriptor(path: &OsStr) {
+    let runtime = Runtime::load_from(path).unwrap();
+    let [with, without] = with_and_without(&runtime, "grant_without_descriptor_aborts");
+    let quirks = if env::var_os(WORKED_AROUND).is_some() { with } else { without };
+    let (vmm, base, _) = mapped(&runtime, quirks);
+    let limit = Rlimit { current: Some(256), maximum: Some(256) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    let refused = grant(&vmm, base);
+    drop(files);
+    assert!(matches!(refused, Err(VmmError::OutOfDescriptors { .. })), "{refused:?}");
+    grant(&vmm, base).unwrap();
+}
+
+#[test]
+fn without_the_quirk_a_process_ends_when_descriptors_run_out() {
+    if let Some(path) = env::var_os(RUNTIME) {
+        return let_in_without_descriptor(&path);
+    }
+    let name = "without_the_quirk_a_process_ends_when_descriptors_run_out";
+    test::on_each_release(name, &Emulation::gpus(2), |ground| {
+        let start = || {
+            let mut command = ground.this_program();
+            command.args([name, "--exact"]).env(RUNTIME, ground.runtime());
+            command
+        };
+        let with = start().env(WORKED_AROUND, "1").output().unwrap();
+        assert!(with.status.success(), "{with:?}");
+        let without = start().output().unwrap();
+        let text = String::from_utf8_lossy(&without.stderr);
+        assert_eq!(without.status.signal(), Some(SIGABRT), "{text}");
+    });
+}

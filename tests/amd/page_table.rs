@@ -1,0 +1,131 @@
+//! What the GPUs can reach, as their page tables in the emulated kernel say.
+
+use crate::amd_runtime::on_each;
+use crate::machine::{Library, access, at};
+use hsa_vmm::{Access, Address, AgentId};
+use std::ops::Range;
+
+const SIZE: usize = 64 << 10;
+
+/// Whether all of a range, part of it, or nothing is in a GPU's page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    All,
+    Part,
+    Nothing,
+}
+
+/// What the page table of a GPU has of a range.
+#[track_caller]
+fn reach(gpu: usize, address: Address, size: usize) -> Reach {
+    // A GPU's node is its render node: 128, 129, …
+    let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", 128 + gpu);
+    let table = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let wanted = address.get()..address.get() + size;
+    let common = |found: Range<usize>| {
+        let (start, end) = (found.start.max(wanted.start), found.end.min(wanted.end));
+        end.saturating_sub(start)
+    };
+    match table.lines().filter_map(entry).map(common).sum() {
+        0 => Reach::Nothing,
+        found if found == size => Reach::All,
+        _ => Reach::Part,
+    }
+}
+
+/// The addresses of a mapping: `  0x… size 0x… buffer …`.
+fn entry(line: &str) -> Option<Range<usize>> {
+    let number = |word: Option<&str>| usize::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    let mut words = line.split_whitespace();
+    let start = number(words.next())?;
+    let size = number(words.nth(1))?;
+    Some(start..start + size)
+}
+
+#[track_caller]
+fn assert_reach(address: Address, size: usize, of_each: [Reach; 2], when: &str) {
+    assert_eq!([0, 1].map(|gpu| reach(gpu, address, size)), of_each, "{when}");
+}
+
+/// A run of two mappings, of memory of either GPU, which both GPUs and the CPU may use.
+fn run(library: &Library) -> (Address, [AgentId; 3]) {
+    let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+    let base = library.reserve(2 * SIZE);
+    for gpu in 0..2 {
+        library.map(at(base, gpu * SIZE), SIZE, library.create(gpu, SIZE));
+    }
+    assert_reach(base, 2 * SIZE, [Reach::Nothing; 2], "mapped");
+    let all = agents.map(|agent| access(agent, Access::ReadWrite));
+    library.vmm.set_access(base, 2 * SIZE, &all).expect("in reach");
+    assert_reach(base, 2 * SIZE, [Reach::All; 2], "granted");
+    for place in 0..2 {
+        library.vmm.write(at(base, place * SIZE), &[place as u8 + 1; 64]).expect("granted");
+    }
+    (base, agents)
+}
+
+#[test]
+fn what_is_forbidden_stays_in_a_page_table_and_what_is_revoked_does_not() {
+    on_each(
+        "page_table::what_is_forbidden_stays_in_a_page_table_and_what_is_revoked_does_not",
+        |ground| {
+            let library = Library::load(ground.runtime());
+            let vmm = &library.vmm;
+            let (base, [cpu, gpu, peer]) = run(&library);
+            let size = 2 * SIZE;
+            library.grant(base, size, peer, Access::None);
+            assert_reach(base, size, [Reach::All; 2], "forbidden: only remembered");
+            assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
+            vmm.revoke(base, size, &[peer]).expect("mapped");
+            assert_reach(base, size, [Reach::All, Reach::Nothing], "revoked from one");
+            // Of the other mapping nothing is said.
+            library.grant(base, size, peer, Access::Read);
+            assert_reach(base, size, [Reach::All; 2], "granted again");
+            vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
+            assert_reach(base, SIZE, [Reach::All; 2], "before what was revoked");
+            assert_reach(
+                at(base, SIZE),
+                SIZE,
+                [Reach::Nothing, Reach::All],
+                "revoked from its peer",
+            );
+            assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
+            vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
+            assert_reach(base, size, [Reach::Nothing; 2], "revoked from both");
+            // The CPU was never named, and the contents are there.
+            for place in 0..2 {
+                let mut bytes = [0; 64];
+                vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU kept it");
+                assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
+            }
+            vmm.revoke(base, size, &[cpu]).expect("mapped");
+            vmm.unmap(base, size).expect("mapped");
+        },
+    );
+}
+
+/// 6.1 takes access from those that a call does not name.
+#[test]
+fn who_is_not_named_keeps_what_he_had() {
+    on_each("page_table::who_is_not_named_keeps_what_he_had", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let (base, agents) = run(&library);
+        for agent in agents {
+            for wanted in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
+                library.grant(base, 2 * SIZE, agent, wanted);
+                assert_reach(base, 2 * SIZE, [Reach::All; 2], "one agent was named");
+                for other in agents {
+                    let expected = if other == agent { wanted } else { Access::ReadWrite };
+                    for place in [base, at(base, SIZE)] {
+                        assert_eq!(vmm.get_access(other, place), Ok(expected));
+                    }
+                }
+            }
+        }
+        for (from, gpu) in agents[1..].iter().enumerate() {
+            let from = at(base, from * SIZE);
+            vmm.copy(*gpu, at(from, 128), from, 64).expect("both GPUs still reach it");
+        }
+    });
+}

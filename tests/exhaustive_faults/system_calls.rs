@@ -1,0 +1,132 @@
+//! System calls that fail: `mmap` over, and `mprotect` of, addresses that are watched.
+//!
+//! A seccomp filter of this thread sends both calls to a signal handler, which carries them out
+//! itself, from an instruction that the filter lets pass, or answers an error instead.
+
+use libc::{c_int, c_long, c_void};
+use std::ops::Range;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+core::arch::global_asm!(
+    ".globl exhaustive_faults_call, exhaustive_faults_called",
+    "exhaustive_faults_call:",
+    // In: number, then the six arguments from memory.
+    "mov rax, rdi",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "syscall",
+    "exhaustive_faults_called:",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn exhaustive_faults_call(number: c_long, arguments: *const [u64; 6]) -> c_long;
+    fn exhaustive_faults_called();
+}
+
+/// Which calls fail: those from the first to the last, counted from 1, with this error.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicU64 = AtomicU64::new(0);
+static ERROR: AtomicI32 = AtomicI32::new(0);
+/// How many were made at addresses that are watched, and how many of them failed.
+static MADE: AtomicU64 = AtomicU64::new(0);
+static FAILED: AtomicU64 = AtomicU64::new(0);
+/// The addresses: pairs of start and end.
+static WATCHED: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+
+fn is_watched(address: usize) -> bool {
+    let inside =
+        |pair: &[AtomicUsize]| (pair[0].load(SeqCst)..pair[1].load(SeqCst)).contains(&address);
+    WATCHED.chunks(2).any(inside)
+}
+
+/// Carries a call out, or not.
+extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes the context of the thread that made the call, and nobody else
+    // uses it meanwhile.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let of = |register: c_int| registers[register as usize] as u64;
+    let arguments =
+        [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
+            .map(of);
+    let number = registers[libc::REG_RAX as usize];
+    if is_watched(arguments[0] as usize) {
+        let made = MADE.fetch_add(1, SeqCst) + 1;
+        if (FIRST.load(SeqCst)..=LAST.load(SeqCst)).contains(&made) {
+            FAILED.fetch_add(1, SeqCst);
+            registers[libc::REG_RAX as usize] = -i64::from(ERROR.load(SeqCst));
+            return;
+        }
+    }
+    // SAFETY: the very call that the program has made, with its arguments.
+    registers[libc::REG_RAX as usize] = unsafe { exhaustive_faults_call(number, &arguments) };
+}
+
+/// Puts this thread, and those it starts, under the filter.
+pub fn watch_this_thread() {
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        // SAFETY: all zeros is a value of this struct.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the handler uses nothing but atomics and its own arguments.
+        let set = unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    });
+    let passing = exhaustive_faults_called as *const () as u64;
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    // struct seccomp_data: number, architecture, instruction pointer (low, high), arguments.
+    let mut program = [
+        step(load, 0, 0, 0),
+        step(equal, libc::SYS_mmap as u32, 1, 0),
+        step(equal, libc::SYS_mprotect as u32, 0, 4),
+        step(load, 8, 0, 0),
+        step(equal, passing as u32, 0, 3),
+        step(load, 12, 0, 0),
+        step(equal, (passing >> 32) as u32, 0, 1),
+        step(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
+        step(answer, libc::SECCOMP_RET_TRAP, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes the right to gain rights from this thread.
+    let alone = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(alone, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a valid program; the kernel copies it.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Does something while some calls at watched addresses fail; says how many did.
+pub fn with_failing<T>(
+    watched: &[Range<usize>],
+    calls: std::ops::RangeInclusive<u64>,
+    errno: c_int,
+    act: impl FnOnce() -> T,
+) -> (T, u64) {
+    assert!(watched.len() <= WATCHED.len() / 2, "room for what is watched");
+    MADE.store(0, SeqCst);
+    FAILED.store(0, SeqCst);
+    ERROR.store(errno, SeqCst);
+    FIRST.store(*calls.start(), SeqCst);
+    LAST.store(*calls.end(), SeqCst);
+    for (pair, range) in WATCHED.chunks(2).zip(watched) {
+        pair[0].store(range.start, SeqCst);
+        pair[1].store(range.end, SeqCst);
+    }
+    let answer = act();
+    WATCHED.iter().for_each(|address| address.store(0, SeqCst));
+    (answer, FAILED.load(SeqCst))
+}

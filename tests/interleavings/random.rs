@@ -1,0 +1,38 @@
+//! Small programs by chance: in every order that is tried, a serial order explains the answers.
+
+use crate::machine::{self, Machine};
+use crate::serial::{Dice, round};
+use crate::{calls, in_many_orders};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Each order plays a program of its own; the first of them has this seed.
+const FIRST: u64 = 1;
+const ORDERS: usize = 100;
+
+fn programs(threads: usize, steps: usize) {
+    for (_, config) in machine::eras() {
+        let seed = Arc::new(AtomicU64::new(FIRST));
+        in_many_orders(ORDERS, move || {
+            let machine = Machine::new(config.clone());
+            let seed = seed.fetch_add(1, Ordering::Relaxed);
+            calls::begin();
+            round(&machine, threads, steps, &mut Dice(seed));
+            let seen = calls::end();
+            if machine.vmm.quirks().some_calls_take_no_lock {
+                assert_eq!(seen.races().next(), None, "seed {seed}");
+            }
+            machine.close();
+        });
+    }
+}
+
+#[test]
+fn two_threads_of_four_operations_have_a_serial_order() {
+    programs(2, 4);
+}
+
+#[test]
+fn four_threads_of_two_operations_have_a_serial_order() {
+    programs(4, 2);
+}

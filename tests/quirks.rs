@@ -1,0 +1,224 @@
+//! Every quirk is needed by some release, does its work there, and does no harm elsewhere.
+
+mod hostile;
+mod machine;
+mod process;
+
+use hostile::Hostile;
+use hsa_vmm::runtime::RuntimeInfo;
+use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
+use hsa_vmm::{Access, AllocationProperties, HandleType, Runtime, Vmm, VmmError};
+use machine::{Machine, without_cpu_mapping};
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+/// What goes wrong on a release where its habit is not worked around.
+struct Failure {
+    quirk: &'static str,
+    /// A release that has the habit.
+    release: fn() -> Config,
+    /// What goes wrong, and whether it did.
+    is: &'static str,
+    shows: fn(&Machine) -> bool,
+}
+
+fn era(era: Era) -> Config {
+    Config::mi300x(2).with_era(era)
+}
+
+const FAILURES: &[Failure] = &[
+    Failure {
+        quirk: "set_access_drops_unnamed_agents",
+        release: || era(Era::A).with_extension(4),
+        is: "a GPU loses the memory when another is granted it",
+        shows: a_gpu_loses_the_memory,
+    },
+    Failure {
+        quirk: "cpu_unmap_leaves_hole",
+        release: || without_cpu_mapping(era(Era::A)),
+        is: "addresses of a reservation belong to nobody",
+        shows: |machine| {
+            let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
+            machine.map(base, granule, machine.create(0, granule));
+            machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+            machine.vmm.unmap(base, granule).unwrap();
+            process::permissions(base.get(), granule).is_err()
+        },
+    },
+    Failure {
+        quirk: "peer_after_owner_fails",
+        release: || era(Era::C),
+        is: "a peer is refused after the owner",
+        shows: |machine| {
+            let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
+            machine.map(base, granule, machine.create(0, granule));
+            machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
+            let peer = machine::access(machine.gpu(1), Access::ReadWrite);
+            machine.vmm.set_access(base, granule, &[peer]).is_err()
+        },
+    },
+    Failure {
+        quirk: "export_keeps_descriptor",
+        release: || era(Era::C),
+        is: "two exports are one descriptor, and the runtime's own",
+        shows: |machine| {
+            let handle = machine.create(0, machine.granule());
+            let export = || machine.vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+            let (one, other) = (export(), export());
+            let same = one.as_raw_fd() == other.as_raw_fd();
+            if same {
+                // Closing it would take it from the runtime.
+                std::mem::forget((one, other));
+            }
+            same
+        },
+    },
+    Failure {
+        quirk: "import_is_lazy",
+        release: || Config::mi300x(1).with_era(Era::C),
+        is: "an owner is told of a file that is no memory",
+        shows: |machine| {
+            let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
+            let file = file.unwrap();
+            rustix::fs::ftruncate(&file, machine.granule() as u64).unwrap();
+            let Ok(imported) = machine.vmm.import_from_shareable_handle(&file, FILE) else {
+                return false;
+            };
+            let properties = machine.vmm.allocation_properties(imported).unwrap();
+            properties.location != Location::Unknown
+        },
+    },
+    Failure {
+        quirk: "import_needs_descriptor",
+        release: || era(Era::D),
+        is: "an import cannot be exported",
+        shows: |machine| {
+            let handle = machine.create(0, machine.granule());
+            let descriptor = machine.vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+            let imported = machine.vmm.import_from_shareable_handle(descriptor, FILE).unwrap();
+            machine.vmm.export_to_shareable_handle(imported, FILE, 0).is_err()
+        },
+    },
+];
+
+fn a_gpu_loses_the_memory(machine: &Machine) -> bool {
+    let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
+    machine.map(base, granule, machine.create(0, granule));
+    for gpu in machine.gpus() {
+        machine.grant(base, granule, gpu, Access::ReadWrite);
+    }
+    (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
+}
+
+fn extension(config: &Config) -> (u16, u16) {
+    (1, u16::try_from(config.extension_minor).unwrap())
+}
+
+fn shows(failure: &Failure, config: Config, quirks: Quirks) -> bool {
+    let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+    let machine = Machine::with(config, options);
+    let shows = (failure.shows)(&machine);
+    if !shows {
+        assert_eq!(machine.vmm.quarantine(), [], "{}", failure.quirk);
+    }
+    shows
+}
+
+fn named(name: &str) -> &'static Quirk {
+    Quirks::KNOWN.iter().find(|quirk| quirk.name == name).expect("a quirk of that name")
+}
+
+#[test]
+fn every_quirk_has_a_failure() {
+    let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
+    let mut shown: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
+    // Shown below, by a runtime that watches who is in it.
+    assert!(shown.insert("some_calls_take_no_lock"));
+    // Shown by AMD's own runtime: conformance/tests/quirks.rs.
+    assert!(shown.insert("unmap_keeps_memory"));
+    assert!(shown.insert("grant_without_descriptor_aborts"));
+    assert_eq!(names, shown);
+}
+
+#[test]
+fn a_release_fails_without_its_quirk_and_only_then() {
+    let _alone = process::alone();
+    for failure in FAILURES {
+        let config = (failure.release)();
+        let quirk = named(failure.quirk);
+        let needed = Quirks::of_extension(extension(&config));
+        assert!(needed.has(quirk), "{} is not chosen for the release", failure.quirk);
+        assert!(!shows(failure, config.clone(), needed), "{}: {}", failure.quirk, failure.is);
+        let mut without = needed;
+        without.switch(quirk, false);
+        assert!(shows(failure, config, without), "{} is not needed for this", failure.quirk);
+    }
+}
+
+#[test]
+fn quirks_do_no_harm_where_they_are_not_needed() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let needed = Quirks::of_extension(extension(&config));
+        let mut all = needed;
+        for quirk in Quirks::KNOWN {
+            let mut one_more = needed;
+            one_more.switch(quirk, true);
+            all.switch(quirk, true);
+            for failure in FAILURES {
+                let what = format!("{release} with {}: {}", quirk.name, failure.is);
+                assert!(!shows(failure, config.clone(), one_more), "{what}");
+            }
+        }
+        for failure in FAILURES {
+            let what = format!("{release} with all quirks: {}", failure.is);
+            assert!(!shows(failure, config.clone(), all), "{what}");
+        }
+    }
+}
+
+/// How often the runtime was entered by two calls that it does not protect from each other.
+fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
+    let hostile = Hostile::new();
+    let runtime = Runtime::load_from(&hostile.path).unwrap();
+    let quirks = Some(quirks(runtime.info()));
+    let vmm = Vmm::open_with(&runtime, VmmOptions { quirks, ..VmmOptions::default() }).unwrap();
+    let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
+    let shared = vmm.create(4096, &properties.shareable_as(FILE), 0).unwrap();
+    let over = AtomicBool::new(false);
+    // An export stays in the runtime for a while.
+    hostile.set(c"hostile_linger", 2000);
+    std::thread::scope(|scope| {
+        let exports = scope.spawn(|| {
+            let export = |_| vmm.export_to_shareable_handle(shared, FILE, 0).map(|_| ());
+            let exported = (0..50).try_for_each(export);
+            over.store(true, Ordering::Relaxed);
+            exported
+        });
+        while !over.load(Ordering::Relaxed) {
+            let made: Result<(), VmmError> =
+                vmm.create(4096, &properties, 0).and_then(|handle| vmm.release(handle));
+            made.unwrap();
+        }
+        exports.join().unwrap().unwrap();
+    });
+    hostile.get(c"hostile_races")
+}
+
+#[test]
+fn calls_that_take_no_lock_meet_others_unless_they_take_turns() {
+    process::within(std::time::Duration::from_secs(60), || {
+        let known = |info: &RuntimeInfo| Quirks::of_extension(info.extension);
+        assert_eq!(races(known), 0);
+        let without = |info: &RuntimeInfo| {
+            let mut quirks = known(info);
+            quirks.switch(named("some_calls_take_no_lock"), false);
+            quirks
+        };
+        assert!(races(without) > 0, "nothing met in the runtime");
+    });
+}

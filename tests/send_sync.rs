@@ -1,0 +1,93 @@
+//! Everything public may be sent to and shared with other threads.
+
+use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
+use hsa_vmm::*;
+
+const fn both<T: Send + Sync + 'static>() {}
+
+/// Told by the compiler; every public type that is not listed would be one more line.
+const _: () = {
+    both::<Runtime>();
+    both::<runtime::RuntimeInfo>();
+    both::<runtime::DriverState>();
+    both::<RuntimeError>();
+    both::<Status>();
+    both::<Agent>();
+    both::<AgentId>();
+    both::<AgentKind>();
+    both::<agent::PciAddress>();
+    both::<agent::Link>();
+    both::<agent::LinkKind>();
+    both::<agent::Peer>();
+    both::<Enforcement>();
+    both::<Pool>();
+    both::<PoolFlags>();
+    both::<pool::PoolLocation>();
+    both::<Segment>();
+    both::<HipError>();
+    both::<HipProfile>();
+    both::<hip::UnknownProfile>();
+    both::<Vmm>();
+    both::<vmm::VmmOptions>();
+    both::<vmm::Quirks>();
+    both::<vmm::Usage>();
+    both::<vmm::MappingInfo>();
+    both::<vmm::Quarantined>();
+    both::<VmmError>();
+    both::<vmm::Argument>();
+    both::<vmm::Feature>();
+    both::<vmm::Operation>();
+    both::<vmm::Problem>();
+    both::<Access>();
+    both::<AccessDescriptor>();
+    both::<Address>();
+    both::<AllocationProperties>();
+    both::<vmm::AllocationKind>();
+    both::<vmm::Location>();
+    both::<Granularity>();
+    both::<Handle>();
+    both::<HandleType>();
+    both::<vmm::HandleTypes>();
+    both::<Allocation>();
+    both::<Mapping>();
+    both::<Reservation>();
+    both::<vmm::ReservationOptions>();
+    both::<Config>();
+    both::<FaultPlan>();
+    both::<Simulation>();
+};
+
+/// The list above is whole: every type of the public modules is in it.
+#[test]
+fn no_public_type_is_left_out() {
+    let here = include_str!("send_sync.rs");
+    let sources = [
+        include_str!("../src/agent.rs"),
+        include_str!("../src/hip.rs"),
+        include_str!("../src/pool.rs"),
+        include_str!("../src/runtime.rs"),
+        include_str!("../src/vmm/mod.rs"),
+        include_str!("../src/vmm/access.rs"),
+        include_str!("../src/vmm/address.rs"),
+        include_str!("../src/vmm/error.rs"),
+        include_str!("../src/vmm/handle.rs"),
+        include_str!("../src/vmm/properties.rs"),
+        include_str!("../src/vmm/quarantine.rs"),
+        include_str!("../src/vmm/quirks.rs"),
+        include_str!("../src/vmm/owned/allocation.rs"),
+        include_str!("../src/vmm/owned/mapping.rs"),
+        include_str!("../src/vmm/owned/reservation.rs"),
+    ];
+    let mut found = 0;
+    for line in sources.iter().flat_map(|source| source.lines()) {
+        let Some(name) = ["pub struct ", "pub enum "].iter().find_map(|it| line.strip_prefix(it))
+        else {
+            continue;
+        };
+        let name = name.split(|c: char| !c.is_alphanumeric()).next().expect("a name");
+        let listed = [format!("<{name}>"), format!("::{name}>")];
+        assert!(listed.iter().any(|listed| here.contains(listed)), "{name} is not listed");
+        found += 1;
+    }
+    assert!(found > 25, "{found}");
+}

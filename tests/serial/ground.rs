@@ -1,0 +1,178 @@
+//! The world of a round, in the library.
+
+use super::state::Mapped;
+use super::{AGENTS, Answer, HANDLES, Operation, PLACES, Place, RESERVATIONS, Reason, Run, State};
+use crate::machine::{Library, access, at};
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Reservation, VmmError};
+use std::sync::Mutex;
+
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+/// The world of a round, in the library.
+pub struct Ground<'a> {
+    library: &'a Library,
+    granule: usize,
+    agents: [AgentId; AGENTS],
+    bases: [Address; RESERVATIONS],
+    handles: [Handle; HANDLES],
+    /// Values that would free what they reserved when they are dropped.
+    reserved_again: Mutex<Vec<Reservation>>,
+}
+
+impl<'a> Ground<'a> {
+    /// Reserves and allocates; every allocation begins with its number.
+    #[track_caller]
+    pub fn lay(library: &'a Library) -> Self {
+        let granule = library.granule();
+        let bases = core::array::from_fn(|_| library.reserve(PLACES * granule));
+        let handles = core::array::from_fn(|number| library.create(number % 2, granule));
+        for (number, &handle) in handles.iter().enumerate() {
+            library.map(bases[0], granule, handle);
+            library.grant(bases[0], granule, library.cpu(0), Access::ReadWrite);
+            library.vmm.write(bases[0], &[number as u8]).expect("granted");
+            library.vmm.unmap(bases[0], granule).expect("mapped");
+        }
+        let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let reserved_again = Mutex::default();
+        Self { library, granule, agents, bases, handles, reserved_again }
+    }
+
+    fn address(&self, place: Place) -> Address {
+        at(self.bases[place.reservation], place.number * self.granule)
+    }
+
+    fn range(&self, run: Run) -> (Address, usize) {
+        (self.address(run.first), run.count * self.granule)
+    }
+
+    /// Does an operation.
+    #[track_caller]
+    pub fn perform(&self, operation: Operation) -> Answer {
+        let answer = self.answer(operation);
+        answer.unwrap_or_else(|error| Answer::Refused(reason(operation, error)))
+    }
+
+    fn answer(&self, operation: Operation) -> Result<Answer, VmmError> {
+        let vmm = &self.library.vmm;
+        let done = |()| Answer::Done;
+        match operation {
+            Operation::Hold { .. } => Ok(Answer::Done),
+            Operation::Map { place, handle } | Operation::Appear { place, handle } => {
+                vmm.map(self.address(place), self.granule, 0, self.handles[handle], 0).map(done)
+            }
+            Operation::Unmap { run } => {
+                let (address, size) = self.range(run);
+                vmm.unmap(address, size).map(done)
+            }
+            Operation::Grant { run, agent, access: wanted } => {
+                let (address, size) = self.range(run);
+                vmm.set_access(address, size, &[access(self.agents[agent], wanted)]).map(done)
+            }
+            Operation::Revoke { run, agent } => {
+                let (address, size) = self.range(run);
+                vmm.revoke(address, size, &[self.agents[agent]]).map(done)
+            }
+            Operation::Ask { place, agent } => {
+                vmm.get_access(self.agents[agent], self.address(place)).map(Answer::Access)
+            }
+            Operation::Write { place, value } => vmm.write(self.address(place), &[value]).map(done),
+            Operation::Read { place } => {
+                let mut byte = [0];
+                vmm.read(self.address(place), &mut byte).map(|()| Answer::Byte(byte[0]))
+            }
+            Operation::Retain { place } => {
+                let retained = vmm.retain_allocation_handle(self.address(place))?;
+                let number = self.handles.iter().position(|&handle| handle == retained);
+                Ok(Answer::Handle(number.expect("a handle of this world")))
+            }
+            Operation::Release { handle } => vmm.release(self.handles[handle]).map(done),
+            Operation::Share { handle } => {
+                let shared = vmm.export_to_shareable_handle(self.handles[handle], FILE, 0)?;
+                let imported = vmm.import_from_shareable_handle(shared, FILE)?;
+                vmm.release(imported).expect("nobody else knows of it");
+                Ok(Answer::Done)
+            }
+            Operation::Free { reservation } => {
+                vmm.address_free(self.bases[reservation], PLACES * self.granule).map(done)
+            }
+            Operation::Reserve { reservation } => {
+                let wanted = Reservation::of(PLACES * self.granule);
+                let reserved = wanted.exactly_at(self.bases[reservation]).reserve(vmm)?;
+                self.reserved_again.lock().unwrap().push(reserved);
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    /// What there is when all threads have ended. Releases everything that is referenced.
+    pub fn observed(&self) -> State {
+        let vmm = &self.library.vmm;
+        let mut state = State { contents: [0; HANDLES], ..State::default() };
+        let reserved = vmm.reservations();
+        let mappings = vmm.mappings();
+        let mut retained = [0; HANDLES];
+        for reservation in 0..RESERVATIONS {
+            let size = PLACES * self.granule;
+            state.reserved[reservation] = reserved.contains(&(self.bases[reservation], size));
+            for number in 0..PLACES {
+                let address = self.address(Place { reservation, number });
+                let Some(mapping) = mappings.iter().find(|it| it.address == address) else {
+                    continue;
+                };
+                let handle = vmm.retain_allocation_handle(address).expect("it is mapped");
+                let handle = self.handles.iter().position(|&it| it == handle).expect("of ours");
+                retained[handle] += 1;
+                let of = |agent| mapping.access.iter().find(|(id, _)| *id == agent).map(|it| it.1);
+                let access = self.agents.map(|agent| of(agent).unwrap_or_default());
+                state.places[reservation][number] = Some(Mapped { handle, access });
+                state.contents[handle] = self.first_byte(address);
+            }
+        }
+        for (number, &handle) in self.handles.iter().enumerate() {
+            let references = (0..).take_while(|_| vmm.release(handle).is_ok()).count() as u32;
+            state.references[number] = references - retained[number];
+        }
+        state
+    }
+
+    fn first_byte(&self, address: Address) -> u8 {
+        let cpu = self.agents[0];
+        let before = self.library.vmm.get_access(cpu, address).expect("it is mapped");
+        self.library.grant(address, self.granule, cpu, Access::Read);
+        let mut byte = [0];
+        self.library.vmm.read(address, &mut byte).expect("it was granted");
+        self.library.grant(address, self.granule, cpu, before);
+        byte[0]
+    }
+
+    /// Leaves nothing behind: no mapping or reservation; [`observed`](Self::observed) has released
+    /// the memory.
+    #[track_caller]
+    pub fn clear(self) {
+        let vmm = &self.library.vmm;
+        for mapping in vmm.mappings() {
+            vmm.unmap(mapping.address, mapping.size).expect("it is mapped");
+        }
+        drop(self.reserved_again);
+        for (address, size) in vmm.reservations() {
+            vmm.address_free(address, size).expect("nothing is in it");
+        }
+        self.library.assert_nothing_held();
+    }
+}
+
+/// Why an operation was refused; anything but a documented refusal is a failure.
+#[track_caller]
+fn reason(operation: Operation, error: VmmError) -> Reason {
+    match error.problem() {
+        Some(Problem::NotReserved | Problem::NotAReservation) => Reason::NotReserved,
+        Some(Problem::NotMapped { .. }) => Reason::NotMapped,
+        Some(Problem::AlreadyMapped { .. }) => Reason::AlreadyMapped,
+        Some(Problem::StillMapped { .. }) => Reason::StillMapped,
+        Some(Problem::NotGranted { .. }) => Reason::NotGranted,
+        Some(Problem::Released) => Reason::Released,
+        Some(Problem::AddressTaken) => Reason::AddressTaken,
+        _ => panic!("{operation:?}: {error}"),
+    }
+}

@@ -1,0 +1,103 @@
+//! The search for a serial order.
+
+use super::{Event, State};
+use std::collections::HashSet;
+
+/// Whether an order of what the threads did gives every answer that they got, and ends `after`.
+///
+/// Wing and Gong's search: one thread's next operation after another is tried, if no other thread
+/// had ended one before it began; what led nowhere is not tried again.
+pub fn exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
+    let done = vec![0; threads.len()];
+    let mut failed = HashSet::new();
+    search(before.clone(), done, threads, &after.clone().visible(), &mut failed)
+}
+
+fn search(
+    state: State,
+    done: Vec<usize>,
+    threads: &[Vec<Event>],
+    after: &State,
+    failed: &mut HashSet<(State, Vec<usize>)>,
+) -> bool {
+    let next = || {
+        let one =
+            |(number, events): (usize, &Vec<Event>)| Some((number, *events.get(done[number])?));
+        threads.iter().enumerate().filter_map(one)
+    };
+    let Some(first_end) = next().map(|(_, event)| event.ended).min() else {
+        return state.visible() == *after;
+    };
+    if failed.contains(&(state.clone(), done.clone())) {
+        return false;
+    }
+    for (number, event) in next().filter(|(_, event)| event.begun <= first_end) {
+        let mut then = state.clone();
+        if then.admits(event.operation, event.answer) {
+            let mut done = done.clone();
+            done[number] += 1;
+            if search(then, done, threads, after, failed) {
+                return true;
+            }
+        }
+    }
+    failed.insert((state, done));
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Answer, Operation, Place, Reason, Run};
+    use super::*;
+
+    const PLACE: Place = Place { reservation: 0, number: 0 };
+    const MAP: Operation = Operation::Map { place: PLACE, handle: 0 };
+    const UNMAP: Operation = Operation::Unmap { run: Run { first: PLACE, count: 1 } };
+    const READ: Operation = Operation::Read { place: PLACE };
+
+    fn event(operation: Operation, answer: Answer, begun: u64, ended: u64) -> Event {
+        Event { operation, answer, begun, ended }
+    }
+
+    fn after(operations: &[Operation]) -> State {
+        let mut state = State::default();
+        assert!(operations.iter().all(|&operation| state.admits(operation, Answer::Done)));
+        state
+    }
+
+    fn explains(threads: &[Vec<Event>], end: &State) -> bool {
+        exists(&State::default(), threads, end)
+    }
+
+    #[test]
+    fn two_at_once_may_come_in_any_order() {
+        let refused = Answer::Refused(Reason::NotMapped);
+        let map = vec![event(MAP, Answer::Done, 0, 3)];
+        let unmap = |answer| vec![event(UNMAP, answer, 1, 2)];
+        assert!(explains(&[map.clone(), unmap(refused)], &after(&[MAP])));
+        assert!(explains(&[map.clone(), unmap(Answer::Done)], &after(&[])));
+        assert!(!explains(&[map.clone(), unmap(refused)], &after(&[])), "a lost update");
+        assert!(!explains(&[map, unmap(Answer::Done)], &after(&[MAP])), "one that came twice");
+    }
+
+    #[test]
+    fn what_had_ended_before_comes_before() {
+        let refused = Answer::Refused(Reason::NotMapped);
+        let late = [vec![event(MAP, Answer::Done, 0, 1)], vec![event(UNMAP, refused, 2, 3)]];
+        assert!(!explains(&late, &after(&[MAP])));
+        let twice = vec![event(MAP, Answer::Done, 0, 1), event(MAP, Answer::Done, 2, 3)];
+        assert!(!explains(&[twice], &after(&[MAP])));
+    }
+
+    #[test]
+    fn answers_and_reasons_are_looked_at() {
+        let answers = [Answer::Byte(0), Answer::Done, Answer::Refused(Reason::NotMapped)];
+        for answer in answers {
+            let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, answer, 2, 3)];
+            assert!(!explains(&[read], &after(&[MAP])), "{answer:?}: nobody was granted it");
+        }
+        let refused = Answer::Refused(Reason::NotGranted);
+        let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, refused, 2, 3)];
+        assert!(explains(&[read], &after(&[MAP])));
+    }
+}

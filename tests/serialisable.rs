@@ -1,0 +1,39 @@
+//! Eight threads do whatever they like: what they are answered and what they leave is what some
+//! serial order of their operations would have answered and left.
+
+mod machine;
+mod process;
+mod serial;
+
+use hsa_vmm::simulation::Era;
+use machine::{Machine, without_cpu_mapping};
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[test]
+fn what_eight_threads_do_has_a_serial_order_in_every_era() {
+    process::within(PATIENCE, || {
+        let eras = machine::eras();
+        for (era, config) in &eras {
+            let machine = Machine::new(config.clone());
+            serial::stress::stress(era, &machine, eras.len() as u32);
+            machine.close();
+        }
+    });
+}
+
+/// Not in era A: there the runtime leaves holes, which other threads' memory may land in.
+#[test]
+fn so_it_has_where_the_runtime_gives_the_cpu_its_access() {
+    process::within(PATIENCE, || {
+        for (era, config) in machine::eras() {
+            if config.era != Era::A {
+                let machine = Machine::new(without_cpu_mapping(config));
+                serial::stress::stress(era, &machine, 3);
+                machine.close();
+            }
+        }
+    });
+}
