@@ -21,3 +21,14 @@ fn aliases_draws_one_memory_at_many_addresses() {
 fn cycle_goes_from_reservation_to_reuse() {
     cycle::main().unwrap();
 }
+
+/// This one starts itself again, which only a program of its own can do.
+#[test]
+fn ipc_shows_both_sides_data() {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    let ran = cargo.args(["run", "--quiet", "--example", "ipc"]).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(said.contains("read \"from the first\""), "{said}");
+    assert!(said.contains("reads \"from the second\""), "{said}");
+}
