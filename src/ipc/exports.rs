@@ -8,21 +8,23 @@ use crate::native::{Known, NativeIpc, Status};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
 use rustix::io::Errno;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The table of one runtime's exports, made with the first of them.
+/// The table of one runtime's exports, which is there as long as there are any.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
-    table: Mutex<Option<Arc<Table>>>,
+    table: Mutex<Weak<Table>>,
 }
 
 impl Exports {
     fn table(&self, process: i32) -> Result<Arc<Table>, Errno> {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*table {
-            Some(table) => Ok(table.clone()),
-            None => Ok(table.insert(Arc::new(Table::new(process)?)).clone()),
+        let mut kept = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = kept.upgrade() {
+            return Ok(table);
         }
+        let table = Arc::new(Table::new(process)?);
+        *kept = Arc::downgrade(&table);
+        Ok(table)
     }
 }
 
