@@ -296,3 +296,46 @@ fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
         assert_eq!(end, End::Well, "{name}");
     }
 }
+
+#[test]
+fn what_two_cpus_lose_in_one_call_is_lost() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(without_cpu_mapping(with_two_cpus(config)));
+        let size = machine.granule();
+        let (base, handle) = (machine.reserve(size), machine.create(0, size));
+        machine.map(base, size, handle);
+        for (wanted, permissions) in [(Access::ReadWrite, "rw-"), (Access::None, "---")] {
+            let both = [0, 1].map(|cpu| access(machine.cpu(cpu), wanted));
+            machine.vmm.set_access(base, size, &both).unwrap();
+            let found = process::permissions(base.get(), size).unwrap();
+            assert_eq!(found.len(), 1, "{release}: {found:?}");
+            assert!(found[0].2.starts_with(permissions), "{release}, {wanted}: {found:?}");
+        }
+        machine.vmm.unmap(base, size).unwrap();
+        machine.vmm.release(handle).unwrap();
+        machine.vmm.address_free(base, size).unwrap();
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_grant_to_several_agents_is_one_call_a_mapping() {
+    for (era, config) in machine::eras() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let (base, handle) = (machine.reserve(3 * granule), machine.create(0, granule));
+        for place in 0..3 {
+            machine.map(at(base, place * granule), granule, handle);
+        }
+        let calls = || machine.simulation.calls("hsa_amd_vmem_set_access");
+        let before = calls();
+        let agents = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
+        let all = agents.map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, 3 * granule, &all).unwrap();
+        assert_eq!(calls() - before, 3, "{era}");
+        // What is so already needs none.
+        machine.vmm.set_access(base, 3 * granule, &all).unwrap();
+        assert_eq!(calls() - before, 3, "{era}");
+    }
+}

@@ -34,7 +34,7 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
         release: || era(Era::A).with_extension(4),
-        is: "a GPU loses the memory when another is granted it",
+        is: "a GPU loses the memory when another's permission changes",
         shows: a_gpu_loses_the_memory,
     },
     Failure {
@@ -111,6 +111,8 @@ fn a_gpu_loses_the_memory(machine: &Machine) -> bool {
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
+    // ROCm 6.0 has taken it from the first by now, 6.1 and 6.2 do when a permission changes.
+    machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
 

@@ -483,9 +483,7 @@ impl Shared {
     fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
         let mut ledger = self.ledger_mut();
         for (start, record) in records {
-            if let Some(mapping) = ledger.mapping_mut(start) {
-                (mapping.access, mapping.granted) = (record.access, record.granted);
-            }
+            ledger.write_access(start, record.access, record.granted);
         }
     }
 

@@ -297,7 +297,9 @@ fn run(by: &mut Choices) -> Span {
 /// Mostly room for a mapping.
 fn gap(by: &mut Choices) -> Span {
     let place = match by.below(20) {
-        0..18 => Place::Gap(by.byte(), 1 + by.below(4)),
+        0..14 => Place::Gap(by.byte(), 1 + by.below(4)),
+        // Perhaps over what is mapped there.
+        14..18 => Place::Granules(by.byte(), by.below(12), 1 + by.below(4)),
         _ => elsewhere(by),
     };
     shifted(by, place)

@@ -1,4 +1,4 @@
-//! Handles: physical memory, counted by references (create, import, retain) and uses (mappings).
+//! Handles: physical memory, counted by references (create, import, retain) and mappings.
 
 use super::Ledger;
 use crate::vmm::error::{Argument, Problem, Refusal};
@@ -14,26 +14,27 @@ pub(crate) struct HandleRecord<H> {
     pub granule: usize,
     pub properties: AllocationProperties,
     /// References of the caller: one for create or import, one for each retain.
-    references: u32,
-    /// Mappings, and operations under way that need it to stay alive.
+    pub(super) references: u32,
+    pub(super) mappings: u32,
+    /// Operations under way that need it to stay alive: each ends, or becomes a mapping.
     uses: u32,
     pub payload: H,
 }
 
 #[derive(Debug)]
-struct Slot<H> {
+pub(super) struct Slot<H> {
     generation: u32,
-    record: Option<HandleRecord<H>>,
+    pub record: Option<HandleRecord<H>>,
 }
 
 /// All handles, in slots that remember how often they were used.
 #[derive(Debug)]
 pub(super) struct Handles<H> {
     owner: u16,
-    slots: Vec<Slot<H>>,
+    pub slots: Vec<Slot<H>>,
     /// Used first in, first out, so that a generation lasts as long as possible.
-    free: VecDeque<u32>,
-    live: usize,
+    pub free: VecDeque<u32>,
+    pub live: usize,
 }
 
 impl<H> Handles<H> {
@@ -112,22 +113,30 @@ impl<H> Handles<H> {
         }
     }
 
+    /// Checks against the mappings that each slot has.
     pub fn check(&self, mapped: &[u32]) -> Result<(), String> {
         let live = self.slots.iter().filter(|slot| slot.record.is_some()).count();
         if live != self.live {
             return Err(format!("{} handles are counted and {live} are alive", self.live));
         }
-        for (index, slot) in self.slots.iter().enumerate() {
+        for (index, (slot, &found)) in self.slots.iter().zip(mapped).enumerate() {
             let Some(record) = &slot.record else { continue };
-            // Uses may exceed mappings while a map is under way.
-            if record.uses < mapped[index] {
-                return Err(format!(
-                    "slot {index} counts {} uses and has {} mappings",
-                    record.uses, mapped[index]
-                ));
+            let HandleRecord { references, mappings, uses, .. } = *record;
+            if mappings != found {
+                return Err(format!("slot {index} counts {mappings} mappings and has {found}"));
+            }
+            if references == 0 && mappings == 0 && uses == 0 {
+                return Err(format!("nothing keeps slot {index} alive"));
             }
         }
-        Ok(())
+        let mut free: Vec<_> = self.free.iter().copied().collect();
+        free.sort_unstable();
+        let taken = free.iter().find(|&&slot| self.by_slot(slot).is_some());
+        let twice = free.windows(2).find(|two| two[0] == two[1]).map(|two| &two[0]);
+        match taken.or(twice) {
+            Some(slot) => Err(format!("slot {slot} would be given to two")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -140,7 +149,15 @@ impl<R, H> Ledger<R, H> {
         properties: AllocationProperties,
         payload: H,
     ) -> Option<Handle> {
-        let record = HandleRecord { size, granule, properties, references: 1, uses: 0, payload };
+        let record = HandleRecord {
+            size,
+            granule,
+            properties,
+            references: 1,
+            mappings: 0,
+            uses: 0,
+            payload,
+        };
         let handle = self.handles.insert(record);
         self.checked();
         handle
@@ -163,7 +180,24 @@ impl<R, H> Ledger<R, H> {
         if let Some(record) = self.handles.by_slot_mut(slot) {
             record.uses += 1;
         }
+        self.checked();
         Ok(slot)
+    }
+
+    /// A use has become a mapping.
+    pub(super) fn use_became_mapping(&mut self, slot: u32) {
+        if let Some(record) = self.handles.by_slot_mut(slot) {
+            record.uses -= 1;
+            record.mappings += 1;
+        }
+    }
+
+    /// A mapping has become a use.
+    pub(super) fn mapping_became_use(&mut self, slot: u32) {
+        if let Some(record) = self.handles.by_slot_mut(slot) {
+            record.mappings -= 1;
+            record.uses += 1;
+        }
     }
 
     /// Ends a use. The record comes back if it was the last thing that kept the memory alive:
@@ -172,8 +206,10 @@ impl<R, H> Ledger<R, H> {
     pub fn end_use(&mut self, slot: u32) -> Option<HandleRecord<H>> {
         let record = self.handles.by_slot_mut(slot)?;
         record.uses -= 1;
-        let dead = record.uses == 0 && record.references == 0;
-        dead.then(|| self.handles.remove(slot)).flatten()
+        let dead = record.uses == 0 && record.mappings == 0 && record.references == 0;
+        let record = dead.then(|| self.handles.remove(slot)).flatten();
+        self.checked();
+        record
     }
 
     /// Drops a reference. If it was the last thing that kept the memory alive, the handle is
@@ -183,7 +219,11 @@ impl<R, H> Ledger<R, H> {
         let slot = self.handles.find(handle)?;
         let Some(record) = self.handles.by_slot_mut(slot) else { return Ok(None) };
         record.references -= 1;
-        Ok((record.references == 0 && record.uses == 0).then_some(slot))
+        let dead = record.references == 0 && record.mappings == 0 && record.uses == 0;
+        // To give it back is a use, too.
+        record.uses += u32::from(dead);
+        self.checked();
+        Ok(dead.then_some(slot))
     }
 
     /// Removes a handle that [`begin_release`](Self::begin_release) declared dead.
@@ -197,7 +237,9 @@ impl<R, H> Ledger<R, H> {
     pub fn unrelease(&mut self, slot: u32) {
         if let Some(record) = self.handles.by_slot_mut(slot) {
             record.references += 1;
+            record.uses -= 1;
         }
+        self.checked();
     }
 
     /// Takes one more reference to what is mapped at this address, even if all references had
@@ -208,6 +250,7 @@ impl<R, H> Ledger<R, H> {
         let slot = self.mapping_at(address).ok_or(refusal)?.1.slot;
         let record = self.handles.by_slot_mut(slot).ok_or(refusal)?;
         record.references = record.references.checked_add(1).ok_or(refusal)?;
+        self.checked();
         self.handles.name(slot).ok_or(refusal)
     }
 

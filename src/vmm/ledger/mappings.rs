@@ -63,6 +63,7 @@ impl<R, H> Ledger<R, H> {
             granted: AgentSet::default(),
         };
         self.mappings.insert(range.start, record);
+        self.use_became_mapping(slot);
         if let Some(base) = self.around(range).map(|(base, _)| base)
             && let Some(reservation) = self.reservations.get_mut(&base)
         {
@@ -117,15 +118,19 @@ impl<R, H> Ledger<R, H> {
         Ok(())
     }
 
-    /// The mapping that begins here, to change who may use it.
-    pub fn mapping_mut(&mut self, start: usize) -> Option<&mut MappingRecord> {
-        self.mappings.get_mut(&start)
+    /// Changes who may use the mapping that begins here, and whom the runtime was told of.
+    pub fn write_access(&mut self, start: usize, access: AccessSet, granted: AgentSet) {
+        if let Some(mapping) = self.mappings.get_mut(&start) {
+            (mapping.access, mapping.granted) = (access, granted);
+        }
+        self.checked();
     }
 
-    /// Removes the mapping that begins here. Its handle's use goes on until
+    /// Removes the mapping that begins here. Its handle is in use until
     /// [`end_use`](Self::end_use).
     pub fn remove_mapping(&mut self, start: usize) -> Option<MappingRecord> {
         let record = self.mappings.remove(&start)?;
+        self.mapping_became_use(record.slot);
         if let Some((base, _)) = self.reservation_at(start)
             && let Some(reservation) = self.reservations.get_mut(&base)
         {

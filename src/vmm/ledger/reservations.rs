@@ -81,6 +81,7 @@ impl<R, H> Ledger<R, H> {
     /// Removes a reservation that [`check_free`](Self::check_free) allowed.
     pub fn remove_reservation(&mut self, base: usize) -> Option<ReservationRecord<R>> {
         let record = self.reservations.remove(&base);
+        debug_assert!(record.as_ref().is_none_or(|record| record.mappings == 0));
         self.checked();
         record
     }
@@ -96,7 +97,9 @@ impl<R, H> Ledger<R, H> {
         let (base, _) = self.reservation_at(address)?;
         let record = self.reservations.get_mut(&base)?;
         record.quarantined = true;
-        Some((Address::new(base), record.size))
+        let size = record.size;
+        self.checked();
+        Some((Address::new(base), size))
     }
 
     /// All reservations, by address.

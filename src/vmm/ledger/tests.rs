@@ -1,7 +1,9 @@
 //! The ledger by itself: what it refuses, with which words, and that refusing changes nothing.
 
+use super::handles::HandleRecord;
 use super::*;
 use crate::agent::AgentId;
+use crate::vmm::Access;
 use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 
@@ -124,6 +126,45 @@ fn memory_lives_while_it_is_referenced_or_mapped() {
 }
 
 #[test]
+fn nobody_may_use_what_was_just_mapped() {
+    let (mut ledger, handle) = ledger();
+    let base = 1 << 20;
+    map(&mut ledger, range(base, PAGE), handle).unwrap();
+    let record = *ledger.mapping_at(base).unwrap().1;
+    assert_eq!((record.access, record.granted), Default::default());
+    let (mut access, mut granted) = (record.access, record.granted);
+    access.set(3, Access::ReadWrite);
+    granted.insert(3);
+    ledger.write_access(base, access, granted);
+    let record = *ledger.mapping_at(base + 17).unwrap().1;
+    assert_eq!((record.access, record.granted), (access, granted));
+    unmap(&mut ledger, base);
+    map(&mut ledger, range(base, PAGE), handle).unwrap();
+    let record = *ledger.mapping_at(base).unwrap().1;
+    assert_eq!((record.access, record.granted), Default::default(), "mapped anew");
+}
+
+#[test]
+fn either_order_ends_the_same() {
+    let base = 1 << 20;
+    let [unmapped_first, released_first] = [true, false].map(|unmap_first| {
+        let (mut ledger, handle) = ledger();
+        map(&mut ledger, range(base, PAGE), handle).unwrap();
+        if unmap_first {
+            assert!(!unmap(&mut ledger, base), "a reference is left");
+            let slot = ledger.begin_release(handle).unwrap().expect("it was the last");
+            assert!(ledger.forget(slot).is_some());
+        } else {
+            assert_eq!(ledger.begin_release(handle), Ok(None));
+            assert!(unmap(&mut ledger, base), "it was the last");
+        }
+        assert_eq!(ledger.check(), Ok(()));
+        format!("{ledger:?}")
+    });
+    assert_eq!(unmapped_first, released_first);
+}
+
+#[test]
 fn handles_are_refused_when_stale_foreign_or_invented() {
     let (mut ledger, first) = ledger();
     let slot = ledger.begin_release(first).unwrap().unwrap();
@@ -206,6 +247,9 @@ fn check_finds_what_does_not_hold() {
     let mapping = |ledger: &mut Ledger<(), ()>, start, size| {
         ledger.mappings.get_mut(&start).unwrap().size = size;
     };
+    fn handle(ledger: &mut Ledger<(), ()>, slot: usize) -> &mut HandleRecord<()> {
+        ledger.handles.slots[slot].record.as_mut().unwrap()
+    }
     broken(&|ledger| mapping(ledger, base, 3 * PAGE), "overlaps the one before");
     broken(&|ledger| mapping(ledger, base + 2 * PAGE, 5 * PAGE), "exceeds its handle");
     broken(&|ledger| mapping(ledger, base + 2 * PAGE, 32 * PAGE), "is in no reservation");
@@ -214,7 +258,23 @@ fn check_finds_what_does_not_hold() {
         &|ledger| ledger.reservations.get_mut(&base).unwrap().mappings = 3,
         "counts 3 mappings and has 2",
     );
-    broken(&|ledger| drop(ledger.end_use(0)), "counts 1 uses and has 2 mappings");
+    broken(&|ledger| handle(ledger, 0).mappings = 3, "counts 3 mappings and has 2");
+    broken(
+        &|ledger| {
+            ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+            handle(ledger, 1).references = 0;
+        },
+        "nothing keeps slot 1 alive",
+    );
+    broken(&|ledger| ledger.handles.free.push_back(0), "slot 0 would be given to two");
+    broken(&|ledger| ledger.handles.free.extend([5, 5]), "slot 5 would be given to two");
+    broken(&|ledger| ledger.handles.live = 0, "0 handles are counted and 1 are alive");
+    broken(&|ledger| ledger.mappings.get_mut(&base).unwrap().size = PAGE + 1, "is off the granule");
+    broken(
+        &|ledger| ledger.mappings.get_mut(&base).unwrap().serial = 1,
+        "the serial 1 was given twice",
+    );
+    broken(&|ledger| ledger.next_serial = 3, "the serial 3 is still to be given");
     broken(
         &|ledger| {
             let inside = ReservationRecord {

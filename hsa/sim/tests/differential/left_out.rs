@@ -38,11 +38,12 @@ struct LeftOut {
 
 const TABLE: &[LeftOut] = &[
     LeftOut {
-        // The address is rounded with a mask made of it.
-        reason: "NO_REGISTER with an alignment that is no power of two is rounded to nonsense",
+        // The address is rounded with a mask made of it; the sum of size and alignment may wrap.
+        reason: "NO_REGISTER with an alignment that is no power of two, or a size that wraps with it",
         applies: |scene, call| {
-            let Call::Reserve { alignment, flags, .. } = *call else { return false };
+            let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
             let usual = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
+            let usual = usual && size.checked_add(2 * alignment).is_some();
             scene.release >= Release::R7_2_4 && flags & 1 != 0 && !usual
         },
     },

@@ -29,8 +29,8 @@ use std::time::{Instant, UNIX_EPOCH};
 use worker::Work;
 
 /// How many sequences of the fixed seed a release gets unasked.
-const SHARE: u64 = 300;
-const SEED: u64 = 0x6873_612d_7369_6d;
+const SHARE: u64 = 600;
+const SEED: u64 = 0x6873_6173_696d;
 /// A process runs so many; what was leaked and worn out ends with it.
 const BATCH: u64 = 100;
 /// After so many differences there is enough to think about.

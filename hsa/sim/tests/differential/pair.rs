@@ -157,9 +157,13 @@ impl Pair {
             Handle::Of(name) => self.amd.named_now(name) != self.simulated.named_now(name),
             Handle::Zero | Handle::Garbage => false,
         });
-        let reason = match stale {
-            true => Some("a stale handle that names new memory in one runtime only"),
-            false => left_out::reason(self.release, &self.amd, books, call),
+        let much = matches!(call, Call::Create { size, .. } if *size > 64 << 20);
+        let reason = if stale {
+            Some("a stale handle that names new memory in one runtime only")
+        } else if self.lingered && much {
+            Some("much memory while some lingers, which only the simulation counts")
+        } else {
+            left_out::reason(self.release, &self.amd, books, call)
         };
         if let Some(reason) = reason {
             *self.made.entry(format!("left out: {reason}")).or_default() += 1;

@@ -1,0 +1,76 @@
+//! Questions are answered without allocating memory. Alone in its process: nobody else allocates.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::Granularity;
+use hsa_vmm::{Access, Address, VmmError};
+use machine::{Machine, at};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is the system's own, with the very same arguments.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How often asking this a hundred times allocates.
+fn allocations<T>(ask: impl Fn() -> T) -> usize {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        std::hint::black_box(ask());
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn look_ups_and_refusals_allocate_nothing() {
+    let machine = Machine::new(Config::mi300x(2));
+    let (vmm, granule, gpu) = (&machine.vmm, machine.granule(), machine.gpu(0));
+    let base = machine.reserve(64 * granule);
+    let handle = machine.create(0, granule);
+    for number in 0..32 {
+        machine.map(at(base, 2 * number * granule), granule, handle);
+    }
+    let properties = machine.on(0);
+    let (inside, hole) = (at(base, 10 * granule + 7), at(base, 11 * granule));
+    let refused = |result: Result<(), VmmError>| result.unwrap_err();
+    let map = |place: Address| vmm.map(place, granule, 0, handle, 0);
+    for (what, count) in [
+        ("usage", allocations(|| vmm.usage())),
+        ("get_access", allocations(|| vmm.get_access(gpu, inside).unwrap())),
+        ("get_access of nothing", allocations(|| vmm.get_access(gpu, hole).unwrap_err())),
+        ("allocation_size", allocations(|| vmm.allocation_size(handle).unwrap())),
+        ("allocation_properties", allocations(|| vmm.allocation_properties(handle).unwrap())),
+        (
+            "allocation_granularity",
+            allocations(|| vmm.allocation_granularity(&properties, Granularity::Minimum).unwrap()),
+        ),
+        ("unmap over a hole", allocations(|| refused(vmm.unmap(base, 4 * granule)))),
+        ("map over a mapping", allocations(|| refused(map(base)))),
+        ("free while mapped", allocations(|| refused(vmm.address_free(base, 64 * granule)))),
+    ] {
+        assert_eq!(count, 0, "{what}");
+    }
+    // The check itself can fail.
+    assert!(allocations(|| vmm.mappings()) >= 100);
+    assert_eq!(vmm.get_access(gpu, inside), Ok(Access::None));
+}
