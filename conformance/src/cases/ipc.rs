@@ -95,7 +95,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "ipc.open.no_process",
-        "reference 6.2 #70: an error, where AMD's runtime waits",
+        "HIP: hipIpcOpenMemHandle, hipErrorInvalidDevicePointer; AMD's runtime waits",
         "a handle of a process that is not there is refused with hipErrorInvalidDevicePointer",
         no_process,
     ),
@@ -144,6 +144,7 @@ fn refuses<T: fmt::Debug>(
         Ok(value) => Err(NotPassed::Failed(format!("answered {value:?} instead of {expected}"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
+            context.note_refusal(expected);
             Ok(error)
         }
     }
