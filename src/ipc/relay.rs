@@ -101,3 +101,43 @@ fn answer(
     // The runtime writes once more when it has mapped the memory.
     read(stream, &mut request).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::server::{Denial, fetch, tests::tempfile};
+    use rustix::fs::fstat;
+    use std::time::Instant;
+
+    const NATIVE: NativeIpc = [0x2000, 0x7f00, 77, 0, 3, 0, 5, 6];
+
+    #[test]
+    fn the_runtime_is_given_the_descriptor_and_all_else_as_it_was() {
+        let memory = OwnedFd::from(tempfile());
+        let identity = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
+        let given = hand_over(NATIVE, &memory, |native| {
+            assert_eq!((native[0], native[1], &native[3..]), (0x2000, 0x7f00, &NATIVE[3..]));
+            assert!(native[2] > 1 << 22, "{} may be a process", native[2]);
+            fetch(native).unwrap()
+        });
+        assert_eq!(identity(&given.unwrap()), identity(&memory));
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_come_is_not_waited_for() {
+        let memory = OwnedFd::from(tempfile());
+        let begun = Instant::now();
+        assert_eq!(hand_over(NATIVE, &memory, |_| 7), Ok(7));
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn nothing_else_is_handed_out() {
+        let memory = OwnedFd::from(tempfile());
+        let answer = hand_over(NATIVE, &memory, |mut native| {
+            native[0] += 1;
+            fetch(native).unwrap_err()
+        });
+        assert_eq!(answer, Ok(Denial::Unknown));
+    }
+}

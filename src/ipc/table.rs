@@ -301,6 +301,27 @@ mod tests {
     }
 
     #[test]
+    fn an_export_does_not_end_while_it_is_mapped() {
+        let table = Table::new(own()).unwrap();
+        let native = [9; 8];
+        let known = table.enter(native, 1).unwrap();
+        let entry = Entry { generation: known.generation, size: 1, native };
+        let mapped = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mapping = while_exported(own(), known, 1, native, || {
+                let ending = scope.spawn(|| {
+                    let free = || Ok::<_, ()>(mapped.load(Ordering::SeqCst));
+                    table.end(known.slot, entry, free)
+                });
+                std::thread::sleep(Duration::from_millis(30));
+                mapped.store(true, Ordering::SeqCst);
+                ending
+            });
+            assert_eq!(mapping.unwrap().join().unwrap(), Ok(Ok(true)), "freed too early");
+        });
+    }
+
+    #[test]
     fn what_is_no_table_is_not_opened() {
         let table = Table::new(own()).unwrap();
         let (native, size) = ([1; 8], 1);
