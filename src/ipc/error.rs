@@ -73,11 +73,11 @@ pub enum Problem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stale {
-    /// The exporter has ended, or never made the handle.
-    #[error("that process has ended, or never exported it")]
+    /// The exporter has ended.
+    #[error("that process has ended")]
     NoProcess,
     /// The memory was freed, or the handle was changed on its way.
-    #[error("that process has freed it, or the handle was changed on its way")]
+    #[error("that process has freed it or never exported it, or the handle was changed on its way")]
     Freed,
     /// The memory is being freed.
     #[error("that process has been freeing it for too long")]

@@ -75,7 +75,7 @@ pub(super) fn open(
     };
     let mut open = runtime.imports().open();
     let Some(registration) = handle.registration() else {
-        if !std::path::Path::new(&format!("/proc/{process}")).exists() {
+        if !is_there(process) {
             return Err(stale(Stale::NoProcess));
         }
         let start = attach()?;
@@ -94,12 +94,17 @@ pub(super) fn open(
         Ok(start)
     });
     opened.map_err(|absent| match absent {
-        Absent::Process => stale(Stale::NoProcess),
-        Absent::Export => stale(Stale::Freed),
+        // A process that has nothing exported any more has no table either.
+        Absent::Table if !is_there(process) => stale(Stale::NoProcess),
+        Absent::Table | Absent::Export => stale(Stale::Freed),
         Absent::Busy => stale(Stale::BeingFreed),
         Absent::Forbidden => IpcError::Forbidden { operation, process },
         Absent::System(errno) => system(errno),
     })?
+}
+
+fn is_there(process: i32) -> bool {
+    std::path::Path::new(&format!("/proc/{process}")).exists()
 }
 
 /// Closes once what an address is in.

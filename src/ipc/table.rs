@@ -191,7 +191,7 @@ impl Drop for Held<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
     /// There is no such process, or it has no such table.
-    Process,
+    Table,
     /// There is such a table, and the export is not in it (any more).
     Export,
     /// The export is being freed, and that does not come to an end.
@@ -232,7 +232,7 @@ pub(super) fn while_exported<T>(
 fn table_of(process: i32, descriptor: u32) -> Result<OwnedFd, Absent> {
     let path = format!("/proc/{process}/fd/{descriptor}");
     let refused = |errno| match errno {
-        Errno::NOENT | Errno::SRCH => Absent::Process,
+        Errno::NOENT | Errno::SRCH => Absent::Table,
         Errno::ACCESS | Errno::PERM => Absent::Forbidden,
         errno => Absent::System(errno),
     };
@@ -243,7 +243,7 @@ fn table_of(process: i32, descriptor: u32) -> Result<OwnedFd, Absent> {
         name.strip_suffix(" (deleted)").unwrap_or(name) == NAME
     });
     if !bears_name {
-        return Err(Absent::Process);
+        return Err(Absent::Table);
     }
     // It may have become something else by now, which must not make this wait.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -256,7 +256,7 @@ fn table_of(process: i32, descriptor: u32) -> Result<OwnedFd, Absent> {
         && pread(&file, &mut first, 0) == Ok(first.len())
         // A child of the exporter has its table open too.
         && first == header(process);
-    if is_table { Ok(file) } else { Err(Absent::Process) }
+    if is_table { Ok(file) } else { Err(Absent::Table) }
 }
 
 #[cfg(test)]
@@ -330,7 +330,7 @@ mod tests {
         let forged = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
         for descriptor in [reader.as_raw_fd() as u32, forged.as_raw_fd() as u32, 0x00ff_ffff] {
             let elsewhere = Registration { descriptor, ..known };
-            assert_eq!(look(elsewhere, size, native), Err(Absent::Process));
+            assert_eq!(look(elsewhere, size, native), Err(Absent::Table));
         }
         for slot in [known.slot + 1, SLOTS - 1, SLOTS, 0x00ff_ffff] {
             let elsewhere = Registration { slot, ..known };
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(look(nothing, 0, [0; 8]), Err(Absent::Export));
         for process in [-1, 0, i32::MAX] {
             let found = while_exported(process, known, size, native, || ());
-            assert_eq!(found, Err(Absent::Process), "{process}");
+            assert_eq!(found, Err(Absent::Table), "{process}");
         }
     }
 }
