@@ -59,3 +59,53 @@ impl Metadata {
 fn name(label: Label) -> String {
     format!("hsa-kfd metadata:{:016x}", label.token)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory_file::token;
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    fn written() -> Metadata {
+        let mut data = [0; MOST];
+        data[..4].copy_from_slice(b"here");
+        Metadata { flags: 3, tiling: 5, size: 4, data }
+    }
+
+    #[test]
+    fn what_another_process_has_written_is_found_while_it_runs() {
+        let token = token();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: the child runs this thread's code only, and ends without returning.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let label = Label { gpu: 0, flags: 1, token, process: std::process::id() };
+            let published = written().publish(label);
+            let _ = (&writer).write_all(&[u8::from(published.is_ok())]);
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        drop(writer);
+        let mut published = [0];
+        reader.read_exact(&mut published).unwrap();
+        let label = Label { gpu: 0, flags: 1, token, process: child as u32 };
+        let (found, other) =
+            (Metadata::of_other(label), Metadata::of_other(Label { token: token ^ 1, ..label }));
+        // SAFETY: our own child, which nobody has waited for.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        // SAFETY: as above; its status is of no interest.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        assert_eq!(published, [1]);
+        assert_eq!((found, other), (written(), Metadata::NONE));
+        assert_eq!(Metadata::of_other(label), Metadata::NONE);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_refused() {
+        let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
+        let written = Metadata { size: MOST as u32 + 1, ..written() };
+        assert_eq!(written.publish(label).map(drop), Err(EINVAL));
+    }
+}
