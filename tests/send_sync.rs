@@ -30,8 +30,8 @@ const _: () = {
     both::<hip::UnknownProfile>();
     both::<Vmm>();
     both::<vmm::VmmOptions>();
-    both::<vmm::Quirks>();
     both::<vmm::Quirk>();
+    both::<vmm::Quirks>();
     both::<vmm::Usage>();
     both::<vmm::MappingInfo>();
     both::<vmm::Quarantined>();

@@ -253,9 +253,8 @@ impl Shared {
                 // One that is not the owner was last. Of what was granted nobody knows how much.
                 Err(error) => {
                     let unknown = MappingRecord { granted: AgentSet::default(), ..*record };
-                    if let Ok(Ok(())) =
-                        self.take_down(operation, &Piece { record: unknown, ..piece })
-                    {
+                    let unknown = Piece { record: unknown, ..piece };
+                    if let Ok(Ok(())) = self.take_down(operation, &unknown) {
                         continue;
                     }
                     return Err(Broken { error, left: Left::Mapping });

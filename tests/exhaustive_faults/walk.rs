@@ -96,7 +96,7 @@ impl Walk {
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
         // The first few tell enough.
-        if self.violations.len() >= 10 {
+        if self.violations.len() >= 3 {
             return;
         }
         self.sequences += 1;
@@ -200,7 +200,7 @@ impl Trial<'_> {
         if spent == Spent::Not && self.sequence.len() >= FRESH {
             return Ok(Some(ready));
         }
-        let ended = self.end(ready, spent == Spent::Not);
+        let ended = self.end(ready, spent);
         self.judged(ended, || self.named(&format!("{what}, the end")))?;
         Ok(None)
     }
@@ -294,16 +294,19 @@ impl Trial<'_> {
     }
 
     /// What is still there goes, and nothing is left in the runtime but what is in quarantine.
-    fn end(&self, mut ready: Ready, again: bool) -> Result<(), String> {
-        if again {
-            let answer = ready.world.perform(self.operation);
-            let verdict = answer.map_err(|error| format!("and then again: {error}"));
-            verdict?;
-            let after = ready.model.after(self.operation);
-            ready.world.tag(&after);
-            Witness::of(&ready.world)?.agrees_with(&ready.world, &after)?;
+    fn end(&self, ready: Ready, spent: Spent) -> Result<(), String> {
+        let Ready { mut world, model, .. } = ready;
+        let after = model.after(self.operation);
+        if spent == Spent::Not {
+            let answer = world.perform(self.operation);
+            answer.map_err(|error| format!("and then again: {error}"))?;
+            world.tag(&after);
+            Witness::of(&world)?.agrees_with(&world, &after)?;
         }
-        close(ready.world, self.walk.descriptors)
+        if spent != Spent::InQuarantine {
+            world.take_apart(&after)?;
+        }
+        close(world, self.walk.descriptors)
     }
 
     fn needs_descriptors(&self) -> bool {

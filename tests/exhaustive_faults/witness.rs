@@ -18,6 +18,8 @@ pub struct Witness {
     access: Vec<[Access; AGENTS]>,
     /// Of each mapping and GPU: what its page table allows.
     pages: Vec<[(bool, bool); GPUS.len()]>,
+    /// And whether it has an entry at all: on AMD's driver it would allow everything.
+    entries: Vec<[bool; GPUS.len()]>,
     /// Of each granule of each reservation: what this process may do.
     process: Vec<Vec<Access>>,
     /// Of each mapping that the CPU may read: what it reads.
@@ -33,14 +35,15 @@ impl Witness {
         let vmm = &world.machine.vmm;
         vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
         let mappings = vmm.mappings();
-        let (mut access, mut pages, mut contents) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut access, mut contents) = (Vec::new(), Vec::new());
+        let (mut pages, mut entries) = (Vec::new(), Vec::new());
         for mapping in &mappings {
             let rights = rights(world, mapping)?;
             access.push(rights);
-            pages.push(GPUS.map(|gpu| {
-                let page = world.machine.simulation.page(gpu - 1, mapping.address.get());
-                page.map_or((false, false), |page| (page.readable, page.writable))
-            }));
+            let entry = |gpu| world.machine.simulation.page(gpu - 1, mapping.address.get());
+            let allowed = |gpu| entry(gpu).map(|page| (page.readable, page.writable));
+            pages.push(GPUS.map(|gpu| allowed(gpu).unwrap_or_default()));
+            entries.push(GPUS.map(|gpu| entry(gpu).is_some()));
             let mut tag = [0; 4];
             contents.push(if rights[CPU] == Access::None {
                 None
@@ -59,6 +62,7 @@ impl Witness {
             quarantine: vmm.quarantine(),
             access,
             pages,
+            entries,
             contents,
             runtime: (reservations, handles, native.mappings, allocations, vram_used),
             descriptors,
@@ -81,6 +85,7 @@ impl Witness {
         differ("usage", &self.usage, &after.usage)?;
         differ("get_access", &self.access, &after.access)?;
         differ("the GPUs' page tables", &self.pages, &after.pages)?;
+        differ("the entries in them", &self.entries, &after.entries)?;
         differ("this process's mappings", &self.process, &after.process)?;
         differ("the contents", &self.contents, &after.contents)?;
         differ("what the runtime holds", &self.runtime, &after.runtime)?;

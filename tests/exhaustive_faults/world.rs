@@ -131,6 +131,29 @@ impl World {
         }
     }
 
+    /// Unmaps, releases and frees what there is, by the library's calls; nothing may be left.
+    pub fn take_apart(&self, model: &Model) -> Result<(), String> {
+        let vmm = &self.machine.vmm;
+        let failed = |error: VmmError| format!("taking it apart: {error}");
+        for mapping in vmm.mappings() {
+            vmm.unmap(mapping.address, mapping.size).map_err(failed)?;
+        }
+        for (handle, state) in self.handles.iter().zip(&model.handles) {
+            for _ in 0..state.references {
+                vmm.release(*handle).map_err(failed)?;
+            }
+        }
+        for (base, size) in vmm.reservations() {
+            vmm.address_free(base, size).map_err(failed)?;
+        }
+        let left = vmm.usage();
+        if (left.reservations, left.handles, left.mappings) == (0, 0, 0) {
+            Ok(())
+        } else {
+            Err(format!("taken apart, and still there: {left:?}"))
+        }
+    }
+
     /// Carries something out while calls fail, and returns what it answered and which did.
     pub fn perform_with(
         &mut self,
