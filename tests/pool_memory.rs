@@ -108,6 +108,21 @@ fn agents_of_another_runtime_are_refused() {
     assert_eq!(error.problem(), Some(Problem::ForeignMemory));
 }
 
+/// As `NoGpuTst_*` of hip-tests: an error, not a crash.
+#[test]
+fn a_machine_without_gpus_shares_nothing() {
+    let mut config = Config::mi300x(1);
+    config.gpus.clear();
+    let runtime = Runtime::simulated(config).unwrap();
+    let error = Ipc::open(&runtime).unwrap_err();
+    assert_eq!(error.hip(HipProfile::default()), HipError::InvalidDevice, "{error}");
+    let memory = PoolMemory::allocate(&runtime, runtime.host().id(), 10).unwrap();
+    memory.write(0, b"host only!").unwrap();
+    let mut text = [0; 10];
+    memory.read(0, &mut text).unwrap();
+    assert_eq!(&text, b"host only!");
+}
+
 #[test]
 fn threads_do_not_get_in_each_others_way() {
     let (simulation, runtime) = machine(FaultPlan::default());

@@ -234,6 +234,7 @@ impl IpcError {
     #[must_use]
     pub fn hip(&self, _: HipProfile) -> HipError {
         match *self {
+            Self::InvalidArgument { problem: Problem::NotAGpu, .. } => HipError::InvalidDevice,
             Self::InvalidArgument { .. } => HipError::InvalidValue,
             Self::SameProcess { .. } => HipError::InvalidContext,
             Self::Stale { .. } | Self::Forbidden { .. } => HipError::InvalidDevicePointer,

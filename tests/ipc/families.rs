@@ -90,6 +90,17 @@ plays! {
         within(5, || exporter.free(address));
     }
 
+    threads_open_and_close_what_several_have_exported(ground) {
+        let stage = Stage::on(ground);
+        let mut exporters = [stage.player(), stage.player()];
+        let mut importer = stage.player();
+        let handles = exporters.each_mut().map(|exporter| {
+            let address = exporter.allocate(SIZE);
+            player::to_hex(&exporter.get(address).to_bytes())
+        });
+        importer.ok(&format!("thread_rounds {} {} 200", handles[0], handles[1]));
+    }
+
     a_forked_child_has_no_ipc(ground) {
         let stage = Stage::on(ground);
         let (mut exporter, mut importer) = (stage.player(), stage.player());

@@ -237,6 +237,27 @@ impl Props {
                 }
                 Ok(String::new())
             }
+            "thread_rounds" => {
+                let (ipc, handles) = (self.ipc(), [handle(1), handle(2)]);
+                let rounds = number(3);
+                std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..4)
+                        .map(|thread| {
+                            scope.spawn(move || {
+                                for round in 0..rounds {
+                                    let handle = &handles[(thread + round) % 2];
+                                    let opened = ipc.open_mem_handle(handle, 0)?;
+                                    ipc.close_mem_handle(opened)?;
+                                }
+                                Ok(())
+                            })
+                        })
+                        .collect();
+                    threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+                })
+                .map_err(of_ipc)?;
+                Ok(String::new())
+            }
             "get_rounds" => {
                 for _ in 0..number(2) {
                     self.ipc().get_mem_handle(Address::new(number(1))).map_err(of_ipc)?;
