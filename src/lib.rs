@@ -36,6 +36,8 @@
 //! * [`runtime`], [`agent`], [`pool`]: what is there.
 //! * [`vmm`]: the fourteen calls of HIP's virtual-memory management ([`Vmm`]), and owned types
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
+//! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
+//!   other processes ([`Ipc`]).
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -52,6 +54,8 @@ compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 pub mod agent;
 mod discovery;
 pub mod hip;
+pub mod ipc;
+pub mod memory;
 // The only module of the library that calls foreign functions and touches mapped memory.
 #[allow(unsafe_code)]
 mod native;
@@ -65,6 +69,8 @@ pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
 pub use hip::{HipError, HipProfile};
+pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
+pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
 pub use runtime::{Runtime, RuntimeError};

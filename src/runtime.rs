@@ -2,6 +2,8 @@
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::discovery::{describe, discover};
+use crate::ipc::{Exports, Imports};
+use crate::memory::Registry;
 use crate::native::{Failure, Generation, Native, Status};
 use core::fmt;
 use hsa_sys as sys;
@@ -139,6 +141,9 @@ struct Inner {
     info: RuntimeInfo,
     agents: Vec<Agent>,
     first_cpu: usize,
+    memory: Registry,
+    exports: Exports,
+    imports: Imports,
     #[cfg(feature = "simulation")]
     simulation: Option<crate::native::SharedSimulation>,
 }
@@ -241,6 +246,9 @@ impl Runtime {
                 info,
                 agents,
                 first_cpu,
+                memory: Registry::default(),
+                exports: Exports::default(),
+                imports: Imports::default(),
                 #[cfg(feature = "simulation")]
                 simulation: None,
             }),
@@ -287,6 +295,26 @@ impl Runtime {
         &self.inner.native
     }
 
+    /// The pool memory that was allocated on this runtime.
+    pub(crate) fn memory(&self) -> &Registry {
+        &self.inner.memory
+    }
+
+    /// What other processes were given of it.
+    pub(crate) fn exports(&self) -> &Exports {
+        &self.inner.exports
+    }
+
+    /// What was opened of other processes.
+    pub(crate) fn imports(&self) -> &Imports {
+        &self.inner.imports
+    }
+
+    /// Whether the two are clones of one another.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Whether this process is a fork of the one that opened the runtime.
     pub(crate) fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
@@ -295,6 +323,9 @@ impl Runtime {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.generation.has_forked() {
+            self.imports.close_all(&self.native);
+        }
         stop(&self.native, self.generation);
     }
 }

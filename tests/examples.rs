@@ -6,6 +6,8 @@ mod agents;
 mod aliases;
 #[path = "../examples/cycle.rs"]
 mod cycle;
+#[path = "../examples/ipc.rs"]
+mod ipc;
 #[path = "../examples/share.rs"]
 mod share;
 
@@ -27,4 +29,9 @@ fn cycle_goes_from_reservation_to_reuse() {
 #[test]
 fn share_shows_both_sides() {
     share::run(&["share_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+}
+
+#[test]
+fn ipc_shows_both_sides() {
+    ipc::run(&["ipc_shows_both_sides", "--exact", "--nocapture"]).unwrap();
 }

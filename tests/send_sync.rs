@@ -63,6 +63,18 @@ const _: () = {
     both::<Mapping>();
     both::<Reservation>();
     both::<vmm::ReservationOptions>();
+    both::<PoolMemory>();
+    both::<memory::Grain>();
+    both::<MemoryError>();
+    both::<memory::Operation>();
+    both::<memory::Problem>();
+    both::<Ipc>();
+    both::<IpcHandle>();
+    both::<OpenedMemory>();
+    both::<IpcError>();
+    both::<ipc::Operation>();
+    both::<ipc::Problem>();
+    both::<ipc::Stale>();
     both::<Config>();
     both::<FaultPlan>();
     both::<Simulation>();

@@ -269,7 +269,8 @@ fn a_process_of_another_user_is_a_stranger() {
         assert_eq!(unsafe { libc::setuid(65534) }, 0);
         let socket = UnixStream::connect(&path).unwrap();
         let null = File::open("/dev/null").unwrap();
-        Channel::over(socket).trusting(Trust::Anyone).send_descriptor(&null, &example()).unwrap();
+        // It may be refused before it is through.
+        let _ = Channel::over(socket).trusting(Trust::Anyone).send_descriptor(&null, &example());
         0
     });
     let (socket, _) = listener.accept().unwrap();
@@ -364,7 +365,9 @@ fn ten_thousand_rounds_leave_nothing() {
         drop(there.receive(&machine.vmm).unwrap());
     };
     round();
-    let count = || (process::descriptors(), process::regions().len(), machine.simulation.usage());
+    // Those that are shared: threads of other tests come and go.
+    let shared = || process::regions().iter().filter(|it| it.permissions.ends_with('s')).count();
+    let count = || (process::descriptors(), shared(), machine.simulation.usage());
     let before = count();
     for _ in 0..10_000 {
         round();

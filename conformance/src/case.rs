@@ -1,7 +1,7 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{Runtime, RuntimeError, VmmError};
+use hsa_vmm::{IpcError, MemoryError, Runtime, RuntimeError, VmmError};
 use serde::Serialize;
 use std::fmt;
 
@@ -110,6 +110,18 @@ pub enum NotPassed {
 
 impl From<VmmError> for NotPassed {
     fn from(error: VmmError) -> Self {
+        Self::Failed(format!("should have succeeded: {error}"))
+    }
+}
+
+impl From<MemoryError> for NotPassed {
+    fn from(error: MemoryError) -> Self {
+        Self::Failed(format!("should have succeeded: {error}"))
+    }
+}
+
+impl From<IpcError> for NotPassed {
+    fn from(error: IpcError) -> Self {
         Self::Failed(format!("should have succeeded: {error}"))
     }
 }

@@ -248,8 +248,13 @@ impl Context {
             return Err(NotPassed::Failed(why));
         }
         ensure_eq!(self.vmm.check(), Ok(()), "the books after {error}");
-        self.refused.borrow_mut().push(expected);
+        self.note_refusal(expected);
         Ok(error)
+    }
+
+    /// Remembers what a call was refused with.
+    pub(crate) fn note_refusal(&self, error: HipError) {
+        self.refused.borrow_mut().push(error);
     }
 
     /// The errors that were expected and given so far.

@@ -49,7 +49,7 @@ impl FromStr for HipProfile {
     }
 }
 
-/// An error of HIP (`hipError_t`), as far as virtual-memory management has them.
+/// An error of HIP (`hipError_t`), as far as virtual-memory management and IPC have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -60,8 +60,12 @@ pub enum HipError {
     OutOfMemory = 2,
     /// `hipErrorNotInitialized`
     NotInitialized = 3,
+    /// `hipErrorInvalidDevicePointer`
+    InvalidDevicePointer = 17,
     /// `hipErrorInvalidDevice`
     InvalidDevice = 101,
+    /// `hipErrorInvalidContext`
+    InvalidContext = 201,
     /// `hipErrorOperatingSystem`
     OperatingSystem = 304,
     /// `hipErrorNotSupported`
@@ -84,7 +88,9 @@ impl HipError {
             Self::InvalidValue => "hipErrorInvalidValue",
             Self::OutOfMemory => "hipErrorOutOfMemory",
             Self::NotInitialized => "hipErrorNotInitialized",
+            Self::InvalidDevicePointer => "hipErrorInvalidDevicePointer",
             Self::InvalidDevice => "hipErrorInvalidDevice",
+            Self::InvalidContext => "hipErrorInvalidContext",
             Self::OperatingSystem => "hipErrorOperatingSystem",
             Self::NotSupported => "hipErrorNotSupported",
             Self::Unknown => "hipErrorUnknown",

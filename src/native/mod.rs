@@ -6,17 +6,23 @@
 //! invented) or checked by the ledger before the call.
 
 mod address_space;
+mod byte_lock;
 mod discovery;
 mod fork;
+mod ipc;
 mod memory;
+mod pool;
 mod status;
 mod transfer;
 mod vmem;
 
 pub(crate) use address_space::{Protection, close, map_shared, plug, protect};
+pub(crate) use byte_lock::{ByteLock, lock_byte};
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
+pub(crate) use ipc::NativeIpc;
 pub(crate) use memory::{read_memory, write_memory};
+pub(crate) use pool::Known;
 pub use status::Status;
 pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
 

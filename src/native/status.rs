@@ -25,6 +25,8 @@ macro_rules! names {
 
 impl Status {
     pub(crate) const NOT_SUPPORTED: Self = Self(sys::HSA_STATUS_ERROR_NOT_SUPPORTED);
+    pub(crate) const ERROR: Self = Self(sys::HSA_STATUS_ERROR);
+    pub(crate) const INVALID_ARGUMENT: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ARGUMENT);
     pub(crate) const OUT_OF_RESOURCES: Self = Self(sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES);
     pub(crate) const INVALID_ALLOCATION: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ALLOCATION);
     pub(crate) const INCOMPATIBLE_ARGUMENTS: Self =

@@ -1,8 +1,11 @@
 //! Copies and fills that an agent carries out.
 
-use super::{Failure, Native, NativeAgent, Status, call_optional};
+use super::{Failure, Native, NativeAgent, Status, call_optional, read_memory};
 use core::ffi::c_void;
 use hsa_sys as sys;
+
+/// What is pinned of this process's own memory at a time.
+const PORTION: usize = 1 << 20;
 
 impl Native {
     /// Has an agent copy, and waits for it.
@@ -71,45 +74,85 @@ impl Native {
         /// What comes from the process's own memory; the rest is copied from what is there.
         const FIRST: usize = 64 << 10;
         let first = size.min(FIRST);
-        let mut pattern = vec![value; first / 4];
-        let source = self.lock(&mut pattern, agent)?;
-        let mut outcome = self.copy(address, source, first, agent);
-        self.unlock(&mut pattern);
+        let pattern = Pinned::new(self, value.to_ne_bytes().repeat(first / 4), agent)?;
+        self.copy(address, pattern.address, first, agent)?;
+        drop(pattern);
         let mut done = first;
-        while outcome.is_ok() && done < size {
+        while done < size {
             let next = done.min(size - done);
-            outcome = self.copy(address + done, address, next, agent);
+            self.copy(address + done, address, next, agent)?;
             done += next;
         }
-        outcome
+        Ok(())
     }
 
-    /// Pins memory of this process for an agent, and returns the agent's address of it.
-    fn lock(&self, words: &mut [u32], agent: NativeAgent) -> Result<usize, Failure> {
+    /// Has an agent copy memory to this process's bytes, whether or not a CPU reaches it.
+    pub fn read_by_agent(
+        &self,
+        address: usize,
+        bytes: &mut [u8],
+        agent: NativeAgent,
+    ) -> Result<(), Failure> {
+        let pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
+        for (index, part) in bytes.chunks_mut(PORTION).enumerate() {
+            self.copy(pinned.address, address + index * PORTION, part.len(), agent)?;
+            read_memory(pinned.bytes.as_ptr() as usize, part);
+        }
+        Ok(())
+    }
+
+    /// Has an agent copy this process's bytes to memory, whether or not a CPU reaches it.
+    pub fn write_by_agent(
+        &self,
+        address: usize,
+        bytes: &[u8],
+        agent: NativeAgent,
+    ) -> Result<(), Failure> {
+        let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
+        for (index, part) in bytes.chunks(PORTION).enumerate() {
+            pinned.bytes[..part.len()].copy_from_slice(part);
+            self.copy(address + index * PORTION, pinned.address, part.len(), agent)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of this process that an agent reaches until they are dropped.
+struct Pinned<'a> {
+    native: &'a Native,
+    bytes: Vec<u8>,
+    /// The agent's address of them.
+    address: usize,
+}
+
+impl<'a> Pinned<'a> {
+    fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
         let mut address: *mut c_void = core::ptr::null_mut();
         let mut agents = [agent.raw()];
-        // SAFETY: the words are borrowed until `unlock`, the agent comes from the runtime, and
-        // `address` is writable.
+        // SAFETY: the bytes stay where they are until they are unpinned, the agent comes from the
+        // runtime, and `address` is writable.
         unsafe {
             call_optional!(
-                self.table.core,
+                native.table.core,
                 hsa_amd_memory_lock(
-                    words.as_mut_ptr().cast(),
-                    size_of_val(words),
+                    bytes.as_mut_ptr().cast(),
+                    bytes.len(),
                     agents.as_mut_ptr(),
                     1,
                     &mut address
                 )
             )
         }?;
-        Ok(address as usize)
+        Ok(Self { native, bytes, address: address as usize })
     }
+}
 
-    fn unlock(&self, words: &mut [u32]) {
-        // SAFETY: what `lock` pinned, and no copy from it is under way.
-        let unlocked = unsafe {
-            call_optional!(self.table.core, hsa_amd_memory_unlock(words.as_mut_ptr().cast()))
-        };
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        let address = self.bytes.as_mut_ptr().cast();
+        // SAFETY: what `new` pinned, and no copy from or to it is under way.
+        let unlocked =
+            unsafe { call_optional!(self.native.table.core, hsa_amd_memory_unlock(address)) };
         if let Err(failure) = unlocked {
             tracing::warn!(?failure, "memory of this process stays pinned");
         }

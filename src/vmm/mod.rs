@@ -361,7 +361,7 @@ impl Shared {
 }
 
 /// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
-fn out_of_descriptors() -> bool {
+pub(crate) fn out_of_descriptors() -> bool {
     std::fs::File::open("/dev/null")
         .err()
         .and_then(|error| error.raw_os_error())

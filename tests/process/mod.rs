@@ -160,12 +160,17 @@ impl Child {
 
     /// Waits for its end, but not for ever.
     pub fn wait(self) -> End {
+        self.wait_for(PATIENCE)
+    }
+
+    /// Waits for the end of something that may take longer.
+    pub fn wait_for(self, patience: Duration) -> End {
         let begun = Instant::now();
         loop {
             let mut status = 0;
             // SAFETY: our own child, and a writable status.
             match unsafe { libc::waitpid(self.0, &mut status, libc::WNOHANG) } {
-                0 if begun.elapsed() > PATIENCE => {
+                0 if begun.elapsed() > patience => {
                     // SAFETY: our own child that was not waited for yet.
                     unsafe { libc::kill(self.0, libc::SIGKILL) };
                     // SAFETY: as above.

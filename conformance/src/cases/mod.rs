@@ -8,9 +8,11 @@ mod export;
 mod granularity;
 mod hip;
 mod import;
+mod ipc;
 mod map;
 mod map_refused;
 mod pool;
+mod pool_memory;
 mod properties;
 mod release;
 mod reserve;
@@ -28,6 +30,7 @@ pub fn cases() -> Vec<&'static Case> {
     [
         runtime::CASES,
         pool::CASES,
+        pool_memory::CASES,
         granularity::CASES,
         reserve::CASES,
         create::CASES,
@@ -43,6 +46,7 @@ pub fn cases() -> Vec<&'static Case> {
         properties::CASES,
         export::CASES,
         import::CASES,
+        ipc::CASES,
         hip::CASES,
     ]
     .into_iter()

@@ -18,8 +18,6 @@ pub enum Shown {
     Cases(Expected, &'static str),
     /// By a test, because a case cannot show it.
     Test { why: &'static str, file: &'static str, name: &'static str },
-    /// Nowhere yet.
-    NotYet(&'static str),
 }
 
 /// What becomes of the call that the row is about.
@@ -64,9 +62,8 @@ const BAD_RESERVATION: Expected = refused(HipError::OutOfMemory, HipError::Inval
 const STILL_MAPPED: Expected = refused(HipError::Unknown, HipError::InvalidValue);
 const BAD_DEVICE: Expected = refused(HipError::InvalidValue, HipError::InvalidDevice);
 const UNSUPPORTED: Expected = refused(HipError::NotSupported, HipError::NotSupported);
+const SAME_PROCESS: Expected = refused(HipError::InvalidContext, HipError::InvalidContext);
 const OUT_OF_MEMORY: Expected = refused(HipError::OutOfMemory, HipError::OutOfMemory);
-
-const ISSUE_5: &str = "there is no IPC in this library before issue 5";
 
 const fn cases(n: u32, what: &'static str, expected: Expected, names: &'static str) -> Row {
     Row { number: n, what, shown: Shown::Cases(expected, names) }
@@ -80,10 +77,6 @@ const fn test(
     name: &'static str,
 ) -> Row {
     Row { number, what, shown: Shown::Test { why, file, name } }
-}
-
-const fn not_yet(number: u32, what: &'static str, why: &'static str) -> Row {
-    Row { number, what, shown: Shown::NotYet(why) }
 }
 
 /// All of them.
@@ -253,9 +246,21 @@ pub const ROWS: &[Row] = &[
         "runtime.virtual_memory.refused_if_absent",
     ),
     cases(67, "mapArrayAsync valid list", UNSUPPORTED, "hip.map_array.not_supported"),
-    not_yet(68, "IPC get handle on VMM pointer", ISSUE_5),
-    not_yet(69, "IPC open in same process", ISSUE_5),
-    not_yet(70, "IPC open of handle whose memory was freed", ISSUE_5),
-    not_yet(71, "IPC interior pointer", ISSUE_5),
-    not_yet(72, "IPC open twice", ISSUE_5),
+    cases(68, "IPC get handle on VMM pointer", INVALID, "ipc.get.virtual_memory"),
+    cases(69, "IPC open in same process", SAME_PROCESS, "ipc.open.same_process"),
+    test(
+        70,
+        "IPC open of handle whose memory was freed",
+        "takes a second process",
+        "tests/ipc/lifetime.rs",
+        "a_handle_of_freed_memory_is_refused",
+    ),
+    cases(71, "IPC interior pointer", WORKS, "ipc.get.interior"),
+    test(
+        72,
+        "IPC open twice",
+        "takes a second process",
+        "tests/ipc/hip_tests.rs",
+        "hipIpcCloseMemHandle_Positive_Reference_Counting",
+    ),
 ];

@@ -2,6 +2,7 @@
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::{self, Label, MemoryFile};
+use crate::metadata::Metadata;
 use crate::real;
 use crate::vram::Claim;
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +20,8 @@ pub(crate) struct Buffer {
     pub(crate) offset: u64,
     /// Made when it is first needed.
     file: OnceLock<MemoryFile>,
+    /// What this process has written on it.
+    metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     home: Weak<Buffers>,
     /// None of another process's, which has claimed it.
     _claim: Option<Claim>,
@@ -32,6 +35,19 @@ impl Buffer {
         }
         let made = MemoryFile::labelled(self.label, self.size)?;
         Ok(self.file.get_or_init(|| made))
+    }
+
+    /// Writes on the memory what importers may read.
+    pub(crate) fn describe(&self, metadata: Metadata) -> Result<()> {
+        let file = metadata.publish(self.label)?;
+        *self.metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some((metadata, file));
+        Ok(())
+    }
+
+    /// What was written on the memory, in whatever process.
+    pub(crate) fn metadata(&self) -> Metadata {
+        let own = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+        own.as_ref().map_or_else(|| Metadata::of_other(self.label), |(metadata, _)| *metadata)
     }
 
     /// A new descriptor of the memory.
@@ -88,7 +104,8 @@ impl Buffers {
         size: u64,
         claim: Claim,
     ) -> Arc<Buffer> {
-        let label = Label { gpu, flags, token: memory_file::token() };
+        let (token, process) = (memory_file::token(), std::process::id());
+        let label = Label { gpu, flags, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
@@ -112,6 +129,11 @@ impl Buffers {
         }
     }
 
+    /// The memory of a label, if this process has it.
+    pub(crate) fn known(&self, label: Label) -> Option<Arc<Buffer>> {
+        self.index().by_token.get(&label.token).and_then(Weak::upgrade)
+    }
+
     fn insert(
         self: &Arc<Self>,
         index: &mut Index,
@@ -123,7 +145,15 @@ impl Buffers {
         let offset = index.next_offset;
         index.next_offset += size.next_multiple_of(4096);
         let home = Arc::downgrade(self);
-        let buffer = Arc::new(Buffer { label, size, offset, file, home, _claim: claim });
+        let buffer = Arc::new(Buffer {
+            label,
+            size,
+            offset,
+            file,
+            metadata: Mutex::default(),
+            home,
+            _claim: claim,
+        });
         index.by_offset.insert(offset, Arc::downgrade(&buffer));
         index.by_token.insert(label.token, Arc::downgrade(&buffer));
         buffer

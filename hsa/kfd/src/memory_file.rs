@@ -16,6 +16,8 @@ pub(crate) struct Label {
     pub(crate) flags: u32,
     /// Which memory it is, in every process.
     pub(crate) token: u64,
+    /// The process that allocated it.
+    pub(crate) process: u32,
 }
 
 const NAME: &str = "hsa-kfd:";
@@ -23,15 +25,18 @@ const SEALS: c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL
 
 impl Label {
     fn text(self) -> String {
-        format!("{NAME}{}:{:08x}:{:016x}", self.gpu, self.flags, self.token)
+        let Self { gpu, flags, token, process } = self;
+        format!("{NAME}{gpu}:{flags:08x}:{token:016x}:{process:08x}")
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.strip_prefix(NAME)?.splitn(3, ':');
+    /// The label of a file of that name; after it may come that the file is deleted.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.strip_prefix(NAME)?.splitn(4, ':');
         let gpu = fields.next()?.parse().ok()?;
         let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
-        let token = u64::from_str_radix(fields.next()?.get(..16)?, 16).ok()?;
-        Some(Self { gpu, flags, token })
+        let token = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let process = u32::from_str_radix(fields.next()?.get(..8)?, 16).ok()?;
+        Some(Self { gpu, flags, token, process })
     }
 }
 
@@ -213,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_buffer_object_is_told_from_a_plain_memory_file() {
-        let label = Label { gpu: 3, flags: 0xb000_0001, token: token() };
+        let label = Label { gpu: 3, flags: 0xb000_0001, token: token(), process: 7 };
         let file = MemoryFile::labelled(label, 8192).unwrap();
         assert_eq!(recognise(file.descriptor()), Ok((label, 8192)));
         let plain = MemoryFile::plain(&label.text(), 8192).unwrap();

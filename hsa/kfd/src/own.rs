@@ -108,3 +108,8 @@ pub(crate) fn keep_file(file: File) -> io::Result<File> {
     // SAFETY: the descriptor is open, and nobody else has it.
     Ok(unsafe { File::from_raw_fd(kept) })
 }
+
+/// Lets a file that was kept be closed.
+pub(crate) fn forget_file(file: &File) {
+    set(std::os::fd::AsRawFd::as_raw_fd(file), false);
+}

@@ -12,7 +12,7 @@
 //! [`fetch`] gets one or all of the [releases](Release) that Debian has, with everything they need,
 //! into a folder of their own; nothing is installed. [`Installation::command`] starts a program
 //! with that runtime and its own C library, which may be newer than the machine's.
-//! [`Emulation::apply`] puts the emulated kernel driver under a program. [`test`] does all three
+//! [`Emulation::apply`] puts the emulated kernel driver under a program. [`mod@test`] does all three
 //! for tests.
 
 mod apt;

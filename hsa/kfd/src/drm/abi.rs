@@ -38,6 +38,12 @@ structs! {
     Prime: 12 { handle: u32, flags: u32 as open_flags, fd: i32 }
     /// A handle goes in, an offset comes out.
     GemMmap: 8 { handle_or_offset: u64 }
+    GemOperation: 16 { handle: u32, operation: u32, value: u64 }
+    CreateInfo: 32 { size: u64, alignment: u64, domains: u64, flags: u64 }
+    /// The C struct's four bytes of padding are a field here.
+    GemMetadata: 288 {
+        handle: u32, operation: u32, flags: u64, tiling: u64, size: u32, data: [u32; 64], pad: u32,
+    }
     Info: 32 { address: u64, size: u32, query: u32 as query, parameters: [u32; 4] }
     /// The last fields came later; a caller that lacks them has zeros there.
     GemVa: 64 {

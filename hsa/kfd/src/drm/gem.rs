@@ -1,10 +1,13 @@
 //! Handles of buffers, and the page table.
 
 use super::DrmFile;
-use super::abi::{GemClose, GemMmap, GemVa};
+use super::abi::{CreateInfo, GemClose, GemMetadata, GemMmap, GemOperation, GemVa};
 use crate::driver::Driver;
 use crate::errno::{EINVAL, ENOENT, Result};
+use crate::kfd::abi::flags;
+use crate::metadata::{self, Metadata};
 use crate::page_table::Entry;
+use crate::user;
 
 const MAP: u32 = 1;
 const UNMAP: u32 = 2;
@@ -30,6 +33,49 @@ pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()>
     let buffer = state.buffer(mmap.handle_or_offset as u32).ok_or(ENOENT)?;
     mmap.handle_or_offset = buffer.offset;
     Ok(())
+}
+
+const SET_METADATA: u32 = 1;
+const GET_METADATA: u32 = 2;
+
+pub(super) fn metadata(_: &Driver, file: &DrmFile, told: &mut GemMetadata) -> Result<()> {
+    // Not under the lock, as another process may have to be looked at.
+    let buffer = file.state().buffer(told.handle).cloned().ok_or(ENOENT)?;
+    match told.operation {
+        SET_METADATA => {
+            let mut data = [0; metadata::MOST];
+            for (place, word) in data.chunks_exact_mut(4).zip(told.data) {
+                place.copy_from_slice(&word.to_ne_bytes());
+            }
+            let (flags, tiling, size) = (told.flags, told.tiling, told.size);
+            buffer.describe(Metadata { flags, tiling, size, data })
+        }
+        GET_METADATA => {
+            let Metadata { flags, tiling, size, data } = buffer.metadata();
+            (told.flags, told.tiling, told.size) = (flags, tiling, size);
+            for (word, bytes) in told.data.iter_mut().zip(data.as_chunks::<4>().0) {
+                *word = u32::from_ne_bytes(*bytes);
+            }
+            Ok(())
+        }
+        _ => Err(EINVAL),
+    }
+}
+
+const GET_CREATE_INFO: u32 = 0;
+/// Where memory is (`AMDGPU_GEM_DOMAIN_*`).
+const SYSTEM: u64 = 1 << 1;
+const DEVICE: u64 = 1 << 2;
+
+pub(super) fn operation(_: &Driver, file: &DrmFile, asked: &mut GemOperation) -> Result<()> {
+    let buffer = file.state().buffer(asked.handle).cloned().ok_or(ENOENT)?;
+    if asked.operation != GET_CREATE_INFO {
+        return Err(EINVAL);
+    }
+    let is_vram = buffer.label.flags & flags::VRAM != 0;
+    let domains = if is_vram { DEVICE } else { SYSTEM };
+    let info = CreateInfo { size: buffer.size, alignment: 4096, domains, flags: 0 };
+    user::put(asked.value, size_of::<CreateInfo>(), &info)
 }
 
 pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {

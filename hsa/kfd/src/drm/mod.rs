@@ -86,11 +86,13 @@ calls! {
     0x2e "PRIME_FD_TO_HANDLE" prime::import,
     0x41 "GEM_MMAP" gem::mmap,
     0x45 "INFO" info::info,
+    0x46 "GEM_METADATA" gem::metadata,
     0x48 "GEM_VA" gem::va,
+    0x50 "GEM_OP" gem::operation,
 }
 
 /// What DRM and amdgpu know besides, for the log.
-const OTHERS: [(u8, &str); 30] = [
+const OTHERS: [(u8, &str); 28] = [
     (0x01, "GET_UNIQUE"),
     (0x02, "GET_MAGIC"),
     (0x07, "SET_VERSION"),
@@ -102,10 +104,8 @@ const OTHERS: [(u8, &str); 30] = [
     (0x42, "CTX"),
     (0x43, "BO_LIST"),
     (0x44, "CS"),
-    (0x46, "GEM_METADATA"),
     (0x47, "GEM_WAIT_IDLE"),
     (0x49, "WAIT_CS"),
-    (0x50, "GEM_OP"),
     (0x51, "GEM_USERPTR"),
     (0x52, "WAIT_FENCES"),
     (0x53, "VM"),

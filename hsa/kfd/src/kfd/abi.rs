@@ -151,6 +151,11 @@ structs! {
     }
     ImportDmabuf: 24 { address: u64, handle: u64, gpu_id: u32, fd: u32 }
     ExportDmabuf: 16 { handle: u64, flags: u32 as open_flags, fd: u32 }
+    IpcExport: 32 { handle: u64, share_handle: [u32; 4], gpu_id: u32, flags: u32 }
+    IpcImport: 48 {
+        handle: u64, address: u64, mmap_offset: u64, share_handle: [u32; 4], gpu_id: u32,
+        flags: u32,
+    }
     Xnack: 4 { enabled: i32 }
     AvailableMemory: 16 { available: u64, gpu_id: u32, pad: u32 }
     RuntimeEnable: 16 { debug: u64, mode: u32, capabilities: u32 }

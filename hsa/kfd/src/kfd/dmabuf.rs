@@ -6,15 +6,26 @@ use super::process::Memory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
 use crate::memory_file;
+use crate::metadata::Metadata;
+use crate::user;
 use std::collections::BTreeSet;
 
 pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
     let (label, size) = memory_file::recognise(info.fd as i32)?;
     let gpu = driver.gpus.get(label.gpu).ok_or(EINVAL)?;
-    // Nobody sets metadata, so that there is none to give.
+    let metadata = driver
+        .buffers
+        .known(label)
+        .map_or_else(|| Metadata::of_other(label), |buffer| buffer.metadata());
+    if info.metadata != 0 && info.metadata_size != 0 {
+        if info.metadata_size < metadata.size {
+            return Err(EINVAL);
+        }
+        user::write(info.metadata, &metadata.data[..metadata.size as usize])?;
+    }
     info.size = size;
     info.gpu_id = gpu.id;
-    info.metadata_size = 0;
+    info.metadata_size = metadata.size;
     info.flags = label.flags & (flags::VRAM | flags::GTT | flags::PUBLIC);
     Ok(())
 }

@@ -3,6 +3,7 @@
 pub(crate) mod abi;
 mod dmabuf;
 mod events;
+mod ipc;
 mod memory;
 mod mmap;
 mod process;
@@ -62,10 +63,12 @@ calls! {
     0x23 "AVAILABLE_MEMORY" setup::available_memory,
     0x24 "EXPORT_DMABUF" dmabuf::export,
     0x25 "RUNTIME_ENABLE" setup::runtime_enable,
+    0x80 "IPC_IMPORT_HANDLE" ipc::import,
+    0x81 "IPC_EXPORT_HANDLE" ipc::export,
 }
 
 /// What amdkfd knows besides, for the log.
-const OTHERS: [(u8, &str); 16] = [
+const OTHERS: [(u8, &str); 14] = [
     (0x06, "GET_PROCESS_APERTURES"),
     (0x0d, "DBG_REGISTER"),
     (0x0e, "DBG_UNREGISTER"),
@@ -80,8 +83,6 @@ const OTHERS: [(u8, &str); 16] = [
     (0x22, "CRIU_OP"),
     (0x26, "DBG_TRAP"),
     (0x27, "CREATE_PROCESS"),
-    (0x80, "IPC_IMPORT_HANDLE"),
-    (0x81, "IPC_EXPORT_HANDLE"),
 ];
 
 /// Answers an `ioctl` on `/dev/kfd` that was opened by `opener`.

@@ -25,8 +25,10 @@ const KEPT: usize = 16;
 /// What a process has, as the kernel sees it.
 #[derive(Debug)]
 struct Holdings {
-    /// Those that the emulated driver hides included.
+    /// Those that the emulated driver hides included, but for those of the store.
     descriptors: Vec<String>,
+    /// How many are of memory of the machine, which the runtime keeps.
+    store: usize,
     /// How many pieces of its address space are shared, as the memory of buffers is.
     shared: usize,
     memory_left: Vec<u64>,
@@ -75,6 +77,7 @@ pub fn survives(ground: &Ground) {
     assert_eq!(before.descriptors, after.descriptors, "descriptors, seed {seed}");
     assert_eq!(before.memory_left, after.memory_left, "memory of the GPUs, seed {seed}");
     // The runtime's store of signals may have grown by some, but not with every sequence.
+    assert!(after.store <= before.store + KEPT, "{before:?} {after:?}, seed {seed}");
     assert!(after.shared <= before.shared + KEPT, "{before:?} {after:?}, seed {seed}");
     let areas = FIRST..FIRST + THREADS * APART;
     assert_eq!(observe::pieces(areas.start, areas.end), [], "in the areas, seed {seed}");
@@ -164,7 +167,15 @@ impl<'a> Runner<'a> {
 fn holdings(side: &Side) -> Holdings {
     let shared = observe::pieces(0, 1 << 47);
     let shared = shared.iter().filter(|piece| piece.access.ends_with('s')).count();
-    Holdings { descriptors: descriptors(), shared, memory_left: side.memory_left() }
+    let (store, descriptors): (Vec<_>, _) = descriptors().into_iter().partition(is_of_the_machine);
+    Holdings { descriptors, store: store.len(), shared, memory_left: side.memory_left() }
+}
+
+/// Whether a descriptor is of memory of the machine (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
+/// runtime makes for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
+fn is_of_the_machine(target: &String) -> bool {
+    let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
+    flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 2 != 0)
 }
 
 /// What the descriptors of the process are of, in order. Another program looks, as this process

@@ -1,0 +1,140 @@
+//! Memory of pools: what `hipMalloc` gives.
+
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{Context, NotPassed};
+use hsa_vmm::memory::{MemoryError, Problem};
+use hsa_vmm::{HipError, PoolMemory};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "pool.memory.holds_what_is_written",
+        "HIP: hipMalloc, hipMemcpy",
+        "memory of every GPU and of the host, of any size, holds what is written",
+        holds,
+    ),
+    Case::new(
+        "pool.memory.filled",
+        "HIP: hipMemsetD32",
+        "a part is filled with a value and the rest is not touched",
+        filled,
+    ),
+    Case::new(
+        "pool.memory.copied_between_gpus",
+        "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
+        "a GPU copies from another that has let it in, and is refused before",
+        copied,
+    ),
+    Case::new(
+        "pool.memory.zero_size",
+        "HSA: hsa_amd_memory_pool_allocate",
+        "no memory of no bytes is allocated",
+        zero_size,
+    ),
+    Case::new(
+        "pool.memory.too_large",
+        "HIP: hipMalloc, hipErrorOutOfMemory",
+        "more than there is cannot be allocated",
+        too_large,
+    ),
+    Case::new(
+        "pool.memory.beyond",
+        "decision: an error, never a fault",
+        "bytes beyond the memory are not read or written",
+        beyond,
+    ),
+];
+
+fn on_gpu(context: &Context, size: usize) -> Verdict<PoolMemory> {
+    Ok(PoolMemory::allocate(context.runtime(), context.gpu(), size)?)
+}
+
+fn holds(context: &Context) -> Verdict {
+    let agents = context.gpus().iter().copied().chain([context.host()]);
+    for agent in agents {
+        for size in [1, 100, 4096, 4097, 3 << 20] {
+            let memory = PoolMemory::allocate(context.runtime(), agent, size)?;
+            ensure_eq!(memory.size(), size, "the size");
+            ensure!(memory.allocated_size() >= size, "less was allocated than asked for");
+            let written: Vec<u8> = (0..size).map(|index| (index * 7 + size) as u8).collect();
+            memory.write(0, &written)?;
+            let mut read = vec![0; size];
+            memory.read(0, &mut read)?;
+            ensure!(read == written, "{size} bytes of {agent} are not what was written");
+        }
+    }
+    Ok(())
+}
+
+fn filled(context: &Context) -> Verdict {
+    let memory = on_gpu(context, 3 << 20)?;
+    memory.fill(0, 0x0101_0101, 3 << 20)?;
+    memory.fill(4096, 0x0202_0202, 1 << 20)?;
+    let mut bytes = vec![0; 3 << 20];
+    memory.read(0, &mut bytes)?;
+    for (range, value) in
+        [(0..4096, 1), (4096..4096 + (1 << 20), 2), (4096 + (1 << 20)..3 << 20, 1)]
+    {
+        ensure!(bytes[range.clone()].iter().all(|byte| *byte == value), "{range:?} is wrong");
+    }
+    Ok(())
+}
+
+fn copied(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let to = on_gpu(context, 8192)?;
+    let from = PoolMemory::allocate(context.runtime(), other, 8192)?;
+    from.fill(0, 0x5a5a_5a5a, 8192)?;
+    to.fill(0, 0, 8192)?;
+    let refused = to.copy(0, &from, 4096, 4096);
+    let problem = refused.as_ref().err().and_then(MemoryError::problem);
+    ensure_eq!(problem, Some(Problem::NotAllowed(context.gpu())), "{refused:?}");
+    from.allow(&[context.gpu()])?;
+    to.copy(0, &from, 4096, 4096)?;
+    let mut bytes = [0; 8192];
+    to.read(0, &mut bytes)?;
+    ensure!(bytes[..4096].iter().all(|byte| *byte == 0x5a), "not all was copied");
+    ensure!(bytes[4096..].iter().all(|byte| *byte == 0), "too much was copied");
+    Ok(())
+}
+
+fn refused<T>(
+    context: &Context,
+    answer: Result<T, MemoryError>,
+    expected: HipError,
+) -> Verdict<MemoryError> {
+    match answer {
+        Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
+        Err(error) => {
+            ensure_eq!(error.hip(context.profile()), expected, "{error}");
+            Ok(error)
+        }
+    }
+}
+
+fn zero_size(context: &Context) -> Verdict {
+    let answer = PoolMemory::allocate(context.runtime(), context.gpu(), 0);
+    refused(context, answer, HipError::InvalidValue)?;
+    Ok(())
+}
+
+fn too_large(context: &Context) -> Verdict {
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let size = pool.map_or(0, |pool| pool.size()) + (1 << 30);
+    let answer = PoolMemory::allocate(context.runtime(), context.gpu(), size);
+    refused(context, answer, HipError::OutOfMemory)?;
+    Ok(())
+}
+
+fn beyond(context: &Context) -> Verdict {
+    let memory = on_gpu(context, 4096)?;
+    for (offset, size) in [(0, 4097), (4096, 1), (usize::MAX, 2), (1, usize::MAX)] {
+        let expected = Some(Problem::Beyond { offset, size, whole: 4096 });
+        let error = refused(context, memory.fill(offset, 0, size), HipError::InvalidValue)?;
+        ensure_eq!(error.problem(), expected, "{error}");
+    }
+    let error = refused(context, memory.read(4090, &mut [0; 7]), HipError::InvalidValue)?;
+    ensure!(matches!(error.problem(), Some(Problem::Beyond { .. })), "{error}");
+    let error = refused(context, memory.write(4090, &[0; 7]), HipError::InvalidValue)?;
+    ensure!(matches!(error.problem(), Some(Problem::Beyond { .. })), "{error}");
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Memory of another process by a number, as AMD's own package of the driver shares it; the
+//! kernel's amdkfd has no such calls, and the runtime then shares by dma-buf or not at all.
+
+use super::abi::{IpcExport, IpcImport};
+use super::memory::{insert, split};
+use super::process::Memory;
+use crate::driver::Driver;
+use crate::errno::{EINVAL, Result};
+use crate::memory_file::Label;
+use crate::{foreign, own};
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+
+/// The number is where the memory is: process, descriptor, and the first half of its token; and
+/// the flags, which the driver keeps for the importer.
+pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
+    let (gpu, number) = split(driver, export.handle)?;
+    let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
+    let (process, token) = (std::process::id(), buffer.label.token as u32);
+    export.share_handle = [process, buffer.file()?.descriptor() as u32, token, export.flags];
+    Ok(())
+}
+
+/// The memory lives as long as either process has it, but can be found only in the exporter.
+pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
+    let gpu = driver.gpu(import.gpu_id)?;
+    let [process, descriptor, token, flags] = import.share_handle;
+    let is_it = |name: &str| Label::parse(name).is_some_and(|label| label.token as u32 == token);
+    let file = foreign::open(process, descriptor, is_it).ok_or(EINVAL)?;
+    let imported = driver.buffers.import(file.as_raw_fd());
+    own::forget_file(&file);
+    let buffer = imported?;
+    if buffer.label.gpu != gpu {
+        return Err(EINVAL);
+    }
+    let mut state = driver.process.state();
+    state.space(gpu)?;
+    import.mmap_offset = buffer.offset;
+    import.flags = flags;
+    let (size, address, mapped) = (buffer.size, import.address, BTreeSet::new());
+    let flags = buffer.label.flags;
+    let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
+    import.handle = insert(driver, &mut state, memory);
+    Ok(())
+}

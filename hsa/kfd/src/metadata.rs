@@ -1,0 +1,111 @@
+//! What a driver in user space has written on a buffer object, for whoever imports it.
+
+use crate::errno::{EINVAL, Result};
+use crate::foreign;
+use crate::memory_file::{Label, MemoryFile};
+use std::os::unix::fs::FileExt;
+
+/// The most that can be written.
+pub(crate) const MOST: usize = 256;
+const SIZE: usize = 8 + 8 + 4 + MOST;
+
+/// The driver's bytes, and two words of the same origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Metadata {
+    pub(crate) flags: u64,
+    pub(crate) tiling: u64,
+    pub(crate) size: u32,
+    pub(crate) data: [u8; MOST],
+}
+
+impl Metadata {
+    pub(crate) const NONE: Self = Self { flags: 0, tiling: 0, size: 0, data: [0; MOST] };
+
+    /// Keeps it in a file that other processes find by the buffer's token.
+    pub(crate) fn publish(&self, label: Label) -> Result<MemoryFile> {
+        if self.size as usize > MOST {
+            return Err(EINVAL);
+        }
+        let mut bytes = [0; SIZE];
+        bytes[..8].copy_from_slice(&self.flags.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.tiling.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&self.size.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.data);
+        let file = MemoryFile::plain(&name(label), SIZE as u64)?;
+        file.write(0, &bytes)?;
+        Ok(file)
+    }
+
+    /// What the process that made the buffer has written on it, if it still runs.
+    pub(crate) fn of_other(label: Label) -> Self {
+        Self::find(label).unwrap_or(Self::NONE)
+    }
+
+    fn find(label: Label) -> Option<Self> {
+        let file = foreign::find(label.process, &name(label))?;
+        let mut bytes = [0; SIZE];
+        let read = file.read_exact_at(&mut bytes, 0);
+        crate::own::forget_file(&file);
+        read.ok()?;
+        let mut found = Self::NONE;
+        found.flags = u64::from_ne_bytes(bytes[..8].try_into().ok()?);
+        found.tiling = u64::from_ne_bytes(bytes[8..16].try_into().ok()?);
+        found.size = u32::from_ne_bytes(bytes[16..20].try_into().ok()?).min(MOST as u32);
+        found.data.copy_from_slice(&bytes[20..]);
+        Some(found)
+    }
+}
+
+fn name(label: Label) -> String {
+    format!("hsa-kfd metadata:{:016x}", label.token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory_file::token;
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    fn written() -> Metadata {
+        let mut data = [0; MOST];
+        data[..4].copy_from_slice(b"here");
+        Metadata { flags: 3, tiling: 5, size: 4, data }
+    }
+
+    #[test]
+    fn what_another_process_has_written_is_found_while_it_runs() {
+        let token = token();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: the child runs this thread's code only, and ends without returning.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let label = Label { gpu: 0, flags: 1, token, process: std::process::id() };
+            let published = written().publish(label);
+            let _ = (&writer).write_all(&[u8::from(published.is_ok())]);
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        drop(writer);
+        let mut published = [0];
+        reader.read_exact(&mut published).unwrap();
+        let label = Label { gpu: 0, flags: 1, token, process: child as u32 };
+        let (found, other) =
+            (Metadata::of_other(label), Metadata::of_other(Label { token: token ^ 1, ..label }));
+        // SAFETY: our own child, which nobody has waited for.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        // SAFETY: as above; its status is of no interest.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        assert_eq!(published, [1]);
+        assert_eq!((found, other), (written(), Metadata::NONE));
+        assert_eq!(Metadata::of_other(label), Metadata::NONE);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_refused() {
+        let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
+        let written = Metadata { size: MOST as u32 + 1, ..written() };
+        assert_eq!(written.publish(label).map(drop), Err(EINVAL));
+    }
+}

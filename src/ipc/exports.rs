@@ -1,0 +1,126 @@
+//! What this process has exported.
+
+use super::error::{IpcError, Operation, Problem};
+use super::handle::{IpcHandle, Registration};
+use super::table::{Entry, Table};
+use crate::memory::{Record, State};
+use crate::native::{Known, NativeIpc, Status};
+use crate::runtime::Runtime;
+use crate::vmm::Address;
+use rustix::io::Errno;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The table of one runtime's exports, which is there as long as there are any.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    table: Mutex<Weak<Table>>,
+}
+
+impl Exports {
+    fn table(&self, process: i32) -> Result<Arc<Table>, Errno> {
+        let mut kept = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = kept.upgrade() {
+            return Ok(table);
+        }
+        let table = Arc::new(Table::new(process)?);
+        *kept = Arc::downgrade(&table);
+        Ok(table)
+    }
+}
+
+/// An allocation that other processes may open.
+#[derive(Debug)]
+pub(crate) struct Export {
+    table: Arc<Table>,
+    registration: Registration,
+    process: i32,
+    native: NativeIpc,
+    size: u64,
+}
+
+/// Another process has been opening the memory for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy;
+
+impl Export {
+    /// Ends the export while `free` gives the memory back; if that fails, it goes on.
+    pub fn end<T, E>(&self, free: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Busy> {
+        let Registration { slot, generation, .. } = self.registration;
+        let entry = Entry { generation, size: self.size, native: self.native };
+        self.table.end(slot, entry, free).map_err(|errno| {
+            tracing::warn!(%errno, "an export could not be ended");
+            Busy
+        })
+    }
+
+    fn handle(&self, offset: u64) -> IpcHandle {
+        let Self { native, size, process, registration, .. } = *self;
+        IpcHandle::new(native, size, offset, process, registration)
+    }
+}
+
+/// Makes a handle of the allocation that an address is in.
+pub(super) fn get(runtime: &Runtime, address: Address) -> Result<IpcHandle, IpcError> {
+    let operation = Operation::GetMemHandle;
+    let refused = |problem| IpcError::refused(operation, problem);
+    if address == Address::NULL {
+        return Err(refused(Problem::Null));
+    }
+    let Some(record) = runtime.memory().around(address.get()) else {
+        let known = runtime.native().known_at(address.get());
+        let known = known.map_err(|failure| IpcError::failure(operation, failure))?;
+        return Err(refused(match known {
+            Known::Virtual => Problem::VirtualMemory,
+            Known::Memory => Problem::NotPoolMemory,
+            Known::Nothing => Problem::NotAllocated,
+        }));
+    };
+    if !record.on_gpu {
+        return Err(refused(Problem::HostMemory));
+    }
+    let offset = (address.get() - record.start) as u64;
+    let mut state = record.state();
+    match &mut *state {
+        State::Freed => Err(refused(Problem::NotAllocated)),
+        State::Live(export) => {
+            let native = create(operation, runtime, &record)?;
+            if let Some(export) = export.as_ref().filter(|export| export.native == native) {
+                return Ok(export.handle(offset));
+            }
+            // Should the runtime ever answer another handle, the one before is good no more.
+            if let Some(old) = export.take() {
+                let _ = old.end(|| Ok::<(), ()>(()));
+            }
+            Ok(export.insert(enter(operation, runtime, &record, native)?).handle(offset))
+        }
+    }
+}
+
+/// Has the runtime make its handle, and be ready to hand the memory out. Also if it was already:
+/// AMD's server ends when an importer is killed in the middle, and only this starts another.
+fn create(operation: Operation, runtime: &Runtime, record: &Record) -> Result<NativeIpc, IpcError> {
+    runtime.native().ipc_create(record.start, record.size).map_err(
+        |failure| match IpcError::failure(operation, failure) {
+            IpcError::Runtime {
+                operation,
+                call,
+                status: status @ (Status::INVALID_ARGUMENT | Status::ERROR),
+            } => IpcError::NotShared { operation, call, status },
+            error => error,
+        },
+    )
+}
+
+fn enter(
+    operation: Operation,
+    runtime: &Runtime,
+    record: &Record,
+    native: NativeIpc,
+) -> Result<Export, IpcError> {
+    let system = |errno| IpcError::system(operation, errno);
+    let process = std::process::id() as i32;
+    let table = runtime.exports().table(process).map_err(system)?;
+    let size = record.size as u64;
+    let registration = table.enter(native, size).map_err(system)?;
+    Ok(Export { table, registration, process, native, size })
+}

@@ -1,0 +1,182 @@
+//! The 64 bytes that go from one process to another.
+
+use crate::native::NativeIpc;
+use core::fmt;
+
+/// Names pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
+///
+/// | bytes | HIP | what |
+/// |---|---|---|
+/// | 0–31 | `ipc_handle` | the runtime's own handle (`hsa_amd_ipc_memory_t`) |
+/// | 32–39 | `psize` | the size of the whole allocation |
+/// | 40–47 | `poffset` | where in it the address is that the handle was asked for |
+/// | 48–51 | `owners_process_id` | the process that exported it |
+/// | 52–63 | `reserved` | zeros from HIP; from this library its [registration](Self::is_registered) |
+///
+/// Plain bytes: send them in whatever way. Whether they name anything is found out when they are
+/// [opened](crate::Ipc::open_mem_handle).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IpcHandle {
+    pub(super) native: NativeIpc,
+    pub(super) size: u64,
+    pub(super) offset: u64,
+    pub(super) process: i32,
+    reserved: [u8; 12],
+}
+
+/// Where the exporter keeps what it says of a handle: a descriptor of its own, a slot in that
+/// file, and the number that nothing else ever had in that slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Registration {
+    /// 24 bits.
+    pub descriptor: u32,
+    /// 24 bits.
+    pub slot: u32,
+    /// 48 bits, never 0.
+    pub generation: u64,
+}
+
+impl Registration {
+    pub const DESCRIPTORS: u32 = 1 << 24;
+    pub const GENERATIONS: u64 = 1 << 48;
+
+    fn pack(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..3].copy_from_slice(&self.descriptor.to_le_bytes()[..3]);
+        bytes[3..6].copy_from_slice(&self.slot.to_le_bytes()[..3]);
+        bytes[6..].copy_from_slice(&self.generation.to_le_bytes()[..6]);
+        bytes
+    }
+
+    fn unpack(bytes: [u8; 12]) -> Option<Self> {
+        let number = |part: &[u8]| {
+            part.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        (bytes != [0; 12]).then(|| Self {
+            descriptor: number(&bytes[..3]) as u32,
+            slot: number(&bytes[3..6]) as u32,
+            generation: number(&bytes[6..]),
+        })
+    }
+}
+
+impl IpcHandle {
+    /// The size in bytes.
+    pub const SIZE: usize = 64;
+
+    pub(super) fn new(
+        native: NativeIpc,
+        size: u64,
+        offset: u64,
+        process: i32,
+        registration: Registration,
+    ) -> Self {
+        Self { native, size, offset, process, reserved: registration.pack() }
+    }
+
+    pub(super) fn registration(&self) -> Option<Registration> {
+        Registration::unpack(self.reserved)
+    }
+
+    /// The bytes, as HIP lays them out.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(self.native) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[32..40].copy_from_slice(&self.size.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.process.to_le_bytes());
+        bytes[52..].copy_from_slice(&self.reserved);
+        bytes
+    }
+
+    /// The handle of those bytes, whatever they are.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+        let take = |from: usize| {
+            let mut part = [0; 8];
+            part.copy_from_slice(&bytes[from..from + 8]);
+            part
+        };
+        let word = |from: usize| u64::from_le_bytes(take(from));
+        let mut reserved = [0; 12];
+        reserved.copy_from_slice(&bytes[52..]);
+        Self {
+            native: core::array::from_fn(|index| (word(index / 2 * 8) >> (index % 2 * 32)) as u32),
+            size: word(32),
+            offset: word(40),
+            process: word(48) as i32,
+            reserved,
+        }
+    }
+
+    /// The size of the whole allocation in bytes.
+    #[must_use]
+    pub fn allocation_size(&self) -> u64 {
+        self.size
+    }
+
+    /// Where in the allocation the address is that the handle was asked for.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The process that exported it.
+    #[must_use]
+    pub fn process(&self) -> i32 {
+        self.process
+    }
+
+    /// Whether it says where its exporter keeps track of it, as those of this library do.
+    ///
+    /// Such a handle is refused, at once, when its memory was freed, also if its address is in
+    /// use again. Of HIP's own handles nobody can know that.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.registration().is_some()
+    }
+}
+
+impl fmt::Debug for IpcHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IpcHandle")
+            .field("process", &self.process)
+            .field("allocation_size", &self.size)
+            .field("offset", &self.offset)
+            .field("registration", &self.registration())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGISTRATION: Registration =
+        Registration { descriptor: 0x00ab_cdef, slot: 0x0012_3456, generation: 0xa1b2_c3d4_e5f6 };
+
+    #[test]
+    fn the_layout_is_hips() {
+        let native = core::array::from_fn(|index| 0x0101_0101 * index as u32);
+        let handle = IpcHandle::new(native, 0x1122_3344, 0x55, 0x66, REGISTRATION);
+        let bytes = handle.to_bytes();
+        assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
+        assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x56));
+        assert_eq!(&bytes[58..], &[0xf6, 0xe5, 0xd4, 0xc3, 0xb2, 0xa1]);
+        assert_eq!(IpcHandle::from_bytes(&bytes), handle);
+        assert_eq!(handle.registration(), Some(REGISTRATION));
+    }
+
+    #[test]
+    fn any_bytes_are_a_handle_and_stay_what_they_are() {
+        let bytes: [u8; 64] = core::array::from_fn(|index| (index * 37 + 11) as u8);
+        assert_eq!(IpcHandle::from_bytes(&bytes).to_bytes(), bytes);
+        let mut foreign = bytes;
+        foreign[52..].fill(0);
+        assert!(!IpcHandle::from_bytes(&foreign).is_registered());
+        assert!(IpcHandle::from_bytes(&bytes).is_registered());
+    }
+}

@@ -1,0 +1,175 @@
+//! Pool memory in other processes: HIP's IPC, and what it leaves out.
+//!
+//! | HIP | here | HSA |
+//! |---|---|---|
+//! | `hipIpcGetMemHandle` | [`Ipc::get_mem_handle`] | `hsa_amd_ipc_memory_create` |
+//! | `hipIpcOpenMemHandle` | [`Ipc::open_mem_handle`] | `hsa_amd_ipc_memory_attach` |
+//! | `hipIpcCloseMemHandle` | [`Ipc::close_mem_handle`] | `hsa_amd_ipc_memory_detach` |
+//!
+//! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP
+//! can open each other's memory. Between two that use this library there is more:
+//!
+//! * A handle of memory that was freed, or whose process has ended, is refused at once, also if
+//!   the address or the process's number is in use again. The exporter keeps an account that the
+//!   importer looks at (through `/proc/<process>/fd`, hence both must belong to one user), and
+//!   the memory is not freed while somebody is mapping it. AMD's runtime would wait for ever.
+//! * A handle that was changed on its way, in whatever byte, is refused.
+//! * Opening a handle twice gives the same address, and takes two closes.
+//!
+//! Of HIP's own handles, which have no account, only this much can be known: whether the process
+//! is there, and (where the runtime shares by dma-buf, as since ROCm 7) whether its runtime hands
+//! the memory out. Memory freed and allocated anew at the same address is opened as if it were the
+//! old, as with HIP. Each open of such a handle maps the memory anew.
+//!
+//! Everything here is bounded in time, also if the other process is stopped or killed in the
+//! middle: this process's runtime never waits for another's, which it would do for ever. What it
+//! needs is fetched by this library and given to it. Opening takes at most 15 seconds for an
+//! exporter that is about to free, 5 for one that does not answer; and 10 for a made-up handle of
+//! HIP's, which the runtime itself looks for that long.
+//!
+//! An address inside an allocation can be shared, and is where the other side begins: HIP forgets
+//! the offset. A child of a fork has no IPC of its own until it opens a runtime of its own.
+
+mod error;
+mod exports;
+mod handle;
+mod imports;
+mod opened;
+mod relay;
+mod server;
+mod table;
+
+pub use error::{IpcError, Operation, Problem, Stale};
+pub(crate) use exports::{Busy, Export, Exports};
+pub use handle::IpcHandle;
+pub(crate) use imports::Imports;
+pub use opened::OpenedMemory;
+
+use crate::agent::{Agent, AgentId, AgentKind};
+use crate::runtime::Runtime;
+use crate::vmm::Address;
+use std::sync::Arc;
+
+/// The flag of [`Ipc::open_mem_handle`] that HIP knows (`hipIpcMemLazyEnablePeerAccess`). It
+/// changes nothing: peers are always let in.
+pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
+
+/// Sharing of pool memory on one runtime, seen from one GPU. Cheap to clone; may be used from any
+/// thread.
+///
+/// What is open belongs to the runtime and not to this value: any `Ipc` of the runtime may close
+/// it, and what nobody closes is closed when the runtime stops.
+#[derive(Clone, Debug)]
+pub struct Ipc {
+    runtime: Runtime,
+    /// Never empty.
+    agents: Arc<[AgentId]>,
+}
+
+impl Ipc {
+    /// Opens IPC for the first GPU and its peers.
+    ///
+    /// # Errors
+    /// [`IpcError::InvalidArgument`] if there is no GPU.
+    pub fn open(runtime: &Runtime) -> Result<Self, IpcError> {
+        let first = runtime.gpus().next().unwrap_or(runtime.host());
+        Self::on(runtime, first.id())
+    }
+
+    /// Opens IPC for a GPU and its peers (`hipSetDevice`): what is opened is mapped for it and for
+    /// the GPUs that it and they reach each other's memory of.
+    ///
+    /// # Errors
+    /// [`IpcError::InvalidArgument`] for an agent that is no GPU of this runtime.
+    pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, IpcError> {
+        let operation = Operation::Open;
+        if runtime.has_forked() {
+            return Err(IpcError::Forked { operation });
+        }
+        let is_gpu = |agent: &&Agent| agent.kind() == AgentKind::Gpu;
+        let first = runtime.agent(gpu).filter(is_gpu);
+        let first = first.ok_or(IpcError::refused(operation, Problem::NotAGpu))?;
+        let peers = runtime
+            .gpus()
+            .filter(|peer| peer.id() != gpu && peer.reaches(gpu) && first.reaches(peer.id()));
+        let agents = core::iter::once(first).chain(peers).map(Agent::id).collect();
+        Ok(Self { runtime: runtime.clone(), agents })
+    }
+
+    /// The runtime below.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The GPUs that opened memory is mapped for, the one that copies first.
+    #[must_use]
+    pub fn agents(&self) -> &[AgentId] {
+        &self.agents
+    }
+
+    fn alive(&self, operation: Operation) -> Result<(), IpcError> {
+        if self.runtime.has_forked() { Err(IpcError::Forked { operation }) } else { Ok(()) }
+    }
+
+    /// Makes a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
+    ///
+    /// The address may be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory)
+    /// allocated; the other side begins there. Handles of one allocation differ in the offset
+    /// alone. They need not be given back: they end with the memory.
+    ///
+    /// # Errors
+    /// [`IpcError::InvalidArgument`] for an address where no such memory is; it says what is there
+    /// instead. [`IpcError::NotShared`] if the runtime and the kernel driver do not get on.
+    pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, IpcError> {
+        self.alive(Operation::GetMemHandle)?;
+        exports::get(&self.runtime, address)
+    }
+
+    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and
+    /// returns the address that the handle was made of, as it is here.
+    ///
+    /// `flags` may be 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP insists on. The memory is mapped
+    /// for [`agents`](Self::agents); whether this process's own loads reach it is up to the
+    /// runtime. It is closed by [`close_mem_handle`](Self::close_mem_handle), as often as it was
+    /// opened. Opens of one process wait for each other.
+    ///
+    /// # Errors
+    /// [`IpcError::SameProcess`] for a handle of this process; [`IpcError::InvalidArgument`] for
+    /// other flags or a handle that was never filled in; [`IpcError::Stale`] if the memory is not
+    /// there any more; [`IpcError::Forbidden`] for another user's.
+    pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, IpcError> {
+        let operation = Operation::OpenMemHandle;
+        let refused = |problem| Err(IpcError::refused(operation, problem));
+        self.alive(operation)?;
+        if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
+            return refused(Problem::UnknownFlags(flags));
+        }
+        if handle.size == 0 {
+            return refused(Problem::EmptyHandle);
+        }
+        if handle.offset >= handle.size {
+            return refused(Problem::OffsetBeyond);
+        }
+        if handle.process == std::process::id() as i32 {
+            return Err(IpcError::SameProcess { operation });
+        }
+        let native = |id: &AgentId| self.runtime.agent(*id).map(|agent| agent.native);
+        let agents: Vec<_> = self.agents.iter().filter_map(native).collect();
+        let Some((&first, others)) = agents.split_first() else {
+            return refused(Problem::NotAGpu);
+        };
+        let start = imports::open(&self.runtime, handle, first, others)?;
+        Ok(Address::new(start + handle.offset as usize))
+    }
+
+    /// Closes once what was opened (`hipIpcCloseMemHandle`, `hsa_amd_ipc_memory_detach`); any
+    /// address inside it will do. The last close unmaps it.
+    ///
+    /// # Errors
+    /// [`IpcError::InvalidArgument`] for this process's own memory, and for what is not open.
+    pub fn close_mem_handle(&self, address: Address) -> Result<(), IpcError> {
+        self.alive(Operation::CloseMemHandle)?;
+        imports::close(&self.runtime, address)
+    }
+}

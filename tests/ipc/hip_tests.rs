@@ -1,0 +1,104 @@
+//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that need no kernel, under their
+//! names there.
+//!
+//! Not here: `hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device`, as there is no second
+//! context of a device; events, which need kernels; pointers that are null and handles that are
+//! missing where the types have none.
+
+#![allow(non_snake_case)]
+
+use super::*;
+use crate::ground::plays;
+use hsa_vmm::IpcHandle;
+
+plays! {
+    hipIpcCloseMemHandle_Positive_Reference_Counting(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "counted");
+        let handle = exporter.get(address);
+        let first = importer.open(&handle);
+        assert_eq!(importer.open(&handle), first);
+        importer.close(first);
+        importer.holds(first, "counted");
+        importer.close(first);
+        assert_refused(&importer.ask(&format!("close_raw {first}")), INVALID_VALUE);
+    }
+
+    hipIpcCloseMemHandle_Negative_Close_In_Originating_Process(ground) {
+        let mut exporter = Stage::on(ground).player();
+        let address = exporter.allocate(SIZE);
+        exporter.get(address);
+        assert_refused(&exporter.ask(&format!("close_raw {address}")), INVALID_VALUE);
+        exporter.write(address, "untouched");
+        exporter.holds(address, "untouched");
+    }
+
+    hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(ground) {
+        let mut exporter = Stage::on(ground).player();
+        let addresses = [exporter.allocate(1024), exporter.allocate(1024)];
+        let [first, second] = addresses.map(|address| exporter.get(address));
+        assert_ne!(first.to_bytes(), second.to_bytes());
+    }
+
+    hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(ground) {
+        let mut exporter = Stage::on(ground).player();
+        let (address, old) = exporter.reuse();
+        assert_ne!(exporter.get(address), old);
+    }
+
+    hipIpcGetMemHandle_Negative_Handle_For_Freed_Memory(ground) {
+        let mut exporter = Stage::on(ground).player();
+        let address = exporter.allocate(SIZE);
+        exporter.free(address);
+        assert_refused(&exporter.ask(&format!("get {address}")), INVALID_VALUE);
+    }
+
+    hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(ground) {
+        let mut exporter = Stage::on(ground).player();
+        let address = exporter.allocate(SIZE);
+        assert_refused(&exporter.ask(&format!("get {}", address + SIZE)), INVALID_VALUE);
+        assert_refused(&exporter.ask(&format!("get {}", address - 1)), INVALID_VALUE);
+    }
+
+    hipIpcOpenMemHandle_Negative_Open_In_Creating_Process(ground) {
+        let mut exporter = Stage::on(ground).player();
+        let address = exporter.allocate(SIZE);
+        let handle = exporter.get(address);
+        assert_refused(&exporter.try_open(&handle), INVALID_CONTEXT);
+    }
+
+    hipIpcMemAccess_Semaphores(ground) {
+        let stage = Stage::on(ground);
+        for owner in 0..2 {
+            for user in 0..2 {
+                let (mut parent, mut child) = (stage.player_on(owner), stage.player_on(user));
+                let address = parent.ok(&format!("allocate {owner} {SIZE}")).parse().unwrap();
+                parent.write(address, "from-the-parent");
+                let opened = child.open(&parent.get(address));
+                child.holds(opened, "from-the-parent");
+                child.write(opened, "from-the-child!");
+                parent.holds(address, "from-the-child!");
+                child.close(opened);
+                parent.free(address);
+            }
+        }
+    }
+
+    hipIpcMemAccess_ParameterValidation(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        let handle = exporter.get(address);
+        assert_refused(&exporter.ask("get 0"), INVALID_VALUE);
+        let blank = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
+        assert_refused(&importer.try_open(&blank), INVALID_VALUE);
+        for flags in [123, 2, u32::MAX] {
+            assert_refused(&importer.try_open_raw(&handle, flags), INVALID_VALUE);
+        }
+        assert_refused(&importer.ask("close_raw 0"), INVALID_VALUE);
+        let opened = importer.try_open_raw(&handle, hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS).unwrap();
+        importer.ok(&format!("close_raw {opened}"));
+    }
+}

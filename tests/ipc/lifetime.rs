@@ -1,0 +1,136 @@
+//! Handles whose memory is gone, offsets, and sizes.
+
+use super::*;
+use crate::ground::plays;
+use hsa_vmm::IpcHandle;
+
+/// The handle as HIP would have made it.
+fn as_hips(handle: &IpcHandle) -> IpcHandle {
+    let mut bytes = handle.to_bytes();
+    bytes[52..].fill(0);
+    IpcHandle::from_bytes(&bytes)
+}
+
+plays! {
+    a_handle_of_freed_memory_is_refused(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        let handle = exporter.get(address);
+        importer.open(&handle);
+        exporter.free(address);
+        let refused = within(3, || importer.try_open(&handle));
+        assert_refused(&refused, INVALID_DEVICE_POINTER);
+        assert!(refused.unwrap_err().text.contains("freed"));
+    }
+
+    a_handle_of_freed_memory_is_refused_though_the_address_is_reused(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let (address, old) = exporter.reuse();
+        exporter.write(address, "another");
+        let new = exporter.get(address);
+        assert_refused(&within(3, || importer.try_open(&old)), INVALID_DEVICE_POINTER);
+        let opened = importer.open(&new);
+        importer.holds(opened, "another");
+    }
+
+    a_handle_of_a_dead_process_is_refused(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        let handle = exporter.get(address);
+        exporter.kill();
+        assert_refused(&within(3, || importer.try_open(&handle)), INVALID_DEVICE_POINTER);
+        let foreign = as_hips(&handle);
+        assert_refused(&within(3, || importer.try_open(&foreign)), INVALID_DEVICE_POINTER);
+    }
+
+    a_handle_of_a_process_number_that_is_in_use_again_is_refused(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut stranger, mut importer) =
+            (stage.player(), stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        let handle = exporter.get(address);
+        let same = stranger.allocate(SIZE);
+        let other = stranger.get(same);
+        exporter.kill();
+        let mut bytes = handle.to_bytes();
+        // The stranger has the number, and its account under the same descriptor and slot.
+        bytes[48..52].copy_from_slice(&stranger.process.to_le_bytes());
+        bytes[52..58].copy_from_slice(&other.to_bytes()[52..58]);
+        let reused = IpcHandle::from_bytes(&bytes);
+        assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
+        // Also if the runtime's own part is the stranger's.
+        bytes[..32].copy_from_slice(&other.to_bytes()[..32]);
+        let reused = IpcHandle::from_bytes(&bytes);
+        assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
+        importer.open(&other);
+    }
+
+    a_handle_of_hips_own_is_opened(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "plain");
+        let foreign = as_hips(&exporter.get(address));
+        let opened = importer.open(&foreign);
+        importer.holds(opened, "plain");
+        importer.close(opened);
+        exporter.free(address);
+        // Whether it is still to be had is up to the runtime, as with HIP: ROCm 6.1 keeps it.
+        if let Err(refused) = within(30, || importer.try_open(&foreign)) {
+            assert_eq!(refused.hip, INVALID_DEVICE_POINTER, "{}", refused.text);
+        }
+    }
+
+    the_offset_of_an_interior_address_is_honoured(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        let inside = address + 0x1_2340;
+        exporter.write(inside, "inside");
+        let handle = exporter.get(inside);
+        assert_eq!((handle.offset(), handle.allocation_size()), (0x1_2340, SIZE as u64));
+        let opened = importer.open(&handle);
+        importer.holds(opened, "inside");
+        // The same memory through its beginning is the same mapping.
+        let base = importer.open(&exporter.get(address));
+        assert_eq!(base + 0x1_2340, opened);
+        importer.close(opened);
+        importer.close(base);
+        assert_refused(&importer.ask(&format!("close_raw {base}")), INVALID_VALUE);
+        let last = exporter.get(address + SIZE - 1);
+        let opened = importer.try_open_raw(&last, 0).unwrap();
+        // Any address inside closes it.
+        importer.ok(&format!("close_raw {}", opened - 77));
+    }
+
+    memory_of_any_size_is_shared(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        for size in [4096, 100, 8192, 65536, SIZE, SIZE + 4096, 3 << 20] {
+            let address = exporter.allocate(size);
+            exporter.write(address, "small");
+            let opened = importer.open(&exporter.get(address));
+            importer.holds(opened, "small");
+            importer.write(opened, "SMALL");
+            exporter.holds(address, "SMALL");
+            importer.close(opened);
+            exporter.free(address);
+        }
+    }
+
+    neighbours_in_one_block_do_not_see_each_other(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let own: Vec<usize> = (0..4).map(|_| exporter.allocate(4096)).collect();
+        for (index, &address) in own.iter().enumerate() {
+            exporter.write(address, &format!("number-{index}"));
+        }
+        for (index, &address) in own.iter().enumerate() {
+            let opened = importer.open(&exporter.get(address));
+            importer.holds(opened, &format!("number-{index}"));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Memory shared by IPC between processes: on the simulation, and on AMD's own runtime over the
+//! emulated kernel driver.
+
+mod ground;
+mod player;
+#[path = "../process/mod.rs"]
+mod process;
+
+mod families;
+mod garbage;
+mod hip_tests;
+mod lifetime;
+mod rounds;
+mod trouble;
+
+use player::{Player, Refused, Stage};
+use std::time::{Duration, Instant};
+
+/// HIP's errors, as `hipError_t` numbers them.
+const INVALID_VALUE: i32 = 1;
+const OUT_OF_MEMORY: i32 = 2;
+const INVALID_DEVICE_POINTER: i32 = 17;
+const INVALID_CONTEXT: i32 = 201;
+const OPERATING_SYSTEM: i32 = 304;
+
+const SIZE: usize = 2 << 20;
+
+/// Fails unless something was refused with an error of HIP.
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(answer: &Result<T, Refused>, hip: i32) {
+    match answer {
+        Err(refused) if refused.hip == hip => (),
+        other => panic!("{other:?} where HIP's error {hip} was expected"),
+    }
+}
+
+/// Fails unless something comes to an end in time.
+#[track_caller]
+fn within<T>(seconds: u64, act: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let value = act();
+    let taken = begun.elapsed();
+    assert!(taken < Duration::from_secs(seconds), "took {taken:?}");
+    value
+}
