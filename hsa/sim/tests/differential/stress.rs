@@ -167,13 +167,14 @@ impl<'a> Runner<'a> {
 fn holdings(side: &Side) -> Holdings {
     let shared = observe::pieces(0, 1 << 47);
     let shared = shared.iter().filter(|piece| piece.access.ends_with('s')).count();
-    let (store, descriptors): (Vec<_>, _) = descriptors().into_iter().partition(is_of_the_machine);
+    let (store, descriptors): (Vec<_>, _) =
+        descriptors().into_iter().partition(|target: &String| is_of_the_machine(target));
     Holdings { descriptors, store: store.len(), shared, memory_left: side.memory_left() }
 }
 
 /// Whether a descriptor is of memory of the machine (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
 /// runtime makes for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
-fn is_of_the_machine(target: &String) -> bool {
+fn is_of_the_machine(target: &str) -> bool {
     let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
     flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 2 != 0)
 }
