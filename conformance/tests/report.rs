@@ -21,6 +21,7 @@ const AREAS: [&str; 13] = [
     "retain",
     "properties",
     "share",
+    "ipc",
     "hip",
 ];
 
