@@ -8,7 +8,7 @@ use quick_xml::events::Event;
 use serde_json::Value;
 use std::collections::HashSet;
 
-const AREAS: [&str; 13] = [
+const AREAS: [&str; 14] = [
     "runtime",
     "pool",
     "granularity",
