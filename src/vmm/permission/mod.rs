@@ -1,0 +1,174 @@
+//! Who may use mapped memory: granting, asking, and really taking away.
+
+mod grant;
+mod revoke;
+
+use crate::agent::{AgentId, AgentKind};
+use crate::vmm::access::{AccessSet, AgentSet};
+use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError,
+};
+
+/// What an agent, by its index, is to be granted.
+type Change = (usize, Access);
+
+impl Vmm {
+    /// Says who may do what with a run of whole mappings (`hipMemSetAccess`,
+    /// `hsa_amd_vmem_set_access`).
+    ///
+    /// Agents that are not named keep what they have; one that is named twice gets the last.
+    /// All of it is checked before the first takes effect, and undone if the runtime fails.
+    ///
+    /// For CPUs a permission is enforced by the memory's protection. For GPUs only the first
+    /// grant has an effect: AMD's driver then maps the memory readable and writable, whatever
+    /// was asked for, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if the range is not exactly a run of whole mappings, the
+    /// list is empty, an agent unknown or out of reach; [`VmmError::NotSupported`] for the CPU
+    /// where the GPU has no large BAR.
+    pub fn set_access(
+        &self,
+        address: Address,
+        size: usize,
+        descriptors: &[AccessDescriptor],
+    ) -> Result<(), VmmError> {
+        let operation = Operation::SetAccess;
+        let shared = &*self.shared;
+        shared.alive(operation)?;
+        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
+        if descriptors.is_empty() {
+            return Err(Refusal::new(Argument::Descriptors, Problem::Zero).during(operation));
+        }
+        let mut changes: Vec<Change> = Vec::with_capacity(descriptors.len());
+        for descriptor in descriptors {
+            let (index, _) = shared
+                .agent(descriptor.agent, Argument::Agent)
+                .map_err(|refusal| refusal.during(operation))?;
+            changes.retain(|&(other, _)| other != index);
+            changes.push((index, descriptor.access));
+        }
+        shared.at_gate(operation, range, || shared.change_access(operation, range, &changes))
+    }
+
+    /// Asks what an agent may do at an address (`hipMemGetAccess`).
+    ///
+    /// Any address inside a mapping will do. An agent that was never granted anything has
+    /// [`Access::None`]. The answer is this library's own: AMD's runtime answers for the address
+    /// behind a mapping too, and not for CPUs.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if nothing is mapped there or the agent is unknown.
+    pub fn get_access(&self, agent: AgentId, address: Address) -> Result<Access, VmmError> {
+        let operation = Operation::GetAccess;
+        let shared = &*self.shared;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        shared.alive(operation)?;
+        if address == Address::NULL {
+            return Err(refused(Refusal::new(Argument::Address, Problem::Null)));
+        }
+        let (index, _) = shared.agent(agent, Argument::Agent).map_err(refused)?;
+        let ledger = shared.ledger();
+        match ledger.mapping_at(address.get()) {
+            Some((_, record)) => Ok(record.access.get(index)),
+            None => {
+                let problem = Problem::NotMapped { at: address };
+                Err(refused(Refusal::new(Argument::Address, problem)))
+            }
+        }
+    }
+
+    /// Really takes a run of whole mappings away from agents, GPUs too.
+    ///
+    /// HIP has no such call: there, `hipMemAccessFlagsProtNone` leaves a GPU's mapping in place.
+    /// Here the memory is unmapped, mapped again and granted anew to all others; for that moment
+    /// they cannot reach it either, so nobody may be using it. The contents stay.
+    ///
+    /// # Errors
+    /// As for [`set_access`](Vmm::set_access).
+    pub fn revoke(
+        &self,
+        address: Address,
+        size: usize,
+        agents: &[AgentId],
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Revoke;
+        let shared = &*self.shared;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        shared.alive(operation)?;
+        let range = Range::new(address, size).map_err(refused)?;
+        if agents.is_empty() {
+            return Err(refused(Refusal::new(Argument::Descriptors, Problem::Zero)));
+        }
+        let mut revoked = AgentSet::default();
+        for &agent in agents {
+            revoked.insert(shared.agent(agent, Argument::Agent).map_err(refused)?.0);
+        }
+        shared.at_gate(operation, range, || shared.take_away(operation, range, revoked))
+    }
+}
+
+impl Shared {
+    pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
+        self.write_run(std::iter::once((start, record)));
+    }
+
+    /// Enters who may use mappings now, of all of them at once: who asks meanwhile is told of no
+    /// run that is half changed.
+    fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
+        let mut ledger = self.ledger_mut();
+        for (start, record) in records {
+            ledger.write_access(start, record.access, record.granted);
+        }
+    }
+
+    fn is_cpu(&self, index: usize) -> bool {
+        self.runtime.agents().get(index).is_some_and(|agent| agent.kind() == AgentKind::Cpu)
+    }
+
+    /// Whether an agent has been granted what it needs everywhere in a range that is mapped.
+    pub(super) fn check_granted(
+        &self,
+        argument: Argument,
+        range: Range,
+        agent: (usize, AgentId),
+        needed: Access,
+    ) -> Result<(), Refusal> {
+        let ledger = self.ledger();
+        ledger.check_mapped(range).map_err(|refusal| Refusal { argument, ..refusal })?;
+        let first = ledger.mapping_at(range.start).map_or(range.start, |(start, _)| start);
+        let span = Range { start: first, size: range.end() - first };
+        let lacking =
+            ledger.mappings_in(span).find(|(_, record)| record.access.get(agent.0) < needed);
+        match lacking {
+            None => Ok(()),
+            Some((start, _)) => {
+                let at = Address::new(start.max(range.start));
+                let verb = if needed == Access::ReadWrite { "write" } else { "read" };
+                let problem = Problem::NotGranted { at, agent: agent.1, verb };
+                Err(Refusal::new(argument, problem))
+            }
+        }
+    }
+
+    /// The index of the CPU that the runtime is told of for all of them.
+    fn host_index(&self) -> usize {
+        self.runtime.host().id().index()
+    }
+
+    /// What the runtime is told that an agent may do.
+    fn access_in_runtime(&self, access: &AccessSet, index: usize) -> Access {
+        if self.is_cpu(index) { self.cpu_access_of(access) } else { access.get(index) }
+    }
+
+    /// What this process's own loads and stores may do is as much as any CPU agent may.
+    pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
+        self.cpus().map(|(index, _)| access.get(index)).max().unwrap_or_default()
+    }
+}
+
+/// Whether an operation has ended with its range out of use, so that nothing is to be undone.
+fn is_quarantined(error: &VmmError) -> bool {
+    matches!(error, VmmError::Quarantined { .. })
+}

@@ -1,0 +1,73 @@
+//! Really taking access away: a GPU loses memory only by its being unmapped and mapped again.
+
+use super::is_quarantined;
+use crate::vmm::access::AgentSet;
+use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::mapping::{Broken, Left, Piece};
+use crate::vmm::{Access, Operation, Shared, VmmError};
+
+impl Shared {
+    pub(super) fn take_away(
+        &self,
+        operation: Operation,
+        range: Range,
+        revoked: AgentSet,
+    ) -> Result<(), VmmError> {
+        let pieces = self.run(operation, range)?;
+        // Without one, what is taken down could not be made anew.
+        self.check_a_descriptor(operation)?;
+        let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let mut record = piece.record;
+            for index in revoked.iter() {
+                record.access.set(index, Access::None);
+            }
+            match self.rebuild(operation, &piece, &record) {
+                Ok(granted) => record.granted = granted,
+                Err(broken) => return Err(self.give_again(operation, &piece, &done, broken)),
+            }
+            done.push((piece, record));
+        }
+        self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
+        Ok(())
+    }
+
+    /// Undoes a revocation that failed in a piece and had been `done` in those before it.
+    fn give_again(
+        &self,
+        operation: Operation,
+        failed: &Piece,
+        done: &[(Piece, MappingRecord)],
+        Broken { error, left }: Broken,
+    ) -> VmmError {
+        if is_quarantined(&error) {
+            self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
+            return error;
+        }
+        let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
+        let first = (failed, Piece { record: nobody, ..*failed }, left);
+        let rest = done
+            .iter()
+            .rev()
+            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, Left::Mapping));
+        for (before, now, left) in std::iter::once(first).chain(rest) {
+            let undone = match left {
+                Left::Whole => Ok(before.record.granted),
+                // Sending the access once more changes nothing where it is there.
+                Left::Mapping => self.let_use(operation, before, &before.record).or_else(|_| {
+                    self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
+                }),
+                Left::Nothing => {
+                    self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+                }
+            };
+            match undone {
+                Ok(granted) => {
+                    self.write_access(before.start, &MappingRecord { granted, ..before.record });
+                }
+                Err(undo) => return self.not_undone(operation, before.start, error, undo),
+            }
+        }
+        error
+    }
+}
