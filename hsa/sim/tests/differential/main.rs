@@ -62,7 +62,9 @@ fn agrees_with_7_2_4() {
 
 fn agrees(ground: &Ground) {
     let seed = match std::env::var("HSA_SIM_SEED") {
-        Ok(seed) if seed == "fresh" => UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64),
+        Ok(seed) if seed == "fresh" => {
+            UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64)
+        }
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
         Err(_) => SEED,
     };
