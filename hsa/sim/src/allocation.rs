@@ -71,7 +71,11 @@ pub(crate) unsafe fn create(
         uses: 0,
         exported: None,
     };
-    let value = instance.lock().handles.insert(made, size);
+    let mut state = instance.lock();
+    let value = match made.content {
+        Content::Missing => state.handles.insert_nothing(made),
+        _ => state.handles.insert(made, size),
+    };
     // SAFETY: not null, and the caller vouches for the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())

@@ -108,7 +108,7 @@ impl Behaviour {
     }
 
     /// Where video memory is used up, `create` answers a handle all the same (seen in 6.1.2, whose
-    /// kernel had refused); mapping or exporting that fails.
+    /// kernel had refused): 0, whose mapping or exporting fails.
     pub(crate) fn create_hides_exhaustion(self) -> bool {
         self.extension < 6
     }

@@ -85,6 +85,13 @@ impl Handles {
         value
     }
 
+    /// Keeps a handle of memory that there is none of, and answers its value, which is 0 for all
+    /// of them: the first is the one that is kept.
+    pub(crate) fn insert_nothing(&mut self, handle: Handle) -> u64 {
+        self.handles.entry(0).or_insert_with(|| Box::new(handle));
+        0
+    }
+
     /// Forgets a handle that is neither referenced nor mapped.
     pub(crate) fn remove_unused(&mut self, value: u64) -> Option<Box<Handle>> {
         let unused = self.get(value).is_some_and(|h| h.references == 0 && h.uses == 0);
