@@ -473,6 +473,15 @@ impl Player {
         unsafe { libc::kill(self.process, signal) };
     }
 
+    /// Stops the player, and returns when all its threads have stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: as above, and a writable status; one that has stopped is told of, not reaped.
+        let told = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
+        assert!(told == self.process && libc::WIFSTOPPED(status), "{told}, {status:#x}");
+    }
+
     /// Kills the player, and returns when it is gone.
     pub fn kill(self) {
         drop(self);

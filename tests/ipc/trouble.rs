@@ -98,7 +98,7 @@ plays! {
         let (mut exporter, mut importer) = (stage.player(), stage.player());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
-        exporter.signal(libc::SIGSTOP);
+        exporter.stop();
         let answer = within(30, || importer.try_open(&handle));
         if ground.has_server() {
             assert_refused(&answer, INVALID_DEVICE_POINTER);
