@@ -1,46 +1,11 @@
 //! The command on AMD's own runtime, unmodified, in three releases, over the emulated driver.
 
-use hsa_rocr::{Installation, folder, test};
+mod hsa_vmm;
+
+use hsa_rocr::{Installation, test};
+use hsa_vmm::{HSA_VMM, command, err, json, out, run};
 use std::path::Path;
-use std::process::{Command, Output};
-
-const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
-
-/// The command, with nothing of this machine's environment that could change what it does.
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(HSA_VMM);
-    for variable in [
-        "HSA_VMM_RUNTIME",
-        "HSA_SIM",
-        "HSA_VMM_PROFILE",
-        "HSA_VMM_LOG",
-        "ROCM_PATH",
-        "HSA_KFD",
-        "HSA_KFD_LOG",
-        "HSA_KFD_FAULTS",
-        "HSA_KFD_PAGE_TABLES",
-    ] {
-        command.env_remove(variable);
-    }
-    command.env("HSA_VMM_ROCR", folder()).args(arguments);
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    command(arguments).output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn json(output: &Output) -> serde_json::Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
+use std::process::Output;
 
 /// `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
 fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
@@ -159,6 +124,24 @@ fn a_call_that_the_driver_fails_is_seen_and_logged() {
         let failed =
             log.lines().any(|line| line.contains("ALLOC_MEMORY_OF_GPU") && line.contains("ENOMEM"));
         assert!(failed, "{release}: {log}");
+    }
+}
+
+#[test]
+fn what_gpus_could_reach_in_the_end_is_written() {
+    let name = "what_gpus_could_reach_in_the_end_is_written";
+    for installation in test::installations(name).unwrap_or_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("page tables");
+        let options = ["--gpus", "2", "--page-tables", file.to_str().unwrap()];
+        let output = emulated(installation, &options, &["info"]);
+        let release = installation.release();
+        assert!(output.status.success(), "{release}: {output:?}");
+        let text = std::fs::read_to_string(file).unwrap();
+        let heads = text.lines().filter(|line| line.starts_with("gpu ")).count();
+        assert_eq!(heads, 2, "{release}: {text}");
+        let last = text.lines().last().unwrap();
+        assert!(last.starts_with("buffers ") && last.contains("descriptors "), "{release}: {last}");
     }
 }
 

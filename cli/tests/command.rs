@@ -1,33 +1,9 @@
 //! The command as a user meets it: what it prints where, and how it ends.
 
+mod hsa_vmm;
+
+use hsa_vmm::{command, err, json, out, run};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// The command, with nothing of this machine's environment that could change what it does.
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hsa-vmm"));
-    for variable in ["HSA_VMM_RUNTIME", "HSA_SIM", "HSA_VMM_PROFILE", "HSA_VMM_LOG", "ROCM_PATH"] {
-        command.env_remove(variable);
-    }
-    command.args(arguments);
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    command(arguments).output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn json(output: &Output) -> serde_json::Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
 
 #[test]
 fn info_shows_agents_and_pools_and_says_which_runtime_it_is() {

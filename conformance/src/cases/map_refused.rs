@@ -170,17 +170,32 @@ fn beyond(context: &Context) -> Verdict {
 
 fn across(context: &Context) -> Verdict {
     let size = 2 * context.granule();
-    let both = context.reserve(4)?;
-    context.vmm().address_free(both, 2 * size)?;
-    let low = context.vmm().address_reserve(size, 0, Some(both), 0)?;
-    let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)), 0)?;
-    if high != offset(low, size) {
+    let Some(low) = lower_of_two_adjacent(context, size)? else {
         let why = "two adjacent reservations were not to be had".to_owned();
         return Err(crate::NotPassed::Skipped(why));
-    }
+    };
     let handle = context.create(2)?;
     let map = || context.vmm().map(context.on(low, 1), size, 0, handle, 0);
     context.refuses(HipError::InvalidValue, map).map(|_| ())
+}
+
+/// Other threads of the process reserve addresses meanwhile, and may take these first: asks again.
+fn lower_of_two_adjacent(
+    context: &Context,
+    size: usize,
+) -> Result<Option<Address>, crate::NotPassed> {
+    for _ in 0..32 {
+        let both = context.vmm().address_reserve(2 * size, 0, None, 0)?;
+        context.vmm().address_free(both, 2 * size)?;
+        let low = context.vmm().address_reserve(size, 0, Some(both), 0)?;
+        let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)), 0)?;
+        if high == offset(low, size) {
+            return Ok(Some(low));
+        }
+        context.vmm().address_free(low, size)?;
+        context.vmm().address_free(high, size)?;
+    }
+    Ok(None)
 }
 
 fn over_mapping(context: &Context, start: usize, granules: usize) -> Verdict {

@@ -1,0 +1,43 @@
+//! The command, and what it prints.
+
+use hsa_rocr::folder;
+use std::process::{Command, Output};
+
+/// Its file.
+pub const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
+
+/// The command, with nothing of this machine's environment that could change what it does.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(HSA_VMM);
+    for variable in [
+        "HSA_VMM_RUNTIME",
+        "HSA_SIM",
+        "HSA_VMM_PROFILE",
+        "HSA_VMM_LOG",
+        "ROCM_PATH",
+        "HSA_KFD",
+        "HSA_KFD_LOG",
+        "HSA_KFD_FAULTS",
+        "HSA_KFD_PAGE_TABLES",
+    ] {
+        command.env_remove(variable);
+    }
+    command.env("HSA_VMM_ROCR", folder()).args(arguments);
+    command
+}
+
+pub fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+pub fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+pub fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
