@@ -27,6 +27,7 @@ mod cpu_access;
 mod error;
 mod handle;
 mod ledger;
+mod look_up;
 mod mapping;
 mod owned;
 mod permission;
@@ -205,20 +206,7 @@ impl Vmm {
     #[must_use]
     pub fn mappings(&self) -> Vec<MappingInfo> {
         let ledger = self.shared.ledger();
-        let agents = self.runtime().agents();
-        ledger
-            .mappings()
-            .map(|(start, record)| MappingInfo {
-                address: Address::new(start),
-                size: record.size,
-                access: agents
-                    .iter()
-                    .enumerate()
-                    .map(|(index, agent)| (agent.id(), record.access.get(index)))
-                    .filter(|&(_, access)| access != Access::None)
-                    .collect(),
-            })
-            .collect()
+        ledger.mappings().map(|(start, record)| self.describe(start, record)).collect()
     }
 
     /// Every reservation, by address, with its size in bytes.

@@ -1,0 +1,97 @@
+//! What a function answers: an error's number, and what went wrong in words, kept a thread.
+
+use crate::errors;
+use crate::process::profile;
+use crate::types::hipError_t;
+use core::ffi::{CStr, c_char};
+use hsa_vmm::{IpcError, MemoryError, VmmError};
+use std::cell::{Cell, RefCell};
+use std::ffi::CString;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static LAST: Cell<hipError_t> = const { Cell::new(errors::SUCCESS) };
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// Why a call was not done.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub code: hipError_t,
+    pub words: String,
+}
+
+impl Refusal {
+    pub fn new(code: hipError_t, words: impl Display) -> Self {
+        Self { code, words: words.to_string() }
+    }
+
+    /// An argument that is not what it should be.
+    pub fn value(argument: &str, problem: impl Display) -> Self {
+        Self::new(errors::INVALID_VALUE, format_args!("`{argument}` {problem}"))
+    }
+
+    pub fn not_supported(what: impl Display) -> Self {
+        Self::new(errors::NOT_SUPPORTED, format_args!("{what}: not supported by this library"))
+    }
+}
+
+impl From<VmmError> for Refusal {
+    fn from(error: VmmError) -> Self {
+        Self::new(errors::code(error.hip(profile())), error)
+    }
+}
+
+impl From<MemoryError> for Refusal {
+    fn from(error: MemoryError) -> Self {
+        Self::new(errors::code(error.hip(profile())), error)
+    }
+}
+
+impl From<IpcError> for Refusal {
+    fn from(error: IpcError) -> Self {
+        Self::new(errors::code(error.hip(profile())), error)
+    }
+}
+
+/// Runs what a function does, and turns its outcome into a number. No panic gets past here.
+pub fn answer(function: &CStr, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {
+    let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
+        let words = "a defect of libhsavmm: it panicked; please report what led to it";
+        Err(Refusal::new(errors::UNKNOWN, words))
+    });
+    match outcome {
+        Ok(()) => errors::SUCCESS,
+        Err(refusal) => {
+            note(function, &refusal);
+            refusal.code
+        }
+    }
+}
+
+fn note(function: &CStr, refusal: &Refusal) {
+    let function = function.to_string_lossy();
+    let name = errors::name(refusal.code).to_string_lossy();
+    let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    // A thread that is ending has nobody left to ask.
+    let _ = LAST.try_with(|last| last.set(refusal.code));
+    let _ = MESSAGE.try_with(|message| *message.borrow_mut() = text);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipGetLastError() -> hipError_t {
+    LAST.try_with(|last| last.replace(errors::SUCCESS)).unwrap_or(errors::SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipPeekAtLastError() -> hipError_t {
+    LAST.try_with(Cell::get).unwrap_or(errors::SUCCESS)
+}
+
+/// Valid until this thread's next call that fails.
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_last_message() -> *const c_char {
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}

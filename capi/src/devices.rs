@@ -1,0 +1,353 @@
+//! The GPUs that a program sees, by number, and the one that a thread is at.
+
+use crate::answer::{Refusal, answer};
+use crate::errors;
+use crate::pointers::{put, put_text};
+use crate::process::process;
+use crate::types::{
+    LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, hipDevice_t,
+    hipError_t, hipMemLocation, hipUUID,
+};
+use core::ffi::{c_char, c_int, c_uint};
+use hsa_vmm::{Agent, AgentId, AgentKind, Runtime};
+use std::cell::Cell;
+
+thread_local! {
+    static CURRENT: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// The GPUs in the order of their numbers.
+#[derive(Debug)]
+pub struct Devices {
+    gpus: Vec<AgentId>,
+}
+
+/// The GPUs that the environment leaves: a list of numbers and of UUIDs (`GPU-…`), which ends at the
+/// first that is none, as HIP's does. `HIP_VISIBLE_DEVICES` counts what `ROCR_VISIBLE_DEVICES`
+/// leaves, which AMD's runtime has applied itself; for the simulation it is done here.
+pub fn visible(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
+    let mut gpus: Vec<&Agent> = runtime.gpus().collect();
+    let is_simulated = runtime.info().path.is_none();
+    if is_simulated && let Some(list) = variable("ROCR_VISIBLE_DEVICES") {
+        gpus = listed(&gpus, &list);
+    }
+    let of_hip = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
+    if let Some(list) = of_hip.iter().find_map(|name| variable(name)) {
+        gpus = listed(&gpus, &list);
+    }
+    Devices { gpus: gpus.into_iter().map(Agent::id).collect() }
+}
+
+fn listed<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
+    let mut chosen: Vec<&Agent> = Vec::new();
+    for word in list.split(',').map(str::trim) {
+        let found = match word.parse::<usize>() {
+            Ok(number) => gpus.get(number),
+            Err(_) => gpus.iter().find(|gpu| !word.is_empty() && gpu.uuid() == word),
+        };
+        match found {
+            Some(gpu) if !chosen.iter().any(|other| other.id() == gpu.id()) => chosen.push(gpu),
+            _ => break,
+        }
+    }
+    chosen
+}
+
+impl Devices {
+    pub fn iter(&self) -> impl Iterator<Item = AgentId> + '_ {
+        self.gpus.iter().copied()
+    }
+
+    /// That there is a device at all.
+    pub fn any(&self) -> Result<(), Refusal> {
+        match self.gpus.first() {
+            Some(_) => Ok(()),
+            None => Err(Refusal::new(errors::NO_DEVICE, "there is no GPU, or none is visible")),
+        }
+    }
+
+    /// The agent of a number.
+    pub fn agent(&self, device: c_int) -> Result<AgentId, Refusal> {
+        self.any()?;
+        let agent = usize::try_from(device).ok().and_then(|index| self.gpus.get(index));
+        agent.copied().ok_or_else(|| {
+            let count = self.gpus.len();
+            Refusal::new(
+                errors::INVALID_DEVICE,
+                format_args!("device {device} is none: there are {count}"),
+            )
+        })
+    }
+
+    /// The number of an agent; -1 for one that is no visible GPU.
+    pub fn number(&self, agent: AgentId) -> c_int {
+        let place = self.gpus.iter().position(|gpu| *gpu == agent);
+        place.and_then(|place| c_int::try_from(place).ok()).unwrap_or(-1)
+    }
+
+    /// The agent at a location. `wrong` is the error for a device that is none: HIP's calls differ.
+    pub fn at(
+        &self,
+        runtime: &Runtime,
+        location: hipMemLocation,
+        wrong: hipError_t,
+    ) -> Result<AgentId, Refusal> {
+        match location.kind {
+            LOCATION_DEVICE => {
+                self.agent(location.id).map_err(|refusal| Refusal { code: wrong, ..refusal })
+            }
+            LOCATION_HOST | LOCATION_HOST_NUMA_CURRENT => Ok(runtime.host().id()),
+            LOCATION_HOST_NUMA => {
+                let is_it = |agent: &&Agent| {
+                    agent.kind() == AgentKind::Cpu
+                        && agent.numa_node().map(i64::from) == Some(i64::from(location.id))
+                };
+                let found = runtime.agents().iter().find(is_it).map(Agent::id);
+                found.ok_or_else(|| {
+                    Refusal::value("location.id", format_args!("({}) is no NUMA node", location.id))
+                })
+            }
+            kind => Err(Refusal::value("location.type", format_args!("({kind}) is none"))),
+        }
+    }
+}
+
+/// The device of this thread.
+pub fn current() -> c_int {
+    CURRENT.try_with(Cell::get).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipInit(flags: c_uint) -> hipError_t {
+    answer(c"hipInit", || {
+        if flags != 0 {
+            return Err(Refusal::value("flags", "must be 0"));
+        }
+        process()?.devices.any()
+    })
+}
+
+/// The version whose interface this is.
+const VERSION: c_int = 70_200_000;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers for results.
+    answer(c"hipDriverGetVersion", || unsafe { put("version", version, VERSION) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers for results.
+    answer(c"hipRuntimeGetVersion", || unsafe { put("version", version, VERSION) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
+    answer(c"hipGetDeviceCount", || {
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("count", count, 0) }?;
+        let process = process()?;
+        process.devices.any()?;
+        let number = process.devices.gpus.len().try_into().unwrap_or(c_int::MAX);
+        // SAFETY: as before.
+        unsafe { put("count", count, number) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
+    answer(c"hipGetDevice", || {
+        process()?.devices.any()?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("device", device, current()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
+    answer(c"hipSetDevice", || {
+        process()?.devices.agent(device)?;
+        let _ = CURRENT.try_with(|current| current.set(device));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> hipError_t {
+    answer(c"hipDeviceGet", || {
+        process()?.devices.agent(ordinal)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("device", device, ordinal) }
+    })
+}
+
+/// Does something with the description of a device.
+fn of<T>(device: c_int, act: impl FnOnce(&Agent) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let process = process()?;
+    let id = process.devices.agent(device)?;
+    match process.runtime.agent(id) {
+        Some(agent) => act(agent),
+        None => Err(Refusal::new(errors::INVALID_DEVICE, "the runtime does not know the device")),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetName(
+    name: *mut c_char,
+    length: c_int,
+    device: hipDevice_t,
+) -> hipError_t {
+    answer(c"hipDeviceGetName", || {
+        of(device, |agent| {
+            let text = if agent.product().is_empty() { agent.name() } else { agent.product() };
+            // SAFETY: as lib.rs says of pointers for results.
+            unsafe { put_text("name", name, length, text) }
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -> hipError_t {
+    answer(c"hipDeviceGetUuid", || {
+        of(device, |agent| {
+            // HIP's sixteen bytes are the digits behind `GPU-`, as text.
+            let digits = agent.uuid().strip_prefix("GPU-").unwrap_or(agent.uuid());
+            let mut bytes = [0; 16];
+            for (to, from) in bytes.iter_mut().zip(digits.bytes()) {
+                *to = from as c_char;
+            }
+            // SAFETY: as lib.rs says of pointers for results.
+            unsafe { put("uuid", uuid, hipUUID { bytes }) }
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetPCIBusId(
+    id: *mut c_char,
+    length: c_int,
+    device: c_int,
+) -> hipError_t {
+    answer(c"hipDeviceGetPCIBusId", || {
+        of(device, |agent| match agent.pci() {
+            // SAFETY: as lib.rs says of pointers for results.
+            Some(pci) => unsafe { put_text("id", id, length, &pci.to_string()) },
+            None => Err(Refusal::not_supported("a device without a place on the PCI bus")),
+        })
+    })
+}
+
+/// The memory of a device in bytes.
+pub fn memory_of(agent: &Agent) -> usize {
+    let pools = agent.pools().iter().filter(|pool| pool.holds_handles());
+    let sizes = pools.map(hsa_vmm::Pool::size);
+    sizes.max().or_else(|| agent.pools().iter().map(hsa_vmm::Pool::size).max()).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
+    answer(c"hipDeviceTotalMem", || {
+        // SAFETY: as lib.rs says of pointers for results.
+        of(device, |agent| unsafe { put("bytes", bytes, memory_of(agent)) })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+) -> hipError_t {
+    answer(c"hipDeviceGetAttribute", || {
+        let has_vmm = process()?.has_vmm();
+        of(device, |agent| {
+            let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
+            let pci = agent.pci();
+            let answer = match attribute {
+                // CanMapHostMemory, ManagedMemory, UnifiedAddressing: hipHostMalloc's memory is used
+                // by devices at the same address.
+                3 | 24 | 85 => 1,
+                // ConcurrentManagedAccess, PageableMemoryAccess, MemoryPools…, HostRegister…,
+                // DirectManagedMemAccessFromHost: not here.
+                9 | 13 | 65 | 88 | 90 | 91 => 0,
+                16 => c_int::from(agent.integrated()),
+                63 | 10_015 => number(agent.compute_units()),
+                67 => pci.map_or(0, |pci| c_int::from(pci.bus)),
+                68 => pci.map_or(0, |pci| c_int::from(pci.device)),
+                69 => pci.map_or(0, |pci| number(pci.domain)),
+                84 => c_int::try_from(memory_of(agent)).unwrap_or(c_int::MAX),
+                89 => c_int::from(has_vmm && agent.handle_pool().is_some()),
+                92 => agent.numa_node().map_or(-1, number),
+                10_011 => c_int::from(agent.large_bar()),
+                10_016 => c_int::from(
+                    agent.pools().iter().any(|pool| {
+                        pool.flags().contains(hsa_vmm::PoolFlags::FINE_GRAINED)
+                    }),
+                ),
+                10_020 => number(agent.chip()),
+                other => {
+                    let problem = format_args!("({other}) is none that this library answers");
+                    return Err(Refusal::value("attribute", problem));
+                }
+            };
+            // SAFETY: as lib.rs says of pointers for results.
+            unsafe { put("value", value, answer) }
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceCanAccessPeer(
+    can: *mut c_int,
+    device: c_int,
+    peer: c_int,
+) -> hipError_t {
+    answer(c"hipDeviceCanAccessPeer", || {
+        let owner = process()?.devices.agent(peer)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        of(device, |agent| unsafe {
+            put("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
+        })
+    })
+}
+
+/// The two devices of a call about peers: the current one, and the other's agent.
+fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Refusal> {
+    let process = process()?;
+    let (here, there) = (process.devices.agent(current())?, process.devices.agent(peer)?);
+    if flags != 0 {
+        return Err(Refusal::value("flags", "must be 0"));
+    }
+    if here == there {
+        return Err(Refusal::new(errors::INVALID_DEVICE, "a device is no peer of itself"));
+    }
+    match process.runtime.agent(here).is_some_and(|agent| agent.reaches(there)) {
+        true => Ok((here, there)),
+        false => {
+            let words = "the current device does not reach the other's memory";
+            Err(Refusal::new(errors::PEER_ACCESS_UNSUPPORTED, words))
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
+    answer(c"hipDeviceEnablePeerAccess", || {
+        let (here, there) = peers(peer, flags)?;
+        process()?.allocations.enable(there, here)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
+    answer(c"hipDeviceDisablePeerAccess", || {
+        let (here, there) = peers(peer, 0)?;
+        process()?.allocations.disable(there, here)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceSynchronize() -> hipError_t {
+    answer(c"hipDeviceSynchronize", || process()?.devices.any())
+}

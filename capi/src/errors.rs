@@ -1,0 +1,111 @@
+//! HIP's errors: numbers, names and what they mean.
+
+use crate::types::hipError_t;
+use core::ffi::{CStr, c_char};
+use hsa_vmm::HipError;
+
+macro_rules! errors {
+    ($($constant:ident = $code:literal, $name:literal, $words:literal;)+) => {
+        $(#[allow(dead_code, reason = "the list is HIP's, whole")]
+        pub const $constant: hipError_t = $code;)+
+
+        /// Name and meaning of an error; of an unknown one for a number that is none.
+        fn entry(error: hipError_t) -> (&'static CStr, &'static CStr) {
+            match error {
+                $($code => ($name, $words),)+
+                _ => (c"hipErrorUnknown", c"unknown error"),
+            }
+        }
+    };
+}
+
+errors! {
+    SUCCESS = 0, c"hipSuccess", c"no error";
+    INVALID_VALUE = 1, c"hipErrorInvalidValue", c"invalid argument";
+    OUT_OF_MEMORY = 2, c"hipErrorOutOfMemory", c"out of memory";
+    NOT_INITIALIZED = 3, c"hipErrorNotInitialized", c"initialization error";
+    DEINITIALIZED = 4, c"hipErrorDeinitialized", c"driver shutting down";
+    INVALID_CONFIGURATION = 9, c"hipErrorInvalidConfiguration", c"invalid configuration argument";
+    INVALID_PITCH_VALUE = 12, c"hipErrorInvalidPitchValue", c"invalid pitch argument";
+    INVALID_SYMBOL = 13, c"hipErrorInvalidSymbol", c"invalid device symbol";
+    INVALID_DEVICE_POINTER = 17, c"hipErrorInvalidDevicePointer", c"invalid device pointer";
+    INVALID_MEMCPY_DIRECTION = 21, c"hipErrorInvalidMemcpyDirection", c"invalid copy direction for memcpy";
+    INSUFFICIENT_DRIVER = 35, c"hipErrorInsufficientDriver", c"driver version is insufficient for runtime version";
+    INVALID_DEVICE_FUNCTION = 98, c"hipErrorInvalidDeviceFunction", c"invalid device function";
+    NO_DEVICE = 100, c"hipErrorNoDevice", c"no ROCm-capable device is detected";
+    INVALID_DEVICE = 101, c"hipErrorInvalidDevice", c"invalid device ordinal";
+    INVALID_IMAGE = 200, c"hipErrorInvalidImage", c"device kernel image is invalid";
+    INVALID_CONTEXT = 201, c"hipErrorInvalidContext", c"invalid device context";
+    CONTEXT_ALREADY_CURRENT = 202, c"hipErrorContextAlreadyCurrent", c"context is already current context";
+    MAP_FAILED = 205, c"hipErrorMapFailed", c"mapping of buffer object failed";
+    UNMAP_FAILED = 206, c"hipErrorUnmapFailed", c"unmapping of buffer object failed";
+    ALREADY_MAPPED = 208, c"hipErrorAlreadyMapped", c"resource already mapped";
+    NOT_MAPPED = 211, c"hipErrorNotMapped", c"resource not mapped";
+    UNSUPPORTED_LIMIT = 215, c"hipErrorUnsupportedLimit", c"limit is not supported on this architecture";
+    CONTEXT_ALREADY_IN_USE = 216, c"hipErrorContextAlreadyInUse", c"exclusive-thread device already in use by a different thread";
+    PEER_ACCESS_UNSUPPORTED = 217, c"hipErrorPeerAccessUnsupported", c"peer access is not supported between these two devices";
+    FILE_NOT_FOUND = 301, c"hipErrorFileNotFound", c"file not found";
+    SHARED_OBJECT_SYMBOL_NOT_FOUND = 302, c"hipErrorSharedObjectSymbolNotFound", c"shared object symbol not found";
+    SHARED_OBJECT_INIT_FAILED = 303, c"hipErrorSharedObjectInitFailed", c"shared object initialization failed";
+    OPERATING_SYSTEM = 304, c"hipErrorOperatingSystem", c"OS call failed or operation not supported on this OS";
+    INVALID_HANDLE = 400, c"hipErrorInvalidHandle", c"invalid resource handle";
+    ILLEGAL_STATE = 401, c"hipErrorIllegalState", c"the operation cannot be performed in the present state";
+    NOT_FOUND = 500, c"hipErrorNotFound", c"named symbol not found";
+    NOT_READY = 600, c"hipErrorNotReady", c"device not ready";
+    ILLEGAL_ADDRESS = 700, c"hipErrorIllegalAddress", c"an illegal memory access was encountered";
+    PEER_ACCESS_ALREADY_ENABLED = 704, c"hipErrorPeerAccessAlreadyEnabled", c"peer access is already enabled";
+    PEER_ACCESS_NOT_ENABLED = 705, c"hipErrorPeerAccessNotEnabled", c"peer access has not been enabled";
+    SET_ON_ACTIVE_PROCESS = 708, c"hipErrorSetOnActiveProcess", c"cannot set while device is active in this process";
+    CONTEXT_IS_DESTROYED = 709, c"hipErrorContextIsDestroyed", c"context is destroyed";
+    HOST_MEMORY_ALREADY_REGISTERED = 712, c"hipErrorHostMemoryAlreadyRegistered", c"part or all of the requested memory range is already mapped";
+    HOST_MEMORY_NOT_REGISTERED = 713, c"hipErrorHostMemoryNotRegistered", c"pointer does not correspond to a registered memory region";
+    LAUNCH_FAILURE = 719, c"hipErrorLaunchFailure", c"unspecified launch failure";
+    NOT_SUPPORTED = 801, c"hipErrorNotSupported", c"operation not supported";
+    UNKNOWN = 999, c"hipErrorUnknown", c"unknown error";
+    RUNTIME_MEMORY = 1052, c"hipErrorRuntimeMemory", c"runtime memory call returned error";
+    RUNTIME_OTHER = 1053, c"hipErrorRuntimeOther", c"runtime call other than memory returned error";
+}
+
+/// HIP's name of an error.
+pub fn name(error: hipError_t) -> &'static CStr {
+    entry(error).0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipGetErrorName(error: hipError_t) -> *const c_char {
+    entry(error).0.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
+    entry(error).1.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers for results.
+    unsafe { of_known(error, to, entry(error).0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers for results.
+    unsafe { of_known(error, to, entry(error).1) }
+}
+
+/// Unlike the two above, these refuse what is no error.
+unsafe fn of_known(error: hipError_t, to: *mut *const c_char, text: &'static CStr) -> hipError_t {
+    crate::answer::answer(c"an error's name", || {
+        let known = error == UNKNOWN || entry(error).0 != entry(UNKNOWN).0;
+        if !known {
+            return Err(crate::answer::Refusal::value("error", "is no error of HIP"));
+        }
+        // SAFETY: as the caller says.
+        unsafe { crate::pointers::put("to", to, text.as_ptr()) }
+    })
+}
+
+/// The number that stands for the library's.
+pub fn code(error: HipError) -> hipError_t {
+    error.code()
+}

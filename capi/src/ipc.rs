@@ -1,0 +1,71 @@
+//! HIP's IPC.
+
+use crate::answer::{Refusal, answer};
+use crate::devices::current;
+use crate::memory::Opened;
+use crate::pointers::{address, not_null, put};
+use crate::process::process;
+use crate::types::{hipError_t, hipIpcMemHandle_t};
+use core::ffi::{c_uint, c_void};
+use hsa_vmm::IpcHandle;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipIpcGetMemHandle(
+    handle: *mut hipIpcMemHandle_t,
+    ptr: *mut c_void,
+) -> hipError_t {
+    answer(c"hipIpcGetMemHandle", || {
+        let process = process()?;
+        not_null("handle", handle)?;
+        let made = process.ipc(current())?.get_mem_handle(address(ptr))?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("handle", handle, hipIpcMemHandle_t { reserved: made.to_bytes() }) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipIpcOpenMemHandle(
+    ptr: *mut *mut c_void,
+    handle: hipIpcMemHandle_t,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hipIpcOpenMemHandle", || {
+        let process = process()?;
+        not_null("ptr", ptr)?;
+        // HIP insists on it, and its tests on that.
+        if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
+            let problem = format_args!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
+            return Err(Refusal::value("flags", problem));
+        }
+        let handle = IpcHandle::from_bytes(&handle.reserved);
+        let device = current();
+        let ipc = process.ipc(device)?;
+        // Held over the call, so that nobody closes it before it is noted.
+        let mut opened = process.allocations.opened();
+        let at = ipc.open_mem_handle(&handle, flags)?;
+        // Opening has checked that the offset is inside.
+        let size = (handle.allocation_size() - handle.offset()) as usize;
+        let entry = opened.entry(at.get()).or_insert(Opened { size, device, times: 0 });
+        entry.times += 1;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("ptr", ptr, at.as_ptr()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
+    answer(c"hipIpcCloseMemHandle", || {
+        let process = process()?;
+        not_null("ptr", ptr)?;
+        let mut opened = process.allocations.opened();
+        process.ipc(current())?.close_mem_handle(address(ptr))?;
+        let at = address(ptr).get();
+        if let Some(entry) = opened.get_mut(&at) {
+            entry.times -= 1;
+            if entry.times == 0 {
+                opened.remove(&at);
+            }
+        }
+        Ok(())
+    })
+}

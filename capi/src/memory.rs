@@ -1,0 +1,366 @@
+//! `hipMalloc` and its kin, and what is at a pointer.
+
+use crate::answer::{Refusal, answer};
+use crate::devices::{current, memory_of};
+use crate::errors;
+use crate::pointers::{address, put};
+use crate::process::{Process, process};
+use crate::types::{
+    MEMORY_DEVICE, MEMORY_HOST, MEMORY_MANAGED, MEMORY_UNREGISTERED, hipError_t,
+    hipPointerAttribute_t,
+};
+use core::ffi::{c_int, c_uint, c_void};
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Address, AgentId, PoolMemory};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory that a program holds.
+#[derive(Debug)]
+pub struct Held {
+    pub memory: PoolMemory,
+    pub kind: Kind,
+    flags: c_uint,
+    device: c_int,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Device,
+    Host,
+    Managed,
+}
+
+/// Memory of another process that is open here.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    pub size: usize,
+    pub device: c_int,
+    pub times: usize,
+}
+
+/// Everything that was allocated and not freed, or opened and not closed, by address.
+#[derive(Debug, Default)]
+pub struct Allocations {
+    held: Mutex<BTreeMap<usize, Arc<Held>>>,
+    opened: Mutex<BTreeMap<usize, Opened>>,
+    /// Whose memory is open to whom beyond its owner: (owner, user).
+    peers: Mutex<Vec<(AgentId, AgentId)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The entry of a map that holds an address: where it begins, and what it is.
+fn around<T: Clone>(
+    map: &BTreeMap<usize, T>,
+    at: usize,
+    size: impl Fn(&T) -> usize,
+) -> Option<(usize, T)> {
+    let (&start, entry) = map.range(..=at).next_back()?;
+    (at - start < size(entry)).then(|| (start, entry.clone()))
+}
+
+impl Allocations {
+    /// The memory that an address is in.
+    pub fn at(&self, at: Address) -> Option<Arc<Held>> {
+        around(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
+    }
+
+    /// Another process's memory that an address is in, and where it begins.
+    pub fn opened_at(&self, at: Address) -> Option<(Address, Opened)> {
+        let found = around(&lock(&self.opened), at.get(), |opened| opened.size);
+        found.map(|(start, opened)| (Address::new(start), opened))
+    }
+
+    pub fn opened(&self) -> MutexGuard<'_, BTreeMap<usize, Opened>> {
+        lock(&self.opened)
+    }
+
+    /// Lets `user` use what `owner` has and will have.
+    pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
+        let mut peers = lock(&self.peers);
+        if peers.contains(&(owner, user)) {
+            let words = "that peer was let in already";
+            return Err(Refusal::new(errors::PEER_ACCESS_ALREADY_ENABLED, words));
+        }
+        for held in lock(&self.held).values().filter(|held| held.is_of(owner)) {
+            held.memory.allow(&[user])?;
+        }
+        peers.push((owner, user));
+        Ok(())
+    }
+
+    /// Ends that for what `owner` will have; HSA cannot take away what was given.
+    pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
+        let mut peers = lock(&self.peers);
+        match peers.iter().position(|pair| *pair == (owner, user)) {
+            Some(place) => {
+                peers.swap_remove(place);
+                Ok(())
+            }
+            None => {
+                Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, "that peer was never let in"))
+            }
+        }
+    }
+
+    fn insert(&self, held: Held) -> Result<*mut c_void, Refusal> {
+        let peers = lock(&self.peers);
+        let users: Vec<AgentId> = peers
+            .iter()
+            .filter(|&&(owner, _)| held.is_of(owner))
+            .map(|&(_, user)| user)
+            .collect();
+        if !users.is_empty() {
+            held.memory.allow(&users)?;
+        }
+        let address = held.memory.address();
+        lock(&self.held).insert(address.get(), Arc::new(held));
+        Ok(address.as_ptr())
+    }
+
+    /// Frees what begins at an address, if it is of a kind that `fits`.
+    fn free(&self, at: Address, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal> {
+        let mut map = lock(&self.held);
+        let held = match map.get(&at.get()) {
+            Some(held) if fits(held.kind) => held.clone(),
+            Some(_) => return Err(Refusal::value("ptr", "was allocated by another call")),
+            None => return Err(Refusal::value("ptr", "is not where an allocation begins")),
+        };
+        // A copy that another thread has under way keeps it a moment longer.
+        map.remove(&at.get());
+        drop(map);
+        let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };
+        memory.free().map_err(|(memory, error)| {
+            let held = Held { memory, kind, flags, device };
+            lock(&self.held).insert(at.get(), Arc::new(held));
+            Refusal::from(error)
+        })
+    }
+}
+
+impl Held {
+    fn is_of(&self, owner: AgentId) -> bool {
+        self.kind == Kind::Device && self.memory.agent() == owner
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
+    answer(c"hipMalloc", || {
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
+        let process = process()?;
+        let device = current();
+        let agent = process.devices.agent(device)?;
+        if size == 0 {
+            return Ok(());
+        }
+        let memory = PoolMemory::allocate(&process.runtime, agent, size)?;
+        let held = Held { memory, kind: Kind::Device, flags: 0, device };
+        // SAFETY: as before.
+        unsafe { put("ptr", ptr, process.allocations.insert(held)?) }
+    })
+}
+
+/// Memory of the host that all devices reach.
+fn allocate_on_host(
+    ptr: *mut *mut c_void,
+    size: usize,
+    kind: Kind,
+    flags: c_uint,
+) -> Result<(), Refusal> {
+    // SAFETY: as lib.rs says of pointers for results.
+    unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
+    let process = process()?;
+    process.devices.any()?;
+    if size == 0 {
+        return Ok(());
+    }
+    let memory = PoolMemory::allocate(&process.runtime, process.runtime.host().id(), size)?;
+    let devices: Vec<AgentId> = process.devices.iter().collect();
+    memory.allow(&devices)?;
+    let held = Held { memory, kind, flags, device: current() };
+    // SAFETY: as before.
+    unsafe { put("ptr", ptr, process.allocations.insert(held)?) }
+}
+
+/// What `hipHostMalloc` may be asked for; all of it is one kind of memory here.
+const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostMalloc(
+    ptr: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hipHostMalloc", || {
+        let both = 0x4000_0000 | 0x8000_0000;
+        if flags & !HOST_FLAGS != 0 || flags & both == both {
+            return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
+        }
+        allocate_on_host(ptr, size, Kind::Host, flags)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMallocManaged(
+    ptr: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hipMallocManaged", || {
+        if flags != 1 && flags != 2 {
+            let problem = format_args!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
+            return Err(Refusal::value("flags", problem));
+        }
+        if size == 0 {
+            return Err(Refusal::value("size", "is 0"));
+        }
+        allocate_on_host(ptr, size, Kind::Managed, flags)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
+    answer(c"hipFree", || {
+        let process = process()?;
+        process.devices.any()?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        process.allocations.free(address(ptr), |kind| kind != Kind::Host)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
+    answer(c"hipHostFree", || {
+        let process = process()?;
+        process.devices.any()?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        process.allocations.free(address(ptr), |kind| kind == Kind::Host)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
+    answer(c"hipMemGetInfo", || {
+        let process = process()?;
+        let agent = process.devices.agent(current())?;
+        let agent = process.runtime.agent(agent);
+        let (all, left) = agent.map_or((0, None), |agent| (memory_of(agent), agent.memory_left()));
+        let Some(left) = left else {
+            return Err(Refusal::not_supported("the memory that is left, on this runtime"));
+        };
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe {
+            put("total", total, all)?;
+            put("free", free, left)
+        }
+    })
+}
+
+/// What an address is, to C.
+enum Place {
+    Held(Arc<Held>),
+    Opened(Address, Opened),
+    /// A mapping: start, size, device.
+    Mapped(Address, usize, c_int),
+}
+
+impl Process {
+    fn place(&self, at: Address) -> Option<Place> {
+        if let Some(held) = self.allocations.at(at) {
+            return Some(Place::Held(held));
+        }
+        if let Some((start, opened)) = self.allocations.opened_at(at) {
+            return Some(Place::Opened(start, opened));
+        }
+        let vmm = self.vmm().ok()?;
+        let mapping = vmm.mapping_at(at)?;
+        let device = match vmm.location_at(at) {
+            Some(Location::Agent(agent)) => self.devices.number(agent),
+            _ => -1,
+        };
+        Some(Place::Mapped(mapping.address, mapping.size, device))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipPointerGetAttributes(
+    attributes: *mut hipPointerAttribute_t,
+    ptr: *const c_void,
+) -> hipError_t {
+    answer(c"hipPointerGetAttributes", || {
+        let nothing = hipPointerAttribute_t {
+            kind: MEMORY_UNREGISTERED,
+            device: -2,
+            device_pointer: core::ptr::null_mut(),
+            host_pointer: core::ptr::null_mut(),
+            is_managed: 0,
+            allocation_flags: 0,
+        };
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("attributes", attributes, nothing) }?;
+        let found = process()?.place(address(ptr));
+        let on_device = |device| hipPointerAttribute_t {
+            kind: MEMORY_DEVICE,
+            device,
+            device_pointer: ptr.cast_mut(),
+            ..nothing
+        };
+        let answer = match found {
+            None => return Err(Refusal::value("ptr", "is not memory of this library's")),
+            Some(Place::Mapped(_, _, device)) => on_device(device),
+            Some(Place::Opened(_, opened)) => on_device(opened.device),
+            Some(Place::Held(held)) => {
+                let on_host = |kind| hipPointerAttribute_t {
+                    kind,
+                    host_pointer: ptr.cast_mut(),
+                    is_managed: c_int::from(kind == MEMORY_MANAGED),
+                    ..on_device(held.device)
+                };
+                let answer = match held.kind {
+                    Kind::Device => on_device(held.device),
+                    Kind::Host => on_host(MEMORY_HOST),
+                    Kind::Managed => on_host(MEMORY_MANAGED),
+                };
+                hipPointerAttribute_t { allocation_flags: held.flags, ..answer }
+            }
+        };
+        // SAFETY: as before.
+        unsafe { put("attributes", attributes, answer) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetAddressRange(
+    base: *mut *mut c_void,
+    size: *mut usize,
+    ptr: *mut c_void,
+) -> hipError_t {
+    answer(c"hipMemGetAddressRange", || {
+        let (start, bytes) = match process()?.place(address(ptr)) {
+            Some(Place::Held(held)) => (held.memory.address(), held.memory.size()),
+            Some(Place::Opened(start, opened)) => (start, opened.size),
+            Some(Place::Mapped(start, size, _)) => (start, size),
+            None => {
+                let words = "`ptr` is not memory of this library's";
+                return Err(Refusal::new(errors::NOT_FOUND, words));
+            }
+        };
+        // Either result may be left out, as in HIP.
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe {
+            if !base.is_null() {
+                put("base", base, start.as_ptr())?;
+            }
+            if size.is_null() { Ok(()) } else { put("size", size, bytes) }
+        }
+    })
+}

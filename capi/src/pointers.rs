@@ -1,0 +1,69 @@
+//! C's pointers.
+
+use crate::answer::Refusal;
+use core::ffi::{CStr, c_char, c_void};
+use hsa_vmm::Address;
+
+/// Writes a result.
+///
+/// # Safety
+/// `to` is null or writable.
+pub unsafe fn put<T>(argument: &str, to: *mut T, value: T) -> Result<(), Refusal> {
+    not_null(argument, to)?;
+    // SAFETY: not null, so writable as the caller says. Not aligned if C was careless.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}
+
+/// Reads an argument.
+///
+/// # Safety
+/// `from` is null or readable.
+pub unsafe fn take<T: Copy>(argument: &str, from: *const T) -> Result<T, Refusal> {
+    not_null(argument, from)?;
+    // SAFETY: not null, so readable as the caller says.
+    Ok(unsafe { from.read_unaligned() })
+}
+
+pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Refusal> {
+    if pointer.is_null() { Err(Refusal::value(argument, "is null")) } else { Ok(()) }
+}
+
+/// A text.
+///
+/// # Safety
+/// `text` is null or ends in a zero.
+pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Refusal> {
+    not_null(argument, text)?;
+    // SAFETY: not null, so it ends in a zero as the caller says.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Refusal::value(argument, "is not UTF-8"))
+}
+
+/// Writes a text into room for `length` bytes, cut short if need be, with a zero behind it.
+///
+/// # Safety
+/// `to` is null or has room for `length` bytes.
+pub unsafe fn put_text(
+    argument: &str,
+    to: *mut c_char,
+    length: i32,
+    text: &str,
+) -> Result<(), Refusal> {
+    not_null(argument, to)?;
+    let Some(room) = usize::try_from(length).ok().and_then(|length| length.checked_sub(1)) else {
+        return Err(Refusal::value("length", "leaves no room for a text"));
+    };
+    let bytes = &text.as_bytes()[..text.len().min(room)];
+    // SAFETY: room for `length` bytes as the caller says, which is at least one more than these.
+    unsafe {
+        core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len());
+        to.add(bytes.len()).write(0);
+    }
+    Ok(())
+}
+
+/// The address that a pointer holds.
+pub fn address(pointer: *const c_void) -> Address {
+    Address::new(pointer as usize)
+}

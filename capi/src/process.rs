@@ -1,0 +1,190 @@
+//! The one runtime that a C program has: chosen before the first call, opened by it.
+
+use crate::answer::Refusal;
+use crate::devices::{Devices, visible};
+use crate::errors;
+use crate::memory::Allocations;
+use crate::types::hipError_t;
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{HipProfile, Ipc, Runtime, RuntimeError, Vmm, VmmError};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+/// What a program may say before its first call.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    pub runtime: Backend,
+    /// `None`: as `HSA_VMM_PROFILE` says, else the newest.
+    pub profile: Option<HipProfile>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub enum Backend {
+    /// As `HSA_VMM_RUNTIME` says, else AMD's from the usual places.
+    #[default]
+    Usual,
+    File(String),
+    /// With a configuration as `HSA_SIM` has it.
+    Simulation(String),
+}
+
+/// A runtime and everything of this library's that stands on it.
+#[derive(Debug)]
+pub struct Process {
+    pub runtime: Runtime,
+    pub devices: Devices,
+    pub allocations: Allocations,
+    vmm: Result<Vmm, VmmError>,
+    ipc: Vec<OnceLock<Ipc>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    choice: Choice,
+    open: Option<Arc<Process>>,
+}
+
+static STATE: RwLock<Option<State>> = RwLock::new(None);
+/// Opening takes long; who comes meanwhile waits here and not at `STATE`.
+static OPENING: Mutex<()> = Mutex::new(());
+/// The profile that errors are numbered by; that of the open runtime, if one is.
+static PROFILE: AtomicU8 = AtomicU8::new(7);
+
+/// Whose errors are answered.
+pub fn profile() -> HipProfile {
+    match PROFILE.load(Ordering::Relaxed) {
+        6 => HipProfile::Hip6,
+        _ => HipProfile::Hip7,
+    }
+}
+
+fn is_open() -> Option<Arc<Process>> {
+    STATE.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.open.clone()
+}
+
+fn opening() -> MutexGuard<'static, ()> {
+    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
+    let mut state = STATE.write().unwrap_or_else(PoisonError::into_inner);
+    act(state.get_or_insert_default())
+}
+
+/// The process's runtime, opened now if it is not.
+pub fn process() -> Result<Arc<Process>, Refusal> {
+    if let Some(process) = is_open() {
+        return Ok(process);
+    }
+    let _alone = opening();
+    if let Some(process) = is_open() {
+        return Ok(process);
+    }
+    let choice = with_state(|state| state.choice.clone());
+    let process = Arc::new(Process::open(&choice)?);
+    with_state(|state| state.open = Some(process.clone()));
+    Ok(process)
+}
+
+/// Changes what will be opened; refused once something is.
+pub fn choose(change: impl FnOnce(&mut Choice)) -> Result<(), Refusal> {
+    let _alone = opening();
+    with_state(|state| match state.open {
+        None => {
+            change(&mut state.choice);
+            Ok(())
+        }
+        Some(_) => {
+            let words = "a runtime is open already; choose before the first call, or call \
+                         hsavmm_shut_down()";
+            Err(Refusal::new(errors::SET_ON_ACTIVE_PROCESS, words))
+        }
+    })
+}
+
+/// Gives everything back as soon as calls that are under way have ended.
+pub fn shut_down() {
+    let _alone = opening();
+    let process = with_state(|state| state.open.take());
+    // Outside of the lock: it unmaps and frees.
+    drop(process);
+}
+
+impl Process {
+    fn open(choice: &Choice) -> Result<Self, Refusal> {
+        let profile = match choice.profile {
+            Some(profile) => profile,
+            None => profile_by_environment()?,
+        };
+        let runtime = match &choice.runtime {
+            Backend::Usual => Runtime::load(),
+            Backend::File(path) => Runtime::load_from(path),
+            Backend::Simulation(configuration) => simulated(configuration),
+        };
+        let runtime = runtime.map_err(|error| Refusal::new(code(&error), error))?;
+        let number = if profile == HipProfile::Hip6 { 6 } else { 7 };
+        PROFILE.store(number, Ordering::Relaxed);
+        let vmm = Vmm::open_with(&runtime, VmmOptions { profile, ..VmmOptions::default() });
+        let devices = visible(&runtime, |variable| std::env::var(variable).ok());
+        let ipc = devices.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { runtime, devices, allocations: Allocations::default(), vmm, ipc })
+    }
+
+    /// Virtual-memory management, if the runtime has any.
+    pub fn vmm(&self) -> Result<&Vmm, Refusal> {
+        self.devices.any()?;
+        self.vmm.as_ref().map_err(|error| Refusal::from(*error))
+    }
+
+    pub fn has_vmm(&self) -> bool {
+        self.vmm.is_ok()
+    }
+
+    /// IPC, for a device and its peers.
+    pub fn ipc(&self, device: i32) -> Result<&Ipc, Refusal> {
+        let agent = self.devices.agent(device)?;
+        let slot = &self.ipc[device as usize];
+        match slot.get() {
+            Some(ipc) => Ok(ipc),
+            None => {
+                let ipc = Ipc::on(&self.runtime, agent)?;
+                Ok(slot.get_or_init(|| ipc))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "simulation")]
+fn simulated(configuration: &str) -> Result<Runtime, RuntimeError> {
+    let configuration = configuration.parse::<hsa_vmm::simulation::Config>();
+    let configuration =
+        configuration.map_err(|error| RuntimeError::Simulation(error.to_string()))?;
+    Runtime::simulated(configuration)
+}
+
+#[cfg(not(feature = "simulation"))]
+fn simulated(_: &str) -> Result<Runtime, RuntimeError> {
+    let reason = "libhsavmm was built without the feature `simulation`";
+    Err(RuntimeError::Simulation(reason.to_owned()))
+}
+
+fn profile_by_environment() -> Result<HipProfile, Refusal> {
+    match std::env::var("HSA_VMM_PROFILE") {
+        Ok(name) => {
+            let refused = |error| Refusal::new(errors::NOT_INITIALIZED, error);
+            name.parse().map_err(|error: hsa_vmm::hip::UnknownProfile| {
+                refused(format!("HSA_VMM_PROFILE: {error}"))
+            })
+        }
+        Err(_) => Ok(HipProfile::default()),
+    }
+}
+
+/// HIP says "no device" where its runtime does not start.
+fn code(error: &RuntimeError) -> hipError_t {
+    match error {
+        RuntimeError::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,
+        RuntimeError::Start { .. } => errors::NO_DEVICE,
+        _ => errors::NOT_INITIALIZED,
+    }
+}

@@ -1,0 +1,81 @@
+//! C's types, as HIP lays them out (`hip_runtime_api.h`).
+//!
+//! Enumerations are numbers here: C may pass any, and a Rust `enum` of one that is none would be
+//! undefined behaviour.
+
+use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
+
+pub type hipError_t = c_int;
+pub type hipDevice_t = c_int;
+pub type hipStream_t = *mut c_void;
+pub type hipMemGenericAllocationHandle_t = *mut c_void;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipUUID {
+    pub bytes: [c_char; 16],
+}
+
+pub const LOCATION_DEVICE: c_int = 1;
+pub const LOCATION_HOST: c_int = 2;
+pub const LOCATION_HOST_NUMA: c_int = 3;
+pub const LOCATION_HOST_NUMA_CURRENT: c_int = 4;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipMemLocation {
+    pub kind: c_int,
+    pub id: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipMemAccessDesc {
+    pub location: hipMemLocation,
+    pub flags: c_uint,
+}
+
+pub const ALLOCATION_PINNED: c_int = 1;
+pub const ALLOCATION_UNCACHED: c_int = 0x4000_0000;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipMemAllocationProp {
+    pub kind: c_int,
+    pub requested_handle_types: c_uint,
+    pub location: hipMemLocation,
+    pub win32_metadata: *mut c_void,
+    pub compression: c_uchar,
+    pub rdma: c_uchar,
+    pub usage: c_ushort,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipIpcMemHandle_t {
+    pub reserved: [u8; 64],
+}
+
+pub const MEMORY_UNREGISTERED: c_int = 0;
+pub const MEMORY_HOST: c_int = 1;
+pub const MEMORY_DEVICE: c_int = 2;
+pub const MEMORY_MANAGED: c_int = 3;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipPointerAttribute_t {
+    pub kind: c_int,
+    pub device: c_int,
+    pub device_pointer: *mut c_void,
+    pub host_pointer: *mut c_void,
+    pub is_managed: c_int,
+    pub allocation_flags: c_uint,
+}
+
+// What a C compiler makes of the headers is compared with this by tests/layout.
+const _: () = {
+    assert!(size_of::<hipMemAllocationProp>() == 32);
+    assert!(size_of::<hipMemAccessDesc>() == 12);
+    assert!(size_of::<hipPointerAttribute_t>() == 32);
+    assert!(size_of::<hipIpcMemHandle_t>() == 64);
+};

@@ -1,0 +1,53 @@
+//! What HIP has and this library has not: streams, events, kernels.
+//!
+//! They exist so that programs link, and answer `hipErrorNotSupported`; never success.
+
+use crate::answer::{Refusal, answer};
+use crate::types::{hipError_t, hipStream_t};
+use core::ffi::CStr;
+
+fn refuse(function: &CStr, what: &str) -> hipError_t {
+    answer(function, || Err(Refusal::not_supported(what)))
+}
+
+macro_rules! unsupported {
+    ($what:literal: $($function:ident)+) => {
+        $(#[unsafe(no_mangle)]
+        extern "C" fn $function() -> hipError_t {
+            // Its arguments are nobody's concern; C's convention lets them be.
+            const NAME: &str = concat!(stringify!($function), "\0");
+            refuse(CStr::from_bytes_with_nul(NAME.as_bytes()).unwrap_or_default(), $what)
+        })+
+    };
+}
+
+unsupported!("streams beyond the null stream": hipStreamCreate hipStreamCreateWithFlags hipStreamDestroy);
+unsupported!("events": hipEventCreate hipEventRecord hipEventSynchronize hipEventDestroy);
+unsupported!("kernels": hipModuleLoad hipModuleUnload hipModuleGetFunction hipModuleLaunchKernel
+    hipLaunchKernel);
+
+/// That it is the null stream, whose calls have ended when they return.
+pub fn null_stream(stream: hipStream_t) -> Result<(), Refusal> {
+    // HIP's names of the null stream: none, hipStreamLegacy, hipStreamPerThread.
+    if (stream as usize) <= 2 {
+        Ok(())
+    } else {
+        Err(Refusal::not_supported("streams beyond the null stream"))
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hipError_t {
+    answer(c"hipStreamSynchronize", || {
+        null_stream(stream)?;
+        crate::process::process()?.devices.any()
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamQuery(stream: hipStream_t) -> hipError_t {
+    answer(c"hipStreamQuery", || {
+        null_stream(stream)?;
+        crate::process::process()?.devices.any()
+    })
+}

@@ -1,0 +1,337 @@
+//! HIP's fourteen calls of virtual-memory management.
+
+use crate::answer::{Refusal, answer};
+use crate::errors;
+use crate::pointers::{address, not_null, put, take};
+use crate::process::{Process, process};
+use crate::types::{
+    ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
+    hipMemAllocationProp, hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
+};
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
+use hsa_vmm::{
+    Access, AccessDescriptor, AgentKind, AllocationProperties, Granularity, Handle, HandleType,
+    HipProfile, Vmm,
+};
+use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
+
+fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {
+    Handle::from_bits(value as u64)
+}
+
+fn pointer(handle: Handle) -> hipMemGenericAllocationHandle_t {
+    handle.to_bits() as hipMemGenericAllocationHandle_t
+}
+
+fn handle_type(number: c_uint) -> Result<HandleType, Refusal> {
+    match number {
+        1 => Ok(HandleType::PosixFileDescriptor),
+        2 => Ok(HandleType::Win32),
+        4 => Ok(HandleType::Win32Kmt),
+        8 => Ok(HandleType::Fabric),
+        other => Err(Refusal::value("type", format_args!("({other}) is no type of handle"))),
+    }
+}
+
+/// What C's properties say. What no release of HIP makes memory of is refused here; the rest is the
+/// library's to say.
+fn properties(
+    process: &Process,
+    vmm: &Vmm,
+    prop: hipMemAllocationProp,
+    wrong_device: hipError_t,
+) -> Result<AllocationProperties, Refusal> {
+    let kind = match prop.kind {
+        ALLOCATION_PINNED => AllocationKind::Pinned,
+        ALLOCATION_UNCACHED if vmm.profile() != HipProfile::Hip6 => AllocationKind::Uncached,
+        other => {
+            return Err(Refusal::value("prop.type", format_args!("({other}) cannot be made")));
+        }
+    };
+    if vmm.profile() == HipProfile::Hip6 && prop.location.kind != LOCATION_DEVICE {
+        return Err(Refusal::value("prop.location.type", "must be hipMemLocationTypeDevice"));
+    }
+    let agent = process.devices.at(&process.runtime, prop.location, wrong_device)?;
+    if process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu) {
+        return Err(Refusal::not_supported("physical memory of the host"));
+    }
+    Ok(AllocationProperties {
+        location: Location::Agent(agent),
+        kind,
+        handle_types: HandleTypes::from_bits_retain(prop.requested_handle_types),
+    })
+}
+
+fn wrong_device(vmm: &Vmm) -> hipError_t {
+    match vmm.profile() {
+        HipProfile::Hip6 => errors::INVALID_VALUE,
+        _ => errors::INVALID_DEVICE,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemAddressReserve(
+    ptr: *mut *mut c_void,
+    size: usize,
+    alignment: usize,
+    near: *mut c_void,
+    flags: c_ulonglong,
+) -> hipError_t {
+    answer(c"hipMemAddressReserve", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("ptr", ptr)?;
+        let near = (!near.is_null()).then(|| address(near));
+        let start = vmm.address_reserve(size, alignment, near, flags)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("ptr", ptr, start.as_ptr()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipMemAddressFree(ptr: *mut c_void, size: usize) -> hipError_t {
+    answer(c"hipMemAddressFree", || Ok(process()?.vmm()?.address_free(address(ptr), size)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemCreate(
+    to: *mut hipMemGenericAllocationHandle_t,
+    size: usize,
+    prop: *const hipMemAllocationProp,
+    flags: c_ulonglong,
+) -> hipError_t {
+    answer(c"hipMemCreate", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("handle", to)?;
+        // SAFETY: as lib.rs says of pointers.
+        let prop = unsafe { take("prop", prop) }?;
+        let properties = properties(&process, vmm, prop, wrong_device(vmm))?;
+        let made = vmm.create(size, &properties, flags)?;
+        // SAFETY: as before.
+        unsafe { put("handle", to, pointer(made)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipMemRelease(which: hipMemGenericAllocationHandle_t) -> hipError_t {
+    answer(c"hipMemRelease", || Ok(process()?.vmm()?.release(handle(which))?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipMemMap(
+    ptr: *mut c_void,
+    size: usize,
+    offset: usize,
+    which: hipMemGenericAllocationHandle_t,
+    flags: c_ulonglong,
+) -> hipError_t {
+    answer(c"hipMemMap", || {
+        Ok(process()?.vmm()?.map(address(ptr), size, offset, handle(which), flags)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipMemUnmap(ptr: *mut c_void, size: usize) -> hipError_t {
+    answer(c"hipMemUnmap", || Ok(process()?.vmm()?.unmap(address(ptr), size)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemSetAccess(
+    ptr: *mut c_void,
+    size: usize,
+    desc: *const hipMemAccessDesc,
+    count: usize,
+) -> hipError_t {
+    answer(c"hipMemSetAccess", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("desc", desc)?;
+        // There are no more locations than that; a count that is nonsense is not read along.
+        if count > 1 << 16 {
+            return Err(Refusal::value("count", format_args!("({count}) is too many")));
+        }
+        let mut list = Vec::with_capacity(count + 1);
+        for index in 0..count {
+            // SAFETY: C promises `count` of them.
+            let one = unsafe { take("desc", desc.add(index)) }?;
+            let agent =
+                process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
+            let access = Access::from_bits(one.flags).ok_or_else(|| {
+                Refusal::value("desc.flags", format_args!("({}) are none", one.flags))
+            })?;
+            list.push(AccessDescriptor { agent, access });
+        }
+        if let Some(host) = for_host(&process, &list) {
+            list.push(host);
+        }
+        Ok(vmm.set_access(address(ptr), size, &list)?)
+    })
+}
+
+/// What the host gets, who is not named: under HIP it reaches what a device was granted, through
+/// the BAR, and programs rely on it.
+fn for_host(process: &Process, list: &[AccessDescriptor]) -> Option<AccessDescriptor> {
+    let is_cpu = |agent| {
+        process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu)
+    };
+    let most = list.iter().map(|descriptor| descriptor.access).max()?;
+    let named = list.iter().any(|descriptor| is_cpu(descriptor.agent));
+    let reaches = process.runtime.gpus().all(hsa_vmm::Agent::large_bar);
+    let agent = process.runtime.host().id();
+    (most != Access::None && !named && reaches).then_some(AccessDescriptor { agent, access: most })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetAccess(
+    flags: *mut c_ulonglong,
+    location: *const hipMemLocation,
+    ptr: *mut c_void,
+) -> hipError_t {
+    answer(c"hipMemGetAccess", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("flags", flags)?;
+        // SAFETY: as lib.rs says of pointers.
+        let location = unsafe { take("location", location) }?;
+        if location.kind != LOCATION_DEVICE && vmm.profile() == HipProfile::Hip6 {
+            return Err(Refusal::value("location.type", "must be hipMemLocationTypeDevice"));
+        }
+        let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
+        let access = vmm.get_access(agent, address(ptr))?;
+        // SAFETY: as before.
+        unsafe { put("flags", flags, c_ulonglong::from(access.to_bits())) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetAllocationGranularity(
+    granularity: *mut usize,
+    prop: *const hipMemAllocationProp,
+    option: c_uint,
+) -> hipError_t {
+    answer(c"hipMemGetAllocationGranularity", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("granularity", granularity)?;
+        // SAFETY: as lib.rs says of pointers.
+        let prop = unsafe { take("prop", prop) }?;
+        let option = match option {
+            0 => Granularity::Minimum,
+            1 => Granularity::Recommended,
+            other => return Err(Refusal::value("option", format_args!("({other}) is none"))),
+        };
+        let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
+        let granule = vmm.allocation_granularity(&properties, option)?;
+        // SAFETY: as before.
+        unsafe { put("granularity", granularity, granule) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
+    prop: *mut hipMemAllocationProp,
+    which: hipMemGenericAllocationHandle_t,
+) -> hipError_t {
+    answer(c"hipMemGetAllocationPropertiesFromHandle", || {
+        let process = process()?;
+        not_null("prop", prop)?;
+        let properties = process.vmm()?.allocation_properties(handle(which))?;
+        let location = match properties.location {
+            Location::Agent(agent) => {
+                hipMemLocation { kind: LOCATION_DEVICE, id: process.devices.number(agent) }
+            }
+            // An import whose owner the runtime does not tell: HIP would invent one.
+            _ => hipMemLocation { kind: 0, id: -1 },
+        };
+        let answer = hipMemAllocationProp {
+            kind: match properties.kind {
+                AllocationKind::Uncached => ALLOCATION_UNCACHED,
+                _ => ALLOCATION_PINNED,
+            },
+            requested_handle_types: properties.handle_types.bits(),
+            location,
+            win32_metadata: core::ptr::null_mut(),
+            compression: 0,
+            rdma: 0,
+            usage: 0,
+        };
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("prop", prop, answer) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemExportToShareableHandle(
+    to: *mut c_void,
+    which: hipMemGenericAllocationHandle_t,
+    kind: c_uint,
+    flags: c_ulonglong,
+) -> hipError_t {
+    answer(c"hipMemExportToShareableHandle", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("shareable", to)?;
+        let descriptor =
+            vmm.export_to_shareable_handle(handle(which), handle_type(kind)?, flags)?;
+        // SAFETY: as lib.rs says of pointers for results; what HIP writes there is an `int`.
+        unsafe { put("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemImportFromShareableHandle(
+    to: *mut hipMemGenericAllocationHandle_t,
+    os_handle: *mut c_void,
+    kind: c_uint,
+) -> hipError_t {
+    answer(c"hipMemImportFromShareableHandle", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("handle", to)?;
+        let kind = handle_type(kind)?;
+        let number: RawFd = match vmm.profile() {
+            // SAFETY: as lib.rs says of pointers; HIP 6 takes one to the descriptor.
+            HipProfile::Hip6 => unsafe { take("os_handle", os_handle.cast::<c_int>()) }?,
+            _ => c_int::try_from(os_handle as usize)
+                .map_err(|_| Refusal::value("os_handle", "is no file descriptor"))?,
+        };
+        if number < 0 {
+            return Err(Refusal::value("os_handle", "is no file descriptor"));
+        }
+        // SAFETY: only its number is used before the kernel has said whether it is open, and C
+        // keeps it open while this call lasts.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        let made = vmm.import_from_shareable_handle(descriptor, kind)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("handle", to, pointer(made)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemRetainAllocationHandle(
+    to: *mut hipMemGenericAllocationHandle_t,
+    at: *mut c_void,
+) -> hipError_t {
+    answer(c"hipMemRetainAllocationHandle", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("handle", to)?;
+        let found = vmm.retain_allocation_handle(address(at))?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("handle", to, pointer(found)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipMemMapArrayAsync(
+    list: *mut c_void,
+    count: c_uint,
+    _stream: hipStream_t,
+) -> hipError_t {
+    answer(c"hipMemMapArrayAsync", || {
+        not_null("list", list)?;
+        Ok(process()?.vmm()?.map_array_async(count as usize)?)
+    })
+}
