@@ -298,7 +298,7 @@ impl Shared {
     }
 
     /// Makes mappings anew that were taken down, when the last of `pieces` could not be.
-    fn put_back(
+    pub(super) fn put_back(
         &self,
         operation: Operation,
         pieces: &[Piece],
@@ -351,7 +351,7 @@ impl Shared {
     }
 }
 
-fn torn_by(errno: Errno) -> String {
+pub(super) fn torn_by(errno: Errno) -> String {
     match errno {
         Errno::EXIST => "a stranger's mapping has taken addresses that the runtime gave up while \
                          it unmapped"

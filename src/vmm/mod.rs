@@ -34,6 +34,7 @@ mod physical;
 mod properties;
 mod quarantine;
 mod quirks;
+mod remap;
 mod reserve;
 mod shareable;
 mod transfer;

@@ -92,11 +92,11 @@ impl Allocation {
     }
 
     /// The handle, if it is one of this `Vmm`.
-    pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, VmmError> {
+    pub(super) fn handle_of(&self, operation: Operation, vmm: &Vmm) -> Result<Handle, VmmError> {
         if Arc::ptr_eq(&self.inner.vmm.shared, &vmm.shared) {
             return Ok(self.inner.handle);
         }
-        Err(Refusal::new(Argument::Handle, Problem::ForeignHandle).during(Operation::Map))
+        Err(Refusal::new(Argument::Handle, Problem::ForeignHandle).during(operation))
     }
 }
 

@@ -118,6 +118,58 @@ impl Mapping {
         self.vmm().fill(self.address, value, self.size)
     }
 
+    /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps
+    /// its address, and who may use it there.
+    ///
+    /// # Errors
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other is another `Vmm`'s.
+    pub fn exchange(&mut self, other: &mut Self) -> Result<(), VmmError> {
+        let operation = Operation::Exchange;
+        other.allocation.handle_of(operation, self.vmm())?;
+        let shared = &self.vmm().shared;
+        shared.alive(operation)?;
+        if self.size != other.size {
+            let refusal = Refusal::new(Argument::Source, Problem::CutDifferently);
+            return Err(refusal.during(operation));
+        }
+        shared.exchange(self.range(), other.range(), Some((self.serial, other.serial)))?;
+        core::mem::swap(&mut self.allocation, &mut other.allocation);
+        Ok(())
+    }
+
+    /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a
+    /// reservation. Who may use it does not change.
+    ///
+    /// # Errors
+    /// As for [`Vmm::relocate`], and if the reservation is another `Vmm`'s; the mapping comes back
+    /// with the error.
+    pub fn relocate(
+        mut self,
+        reservation: &Reservation,
+        offset: usize,
+    ) -> Result<Self, (Self, VmmError)> {
+        match self.move_to(reservation, offset) {
+            Ok(address) => {
+                self.address = address;
+                self.reservation = reservation.clone();
+                Ok(self)
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn move_to(&self, reservation: &Reservation, offset: usize) -> Result<Address, VmmError> {
+        let operation = Operation::Relocate;
+        self.allocation.handle_of(operation, reservation.vmm())?;
+        let shared = &self.vmm().shared;
+        shared.alive(operation)?;
+        let to = reservation
+            .part(operation, offset, self.size)
+            .map_err(|error| error.about(Argument::Destination))?;
+        shared.relocate(to, self.range(), Some((reservation.serial(), self.serial)))?;
+        Ok(Address::new(to.start))
+    }
+
     /// Unmaps it now, and says whether that worked (`hipMemUnmap`).
     ///
     /// # Errors
@@ -136,6 +188,10 @@ impl Mapping {
         self.reservation.vmm()
     }
 
+    fn range(&self) -> Range {
+        Range { start: self.address.get(), size: self.size }
+    }
+
     /// The address at an offset, if `size` bytes from there are inside.
     fn at(&self, operation: Operation, offset: usize, size: usize) -> Result<Address, VmmError> {
         let beyond = || Refusal::new(Argument::Offset, Problem::Overflow).during(operation);
@@ -149,8 +205,7 @@ impl Mapping {
         let operation = Operation::Unmap;
         let shared = &self.vmm().shared;
         shared.alive(operation)?;
-        let range = Range { start: self.address.get(), size: self.size };
-        shared.unmap(operation, range, Some(self.serial))
+        shared.unmap(operation, self.range(), Some(self.serial))
     }
 }
 

@@ -37,7 +37,7 @@ impl Shared {
     }
 
     /// Refuses what the hardware can never do.
-    fn check_reach(
+    pub(in crate::vmm) fn check_reach(
         &self,
         operation: Operation,
         piece: &Piece,
@@ -255,7 +255,7 @@ impl Shared {
     }
 
     /// Refuses what the runtime needs a descriptor for, if there is none left.
-    pub(super) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
+    pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
         if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
             return Err(VmmError::OutOfDescriptors { operation });
         }
