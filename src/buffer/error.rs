@@ -34,4 +34,11 @@ pub enum BufferError {
         /// How many the buffer has.
         end: usize,
     },
+
+    /// A ring that does not follow itself.
+    #[error("times: a ring is mapped twice in a row or more often, not {times} times")]
+    NoRing {
+        /// How many times it would have been mapped.
+        times: usize,
+    },
 }

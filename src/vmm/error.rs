@@ -161,7 +161,7 @@ pub enum Problem {
         mappings: usize,
     },
     /// Clones or mappings of an owned value are still there.
-    #[error("names a reservation that clones or mappings of it still hold; drop them first")]
+    #[error("names what clones or mappings of it still hold; drop them first")]
     InUse,
     /// Something is mapped there already.
     #[error("names a range in which {at} is mapped already; unmap it first")]

@@ -75,7 +75,7 @@ impl Vmm {
         let operation = Operation::Unmap;
         self.shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        self.shared.unmap(operation, range, None)
+        self.shared.unmap(operation, range, &[])
     }
 
     /// Maps parts of sparse arrays (`hipMemMapArrayAsync`): not supported, as in HIP on AMD.
@@ -149,18 +149,17 @@ impl Shared {
         }
     }
 
-    /// Unmaps a run of whole mappings; with a serial only if it is still that one mapping.
+    /// Unmaps a run of whole mappings; with serials only if they are still just those mappings.
     pub(super) fn unmap(
         &self,
         operation: Operation,
         range: Range,
-        serial: Option<Serial>,
+        serials: &[Serial],
     ) -> Result<(), VmmError> {
         self.at_gate(operation, range, || {
             let pieces = self.run(operation, range)?;
-            if let Some(serial) = serial
-                && pieces.first().is_none_or(|piece| piece.record.serial != serial.0)
-            {
+            let found = pieces.iter().map(|piece| Serial(piece.record.serial));
+            if !serials.is_empty() && !found.eq(serials.iter().copied()) {
                 let at = Address::new(range.start);
                 let problem = Problem::NotMapped { at };
                 return Err(Refusal::new(Argument::Address, problem).during(operation));

@@ -181,6 +181,12 @@ impl Vmm {
         self.shared.quirks
     }
 
+    /// What sizes of reservations are multiples of, in bytes: the largest granule of any GPU.
+    #[must_use]
+    pub fn reservation_granule(&self) -> usize {
+        self.shared.granule
+    }
+
     /// How much there is of everything.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -393,7 +399,7 @@ impl Drop for Shared {
         let mappings: Vec<_> =
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
         for (start, size) in mappings {
-            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, None);
+            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, &[]);
             if let Err(error) = unmapped {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.

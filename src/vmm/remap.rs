@@ -84,7 +84,7 @@ impl Shared {
             for piece in &after {
                 let access = |index| (index, piece.record.access.get(index));
                 let access: Vec<_> = (0..self.runtime.agents().len()).map(access).collect();
-                self.check_reach(operation, piece, &access)?;
+                self.check_reach(operation, piece.owner, &access)?;
             }
             let before: Vec<Piece> = there.iter().chain(&here).copied().collect();
             self.rehang(operation, &before, &after)

@@ -184,6 +184,29 @@ impl Mapping {
         }
     }
 
+    /// Unmaps mappings that follow each other in one reservation: all of them, or none
+    /// (`hipMemUnmap`). They may be listed in any order; none at all is no error.
+    ///
+    /// # Errors
+    /// As for [`Vmm::unmap`], also if there is a gap between them; they come back with the error,
+    /// by address.
+    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), (Vec<Self>, VmmError)> {
+        run.sort_unstable_by_key(Self::address);
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
+        let operation = Operation::Unmap;
+        let shared = &first.vmm().shared;
+        let start = first.address.get();
+        let range = Range { start, size: last.address.get() - start + last.size };
+        let serials: Vec<Serial> = run.iter().map(|mapping| mapping.serial).collect();
+        let unmapped =
+            shared.alive(operation).and_then(|()| shared.unmap(operation, range, &serials));
+        if let Err(error) = unmapped {
+            return Err((run, error));
+        }
+        run.iter_mut().for_each(|mapping| mapping.mapped = false);
+        Ok(())
+    }
+
     fn vmm(&self) -> &Vmm {
         self.reservation.vmm()
     }
@@ -205,7 +228,7 @@ impl Mapping {
         let operation = Operation::Unmap;
         let shared = &self.vmm().shared;
         shared.alive(operation)?;
-        shared.unmap(operation, self.range(), Some(self.serial))
+        shared.unmap(operation, self.range(), &[self.serial])
     }
 }
 
