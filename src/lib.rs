@@ -38,6 +38,8 @@
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
+//! * [`buffer`]: buffers that people build on it: [`GrowableBuffer`], [`GrowableVec`],
+//!   [`RingBuffer`].
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -53,6 +55,7 @@
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
 pub mod agent;
+pub mod buffer;
 mod discovery;
 pub mod hip;
 pub mod ipc;
@@ -69,6 +72,7 @@ pub mod transport;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
+pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};

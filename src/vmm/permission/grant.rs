@@ -20,7 +20,7 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let pieces = self.run(operation, range)?;
         for piece in &pieces {
-            self.check_reach(operation, piece, changes)?;
+            self.check_reach(operation, piece.owner, changes)?;
         }
         let mut done: Vec<(Piece, Progress)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -36,15 +36,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses what the hardware can never do.
-    fn check_reach(
+    /// Refuses what the hardware can never do with memory of this agent.
+    pub(in crate::vmm) fn check_reach(
         &self,
         operation: Operation,
-        piece: &Piece,
+        owner: Option<usize>,
         changes: &[Change],
     ) -> Result<(), VmmError> {
         // Of imported memory the owner may be unknown; then the runtime has the last word.
-        let Some(owner) = piece.owner.and_then(|owner| self.runtime.agents().get(owner)) else {
+        let Some(owner) = owner.and_then(|owner| self.runtime.agents().get(owner)) else {
             // But of a CPU it grants what then faults, so that any GPU's memory must be in reach.
             let for_cpu =
                 |&&(index, access): &&Change| access != Access::None && self.is_cpu(index);
@@ -255,7 +255,7 @@ impl Shared {
     }
 
     /// Refuses what the runtime needs a descriptor for, if there is none left.
-    pub(super) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
+    pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
         if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
             return Err(VmmError::OutOfDescriptors { operation });
         }

@@ -1,0 +1,16 @@
+//! The buffers that are built on virtual-memory management, on simulations of every era.
+
+#[path = "../machine/mod.rs"]
+mod machine;
+#[path = "../process/mod.rs"]
+mod process;
+
+mod extension;
+mod failures;
+mod growth;
+mod model;
+mod rights;
+mod ring;
+mod sizes;
+mod stock;
+mod typed;
