@@ -32,7 +32,10 @@ pub(super) struct Broken {
 pub(super) enum Left {
     /// All of it, as it was.
     Whole,
-    /// A mapping, but not everybody may use it as before.
+    /// The mapping that there was, without this process's view of it: the runtime refused to unmap
+    /// it, most likely before it did anything.
+    Refused,
+    /// One made anew, which not everybody may use as before.
     Mapping,
     Nothing,
 }
@@ -220,7 +223,7 @@ impl Shared {
             .map_err(|error| Broken { error, left: Left::Whole })?;
         self.call(|native| native.unmap(piece.start, size)).map_err(|failure| Broken {
             error: self.failure(operation, failure, size),
-            left: Left::Mapping,
+            left: Left::Refused,
         })?;
         Ok(self.keep_reserved(piece))
     }
@@ -310,9 +313,7 @@ impl Shared {
         let first = if left == Left::Whole {
             Ok(failed.record.granted)
         } else {
-            // The runtime refused, most likely before it did anything. Sending the access once
-            // more changes nothing then, and fails if the mapping is gone.
-            self.let_use(operation, failed, &failed.record).or_else(|_| set_up(failed))
+            self.let_use_again(operation, failed).or_else(|_| set_up(failed))
         };
         let rest = down.iter().rev().map(|piece| (piece, set_up(piece)));
         for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
@@ -324,6 +325,20 @@ impl Shared {
             }
         }
         error
+    }
+
+    /// Gives the agents of a mapping that the runtime refused to unmap what they had: changes
+    /// nothing if it did nothing, and fails if the mapping is gone.
+    ///
+    /// The runtime goes on knowing those that were told later that they may do nothing.
+    pub(super) fn let_use_again(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+    ) -> Result<AgentSet, VmmError> {
+        let mut granted = self.let_use(operation, piece, &piece.record)?;
+        piece.record.granted.iter().for_each(|index| granted.insert(index));
+        Ok(granted)
     }
 
     /// Takes a range out of use because an operation failed and undoing it failed too.

@@ -140,10 +140,11 @@ impl Shared {
                     Left::Whole => {}
                     Left::Nothing => progress.mapped = false,
                     // Everybody has lost it, or some have it anew.
-                    Left::Mapping => {
+                    Left::Refused | Left::Mapping => {
                         let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
                         let nobody = Piece { record: nobody, ..*piece };
-                        progress.mapped = self.take_down(operation, &nobody).is_err();
+                        let there = if broken.left == Left::Refused { &now } else { &nobody };
+                        progress.mapped = self.take_down(operation, there).is_err();
                         progress.asked = (0..self.runtime.agents().len()).collect();
                     }
                 }
