@@ -284,6 +284,18 @@ impl Runtime {
         self.inner.agents.get(id.index as usize).filter(|agent| agent.id == id)
     }
 
+    /// The bytes of memory that an agent has left, of all processes' together
+    /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` where the runtime does not say.
+    #[must_use]
+    pub fn memory_left(&self, id: AgentId) -> Option<u64> {
+        let agent = self.agent(id)?;
+        if self.has_forked() {
+            return None;
+        }
+        let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
+        self.native().agent_u64(agent.native, attribute).ok()
+    }
+
     /// The simulation below, if this is one.
     #[cfg(feature = "simulation")]
     #[must_use]

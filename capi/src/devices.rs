@@ -281,9 +281,10 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 92 => agent.numa_node().map_or(-1, number),
                 10_011 => c_int::from(agent.large_bar()),
                 10_016 => c_int::from(
-                    agent.pools().iter().any(|pool| {
-                        pool.flags().contains(hsa_vmm::PoolFlags::FINE_GRAINED)
-                    }),
+                    agent
+                        .pools()
+                        .iter()
+                        .any(|pool| pool.flags().contains(hsa_vmm::PoolFlags::FINE_GRAINED)),
                 ),
                 10_020 => number(agent.chip()),
                 other => {

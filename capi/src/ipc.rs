@@ -7,7 +7,8 @@ use crate::pointers::{address, not_null, put};
 use crate::process::process;
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
-use hsa_vmm::IpcHandle;
+use hsa_vmm::{IpcHandle, OpenedMemory};
+use std::sync::Arc;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipIpcGetMemHandle(
@@ -42,11 +43,10 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let ipc = process.ipc(device)?;
         // Held over the call, so that nobody closes it before it is noted.
         let mut opened = process.allocations.opened();
-        let at = ipc.open_mem_handle(&handle, flags)?;
-        // Opening has checked that the offset is inside.
-        let size = (handle.allocation_size() - handle.offset()) as usize;
-        let entry = opened.entry(at.get()).or_insert(Opened { size, device, times: 0 });
-        entry.times += 1;
+        let memory = OpenedMemory::open(ipc, &handle)?;
+        let at = memory.address();
+        let nothing = || Opened { device, memory: Vec::new() };
+        opened.entry(at.get()).or_insert_with(nothing).memory.push(Arc::new(memory));
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("ptr", ptr, at.as_ptr()) }
     })
@@ -57,15 +57,24 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
     answer(c"hipIpcCloseMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
-        let mut opened = process.allocations.opened();
-        process.ipc(current())?.close_mem_handle(address(ptr))?;
         let at = address(ptr).get();
-        if let Some(entry) = opened.get_mut(&at) {
-            entry.times -= 1;
-            if entry.times == 0 {
-                opened.remove(&at);
-            }
+        let mut opened = process.allocations.opened();
+        let Some(entry) = opened.get_mut(&at) else {
+            // The library says what it is instead.
+            return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
+        };
+        let last = entry.memory.pop();
+        if entry.memory.is_empty() {
+            opened.remove(&at);
         }
-        Ok(())
+        // A copy that another thread has under way keeps it open a moment longer.
+        match last.map(Arc::try_unwrap) {
+            Some(Ok(memory)) => memory.close().map_err(|(memory, error)| {
+                let nothing = || Opened { device: current(), memory: Vec::new() };
+                opened.entry(at).or_insert_with(nothing).memory.push(Arc::new(memory));
+                Refusal::from(error)
+            }),
+            _ => Ok(()),
+        }
     })
 }

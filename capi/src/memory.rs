@@ -11,7 +11,7 @@ use crate::types::{
 };
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{Address, AgentId, PoolMemory};
+use hsa_vmm::{Address, AgentId, OpenedMemory, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,11 +32,12 @@ pub enum Kind {
 }
 
 /// Memory of another process that is open here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
-    pub size: usize,
+    /// The device that opened it first.
     pub device: c_int,
-    pub times: usize,
+    /// Once for each time it was opened; never empty.
+    pub memory: Vec<Arc<OpenedMemory>>,
 }
 
 /// Everything that was allocated and not freed, or opened and not closed, by address.
@@ -68,10 +69,11 @@ impl Allocations {
         around(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
     }
 
-    /// Another process's memory that an address is in, and where it begins.
-    pub fn opened_at(&self, at: Address) -> Option<(Address, Opened)> {
-        let found = around(&lock(&self.opened), at.get(), |opened| opened.size);
-        found.map(|(start, opened)| (Address::new(start), opened))
+    /// Another process's memory that an address is in, and the device that opened it.
+    pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
+        let size = |opened: &Opened| opened.memory.first().map_or(0, |memory| memory.size());
+        let (_, opened) = around(&lock(&self.opened), at.get(), size)?;
+        Some((opened.device, opened.memory.first()?.clone()))
     }
 
     pub fn opened(&self) -> MutexGuard<'_, BTreeMap<usize, Opened>> {
@@ -108,11 +110,8 @@ impl Allocations {
 
     fn insert(&self, held: Held) -> Result<*mut c_void, Refusal> {
         let peers = lock(&self.peers);
-        let users: Vec<AgentId> = peers
-            .iter()
-            .filter(|&&(owner, _)| held.is_of(owner))
-            .map(|&(_, user)| user)
-            .collect();
+        let users: Vec<AgentId> =
+            peers.iter().filter(|&&(owner, _)| held.is_of(owner)).map(|&(_, user)| user).collect();
         if !users.is_empty() {
             held.memory.allow(&users)?;
         }
@@ -213,7 +212,8 @@ unsafe extern "C" fn hipMallocManaged(
 ) -> hipError_t {
     answer(c"hipMallocManaged", || {
         if flags != 1 && flags != 2 {
-            let problem = format_args!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
+            let problem =
+                format_args!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
             return Err(Refusal::value("flags", problem));
         }
         if size == 0 {
@@ -252,15 +252,14 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
     answer(c"hipMemGetInfo", || {
         let process = process()?;
         let agent = process.devices.agent(current())?;
-        let agent = process.runtime.agent(agent);
-        let (all, left) = agent.map_or((0, None), |agent| (memory_of(agent), agent.memory_left()));
-        let Some(left) = left else {
+        let all = process.runtime.agent(agent).map_or(0, memory_of);
+        let Some(left) = process.runtime.memory_left(agent) else {
             return Err(Refusal::not_supported("the memory that is left, on this runtime"));
         };
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
             put("total", total, all)?;
-            put("free", free, left)
+            put("free", free, left.try_into().unwrap_or(usize::MAX))
         }
     })
 }
@@ -268,7 +267,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
 /// What an address is, to C.
 enum Place {
     Held(Arc<Held>),
-    Opened(Address, Opened),
+    Opened(c_int, Arc<OpenedMemory>),
     /// A mapping: start, size, device.
     Mapped(Address, usize, c_int),
 }
@@ -278,8 +277,8 @@ impl Process {
         if let Some(held) = self.allocations.at(at) {
             return Some(Place::Held(held));
         }
-        if let Some((start, opened)) = self.allocations.opened_at(at) {
-            return Some(Place::Opened(start, opened));
+        if let Some((device, opened)) = self.allocations.opened_at(at) {
+            return Some(Place::Opened(device, opened));
         }
         let vmm = self.vmm().ok()?;
         let mapping = vmm.mapping_at(at)?;
@@ -317,7 +316,7 @@ unsafe extern "C" fn hipPointerGetAttributes(
         let answer = match found {
             None => return Err(Refusal::value("ptr", "is not memory of this library's")),
             Some(Place::Mapped(_, _, device)) => on_device(device),
-            Some(Place::Opened(_, opened)) => on_device(opened.device),
+            Some(Place::Opened(device, _)) => on_device(device),
             Some(Place::Held(held)) => {
                 let on_host = |kind| hipPointerAttribute_t {
                     kind,
@@ -347,7 +346,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
     answer(c"hipMemGetAddressRange", || {
         let (start, bytes) = match process()?.place(address(ptr)) {
             Some(Place::Held(held)) => (held.memory.address(), held.memory.size()),
-            Some(Place::Opened(start, opened)) => (start, opened.size),
+            Some(Place::Opened(_, opened)) => (opened.address(), opened.size()),
             Some(Place::Mapped(start, size, _)) => (start, size),
             None => {
                 let words = "`ptr` is not memory of this library's";

@@ -173,9 +173,8 @@ unsafe extern "C" fn hipMemSetAccess(
 /// What the host gets, who is not named: under HIP it reaches what a device was granted, through
 /// the BAR, and programs rely on it.
 fn for_host(process: &Process, list: &[AccessDescriptor]) -> Option<AccessDescriptor> {
-    let is_cpu = |agent| {
-        process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu)
-    };
+    let is_cpu =
+        |agent| process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu);
     let most = list.iter().map(|descriptor| descriptor.access).max()?;
     let named = list.iter().any(|descriptor| is_cpu(descriptor.agent));
     let reaches = process.runtime.gpus().all(hsa_vmm::Agent::large_bar);

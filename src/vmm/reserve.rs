@@ -45,6 +45,18 @@ impl Vmm {
         Ok(self.shared.reserve(operation, size, alignment, placement)?.0)
     }
 
+    /// Reserves `size` bytes of addresses at `address` or not at all. HIP has no such call.
+    ///
+    /// # Errors
+    /// As for [`address_reserve`](Self::address_reserve); [`VmmError::InvalidArgument`] with
+    /// [`Problem::AddressTaken`](super::Problem::AddressTaken) if the address is not to be had.
+    pub fn address_reserve_at(&self, address: Address, size: usize) -> Result<Address, VmmError> {
+        let operation = Operation::AddressReserve;
+        self.shared.alive(operation)?;
+        let placement = Placement::Exactly(address);
+        Ok(self.shared.reserve(operation, size, 0, placement)?.0)
+    }
+
     /// Frees a reservation (`hipMemAddressFree`, `hsa_amd_vmem_address_free`).
     ///
     /// `address` and `size` are exactly those of the reservation, and nothing may be mapped in

@@ -1,0 +1,384 @@
+//! Copies and fills, done when they return.
+
+use crate::answer::{Refusal, answer};
+use crate::errors;
+use crate::memory::{Held, Kind};
+use crate::pointers::{address, not_null};
+use crate::process::{Process, process};
+use crate::types::{hipError_t, hipStream_t};
+use crate::unsupported::null_stream;
+use core::ffi::{c_int, c_uchar, c_ushort, c_void};
+use core::ops::Range;
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, Address, AgentId, AgentKind, OpenedMemory, Vmm, VmmError};
+use std::sync::Arc;
+
+/// What passes through this process at a time on its way from one memory to another.
+const PORTION: usize = 4 << 20;
+
+/// Which way a copy goes (`hipMemcpyKind`): whether destination and source are a device's.
+fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
+    match kind {
+        0 => Ok(Some((false, false))),
+        1 => Ok(Some((true, false))),
+        2 => Ok(Some((false, true))),
+        3 | 1024 => Ok(Some((true, true))),
+        4 => Ok(None),
+        other => {
+            let words = format_args!("`kind` ({other}) is none");
+            Err(Refusal::new(errors::INVALID_MEMCPY_DIRECTION, words))
+        }
+    }
+}
+
+/// One end of a copy.
+enum End {
+    /// Memory of this library's, and where in it.
+    Held(Arc<Held>, usize),
+    /// Another process's, open here, and where in it.
+    Opened(Arc<OpenedMemory>, usize),
+    Mapped(Address),
+    /// The program's own.
+    Own(usize),
+}
+
+impl End {
+    /// What all of a range is; an error if it is partly one thing and partly another.
+    fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Refusal> {
+        let beyond = || Refusal::value(argument, "and the size reach beyond what is there");
+        let inside = |start: Address, whole: usize| {
+            let offset = at.get() - start.get();
+            if whole - offset >= size { Ok(offset) } else { Err(beyond()) }
+        };
+        let end = at.get().checked_add(size).ok_or_else(beyond)?;
+        if let Some(held) = process.allocations.at(at) {
+            let offset = inside(held.memory.address(), held.memory.size())?;
+            return Ok(Self::Held(held, offset));
+        }
+        if let Some((_, opened)) = process.allocations.opened_at(at) {
+            let offset = inside(opened.address(), opened.size())?;
+            return Ok(Self::Opened(opened, offset));
+        }
+        // The library says what of a reservation is mapped.
+        let reserved = |at| process.vmm().ok().and_then(|vmm| vmm.reservation_at(at)).is_some();
+        let last = Address::new(end - 1);
+        if reserved(at) {
+            return Ok(Self::Mapped(at));
+        }
+        let allocations = &process.allocations;
+        if reserved(last) || allocations.at(last).is_some() || allocations.opened_at(last).is_some()
+        {
+            return Err(beyond());
+        }
+        Ok(Self::Own(at.get()))
+    }
+
+    /// Whether it is a device's, as far as a program has to say so; what the host has too may be
+    /// called either.
+    fn may_be(&self, device: bool) -> bool {
+        match self {
+            Self::Held(held, _) => held.kind != Kind::Device || device,
+            Self::Opened(..) | Self::Mapped(_) => device,
+            Self::Own(_) => !device,
+        }
+    }
+
+    /// Copies from it.
+    ///
+    /// # Safety
+    /// The program's own memory must be readable.
+    unsafe fn read(
+        &self,
+        process: &Process,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), Refusal> {
+        match self {
+            Self::Held(held, start) => Ok(held.memory.read(start + offset, bytes)?),
+            Self::Opened(opened, start) => Ok(opened.read(start + offset, bytes)?),
+            Self::Mapped(start) => {
+                let range = (Address::new(start.get() + offset), bytes.len());
+                let by = |vmm: &Vmm, agent: Option<AgentId>, at, part: Range<usize>| {
+                    let bytes = &mut bytes[part];
+                    match agent {
+                        Some(agent) => vmm.copy_to_host(agent, bytes, at),
+                        None => vmm.read(at, bytes),
+                    }
+                };
+                by_those_who_may(process.vmm()?, Access::Read, range, by)
+            }
+            Self::Own(start) => {
+                let from = (start + offset) as *const u8;
+                // SAFETY: as the caller says. `bytes` is this library's, so they do not overlap.
+                unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies to it.
+    ///
+    /// # Safety
+    /// The program's own memory must be writable.
+    unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Refusal> {
+        match self {
+            Self::Held(held, start) => Ok(held.memory.write(start + offset, bytes)?),
+            Self::Opened(opened, start) => Ok(opened.write(start + offset, bytes)?),
+            Self::Mapped(start) => {
+                let range = (Address::new(start.get() + offset), bytes.len());
+                let by = |vmm: &Vmm, agent: Option<AgentId>, at, part: Range<usize>| {
+                    let bytes = &bytes[part];
+                    match agent {
+                        Some(agent) => vmm.copy_from_host(agent, at, bytes),
+                        None => vmm.write(at, bytes),
+                    }
+                };
+                by_those_who_may(process.vmm()?, Access::ReadWrite, range, by)
+            }
+            Self::Own(start) => {
+                let to = (start + offset) as *mut u8;
+                // SAFETY: as the caller says. `bytes` is this library's, so they do not overlap.
+                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Does something with each mapping's part of a range, by an agent that was granted what it needs
+/// there: the owner of the memory rather than another GPU, a GPU rather than this process.
+///
+/// One copy may span mappings of several devices, each granted to its own alone.
+fn by_those_who_may(
+    vmm: &Vmm,
+    needed: Access,
+    (start, size): (Address, usize),
+    mut act: impl FnMut(&Vmm, Option<AgentId>, Address, Range<usize>) -> Result<(), VmmError>,
+) -> Result<(), Refusal> {
+    let mut done = 0;
+    while done < size {
+        let at = Address::new(start.get() + done);
+        let Some(mapping) = vmm.mapping_at(at) else {
+            return Err(Refusal::value("address", format_args!("{at} is not mapped")));
+        };
+        let rest = mapping.address.get() + mapping.size - at.get();
+        let part = done..size.min(done + rest);
+        let is_gpu = |agent: AgentId| {
+            vmm.runtime().agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Gpu)
+        };
+        let owner = match vmm.location_at(at) {
+            Some(Location::Agent(agent)) => Some(agent),
+            _ => None,
+        };
+        let may: Vec<AgentId> = mapping
+            .access
+            .iter()
+            .filter(|(_, access)| *access >= needed)
+            .map(|(agent, _)| *agent)
+            .collect();
+        let agent = owner
+            .filter(|owner| may.contains(owner))
+            .or_else(|| may.iter().copied().find(|agent| is_gpu(*agent)));
+        done = part.end;
+        act(vmm, agent, at, part)?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// What of both is the program's own must be `size` bytes long and, at the destination, writable.
+unsafe fn copy(
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+    kind: c_int,
+) -> Result<(), Refusal> {
+    let process = process()?;
+    process.devices.any()?;
+    let direction = direction(kind)?;
+    if size == 0 {
+        return Ok(());
+    }
+    not_null("destination", destination)?;
+    not_null("source", source)?;
+    let to = End::of(&process, "destination", address(destination), size)?;
+    let from = End::of(&process, "source", address(source), size)?;
+    if let Some((device_to, device_from)) = direction {
+        let wrong = |argument| {
+            Err(Refusal::value(argument, "is not what `kind` says, a device's or the host's"))
+        };
+        if !to.may_be(device_to) {
+            return wrong("destination");
+        }
+        if !from.may_be(device_from) {
+            return wrong("source");
+        }
+    }
+    // Where they overlap, what is read must not have been written before.
+    let backwards =
+        destination as usize > source as usize && (destination as usize) < source as usize + size;
+    let mut bytes = vec![0; size.min(PORTION)];
+    let count = size.div_ceil(PORTION);
+    for index in 0..count {
+        let offset = PORTION * if backwards { count - 1 - index } else { index };
+        let part = PORTION.min(size - offset);
+        // SAFETY: as the caller says.
+        unsafe {
+            from.read(&process, offset, &mut bytes[..part])?;
+            to.write(&process, offset, &bytes[..part])?;
+        }
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpy(
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+    kind: c_int,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemcpy", || unsafe { copy(destination, source, size, kind) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyHtoD(
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemcpyHtoD", || unsafe { copy(destination, source, size, 1) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyDtoH(
+    destination: *mut c_void,
+    source: *mut c_void,
+    size: usize,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemcpyDtoH", || unsafe { copy(destination, source, size, 2) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyDtoD(
+    destination: *mut c_void,
+    source: *mut c_void,
+    size: usize,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemcpyDtoD", || unsafe { copy(destination, source, size, 3) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyPeer(
+    destination: *mut c_void,
+    destination_device: c_int,
+    source: *const c_void,
+    source_device: c_int,
+    size: usize,
+) -> hipError_t {
+    answer(c"hipMemcpyPeer", || {
+        let process = process()?;
+        process.devices.agent(destination_device)?;
+        process.devices.agent(source_device)?;
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { copy(destination, source, size, 3) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyAsync(
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+    kind: c_int,
+    stream: hipStream_t,
+) -> hipError_t {
+    answer(c"hipMemcpyAsync", || {
+        null_stream(stream)?;
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { copy(destination, source, size, kind) }
+    })
+}
+
+/// Fills memory with a pattern over and over; `count` times.
+///
+/// # Safety
+/// What is the program's own must be that long and writable.
+unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Refusal> {
+    let process = process()?;
+    process.devices.any()?;
+    if count == 0 {
+        return Ok(());
+    }
+    not_null("destination", destination)?;
+    if destination as usize % pattern.len() != 0 {
+        return Err(Refusal::value("destination", "is not aligned to what it is filled with"));
+    }
+    let overflow = || Refusal::value("count", "reaches beyond the address space");
+    let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
+    let end = End::of(&process, "destination", address(destination), size)?;
+    if !end.may_be(true) {
+        return Err(Refusal::value("destination", "is not memory of this library's"));
+    }
+    let bytes = pattern.repeat(count.min(PORTION / pattern.len()));
+    for offset in (0..size).step_by(bytes.len()) {
+        let part = bytes.len().min(size - offset);
+        // SAFETY: as the caller says.
+        unsafe { end.write(&process, offset, &bytes[..part]) }?;
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemset(destination: *mut c_void, value: c_int, size: usize) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemset", || unsafe { set(destination, &[value as u8], size) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemsetD8(
+    destination: *mut c_void,
+    value: c_uchar,
+    count: usize,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemsetD8", || unsafe { set(destination, &[value], count) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemsetD16(
+    destination: *mut c_void,
+    value: c_ushort,
+    count: usize,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemsetD16", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemsetD32(
+    destination: *mut c_void,
+    value: c_int,
+    count: usize,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers to bytes.
+    answer(c"hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemsetAsync(
+    destination: *mut c_void,
+    value: c_int,
+    size: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    answer(c"hipMemsetAsync", || {
+        null_stream(stream)?;
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { set(destination, &[value as u8], size) }
+    })
+}
