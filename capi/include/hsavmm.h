@@ -42,7 +42,7 @@ typedef struct hsavmm_runtime_info {
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
 /* What went wrong in this thread's last call that failed: the function, the argument, what to do.
- * "" before the first. Valid until the next call that fails. Never null. */
+ * "" before the first. Never null; the place is the thread's, its text changes with the next failure. */
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {

@@ -6,13 +6,13 @@ use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
 use hsa_vmm::{IpcError, MemoryError, VmmError};
 use std::cell::{Cell, RefCell};
-use std::ffi::CString;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(errors::SUCCESS) };
-    static MESSAGE: RefCell<CString> = RefCell::default();
+    /// Of a fixed place, so that a pointer to it stays good while the thread lives.
+    static MESSAGE: RefCell<[u8; 1024]> = const { RefCell::new([0; 1024]) };
 }
 
 /// Why a call was not done.
@@ -74,10 +74,15 @@ fn note(function: &CStr, refusal: &Refusal) {
     let function = function.to_string_lossy();
     let name = errors::name(refusal.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // A thread that is ending has nobody left to ask.
     let _ = LAST.try_with(|last| last.set(refusal.code));
-    let _ = MESSAGE.try_with(|message| *message.borrow_mut() = text);
+    let _ = MESSAGE.try_with(|message| {
+        let mut message = message.borrow_mut();
+        let fits = |&length: &usize| length < message.len() && text.is_char_boundary(length);
+        let length = (0..=text.len()).rev().find(fits).unwrap_or(0);
+        message[..length].copy_from_slice(&text.as_bytes()[..length]);
+        message[length..].fill(0);
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -90,8 +95,7 @@ extern "C" fn hipPeekAtLastError() -> hipError_t {
     LAST.try_with(Cell::get).unwrap_or(errors::SUCCESS)
 }
 
-/// Valid until this thread's next call that fails.
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_last_message() -> *const c_char {
-    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    MESSAGE.try_with(|message| message.borrow().as_ptr().cast()).unwrap_or(c"".as_ptr())
 }

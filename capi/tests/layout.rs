@@ -1,0 +1,63 @@
+//! The headers' types are HIP's, value by value: compared with AMD's own headers where they are.
+
+mod program;
+
+use program::{Language, Program, package, well};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Prints sizes, places and values of everything that the header has in common with AMD's.
+const SOURCE: &str = "tests/layout/print.c";
+
+#[test]
+fn what_c_and_cplusplus_make_of_the_header_is_the_same() {
+    let [c, cplusplus] = Language::ALL.map(|language| {
+        let program = Program::compile(SOURCE, language, &[]);
+        well(&Command::new(program.file()).output().unwrap(), "print")
+    });
+    assert!(c.lines().count() > 100, "{c}");
+    assert_eq!(c, cplusplus);
+}
+
+/// AMD's folders of headers: those that continuous integration has fetched.
+fn amd() -> Vec<PathBuf> {
+    let folders = std::env::var_os("HSA_VMM_HIP_INCLUDE").unwrap_or_default();
+    let has_it = |folder: &PathBuf| folder.join("hip/hip_runtime_api.h").exists();
+    std::env::split_paths(&folders).filter(has_it).collect()
+}
+
+fn printed_with(folder: &Path) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("print");
+    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-D__HIP_PLATFORM_AMD__", "-DAMDS_OWN", "-w", "-I"])
+        .arg(folder)
+        .arg(package().join(SOURCE))
+        .arg("-o")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    well(&Command::new(&file).output().unwrap(), "print with AMD's header")
+}
+
+#[test]
+fn the_header_agrees_with_amds() {
+    let folders = amd();
+    if folders.is_empty() {
+        let required = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
+        assert!(!required.split_whitespace().any(|word| word == "hip-headers"), "none was found");
+        eprintln!("SKIPPED: the_header_agrees_with_amds: HSA_VMM_HIP_INCLUDE names no folder");
+        return;
+    }
+    let program = Program::compile(SOURCE, Language::C99, &[]);
+    let ours = well(&Command::new(program.file()).output().unwrap(), "print");
+    for folder in folders {
+        // An older release has fewer names.
+        let theirs = printed_with(&folder);
+        assert!(theirs.lines().count() > 100, "{}: {theirs}", folder.display());
+        for line in theirs.lines() {
+            assert!(ours.lines().any(|other| other == line), "{}: {line}", folder.display());
+        }
+    }
+}
