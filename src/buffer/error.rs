@@ -15,7 +15,8 @@ pub enum BufferError {
 
     /// More bytes than addresses are reserved for.
     #[error(
-        "size: {wanted:#x} bytes are more than the {maximum:#x} that addresses are reserved for"
+        "size: {wanted:#x} bytes are more than the {maximum:#x} that addresses are reserved for; \
+         reserve more at first, or extend the buffer"
     )]
     BeyondMaximum {
         /// How many bytes the buffer would have had.
