@@ -39,7 +39,7 @@
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
 //! * [`buffer`]: buffers that people build on it: [`GrowableBuffer`], [`GrowableVec`],
-//!   [`RingBuffer`].
+//!   [`RingBuffer`], [`PagedBuffer`], [`PausableBuffer`].
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -73,6 +73,7 @@ pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
 pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
+pub use buffer::{PagedBuffer, PausableBuffer};
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};

@@ -6,8 +6,12 @@ mod agents;
 mod aliases;
 #[path = "../examples/cycle.rs"]
 mod cycle;
+#[path = "../examples/grow.rs"]
+mod grow;
 #[path = "../examples/ipc.rs"]
 mod ipc;
+#[path = "../examples/ring.rs"]
+mod ring;
 #[path = "../examples/share.rs"]
 mod share;
 
@@ -24,6 +28,16 @@ fn aliases_draws_one_memory_at_many_addresses() {
 #[test]
 fn cycle_goes_from_reservation_to_reuse() {
     cycle::main().unwrap();
+}
+
+#[test]
+fn grow_draws_a_buffer_that_stays_where_it_is() {
+    grow::main().unwrap();
+}
+
+#[test]
+fn ring_writes_over_its_end() {
+    ring::main().unwrap();
 }
 
 #[test]

@@ -164,6 +164,11 @@ impl Vmm {
         })
     }
 
+    /// Whether the two are clones of one another.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The runtime below.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {

@@ -62,9 +62,9 @@ quirks! {
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
 
     /// Memory that was mapped once stays in use, unmapped and released, until the reservation that
-    /// it was mapped in is freed (ROCm 7.2): `PausableBuffer` frees
+    /// it was mapped in is freed (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees
     /// its reservation and takes the same addresses anew, and
-    /// `PagedBuffer` keeps pages for their next use.
+    /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for their next use.
     memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
 
     /// To let a GPU in when no descriptor is left ends the process (an assertion about the export,
