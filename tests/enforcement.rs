@@ -318,24 +318,3 @@ fn what_two_cpus_lose_in_one_call_is_lost() {
         machine.assert_empty();
     }
 }
-
-#[test]
-fn a_grant_to_several_agents_is_one_call_a_mapping() {
-    for (era, config) in machine::eras() {
-        let machine = Machine::new(config);
-        let granule = machine.granule();
-        let (base, handle) = (machine.reserve(3 * granule), machine.create(0, granule));
-        for place in 0..3 {
-            machine.map(at(base, place * granule), granule, handle);
-        }
-        let calls = || machine.simulation.calls("hsa_amd_vmem_set_access");
-        let before = calls();
-        let agents = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
-        let all = agents.map(|agent| access(agent, Access::ReadWrite));
-        machine.vmm.set_access(base, 3 * granule, &all).unwrap();
-        assert_eq!(calls() - before, 3, "{era}");
-        // What is so already needs none.
-        machine.vmm.set_access(base, 3 * granule, &all).unwrap();
-        assert_eq!(calls() - before, 3, "{era}");
-    }
-}
