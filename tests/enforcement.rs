@@ -5,7 +5,7 @@ mod process;
 
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::vmm::Feature;
-use hsa_vmm::{Access, AccessDescriptor, Address, HandleType, VmmError};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HandleType, VmmError};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, loading_from, storing_at};
 
@@ -160,6 +160,36 @@ fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
             assert!(machine.simulation.page(0, address).is_some(), "{name}: {number}");
             assert_eq!(machine.simulation.page(1, address).is_none(), revoked, "{name}: {number}");
         }
+    }
+}
+
+/// The runtime knows of those that were granted their access anew, and so must the library: else it
+/// would not tell it when they lose it, nor see to the addresses that it then gives up.
+#[test]
+fn what_others_keep_after_a_revocation_can_be_taken_from_them() {
+    let _alone = process::alone();
+    for (name, config) in both_ways() {
+        let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
+        let (granule, [first, second]) = (machine.granule(), [0, 1].map(|gpu| machine.gpu(gpu)));
+        let (base, size) = (machine.reserve(3 * granule), 3 * granule);
+        let places = [0, 1, 2].map(|number| at(base, number * granule));
+        for place in places {
+            machine.map(place, granule, machine.create(0, granule));
+        }
+        let set = |agents: &[AgentId], wanted| {
+            let list: Vec<_> = agents.iter().map(|&agent| access(agent, wanted)).collect();
+            machine.vmm.set_access(base, size, &list).unwrap();
+        };
+        set(&[first, second, machine.cpu(0)], Access::ReadWrite);
+        machine.vmm.revoke(base, size, &[second]).unwrap();
+        set(&[first, machine.cpu(0)], Access::None);
+        for place in places {
+            let page = machine.simulation.page(0, place.get());
+            assert!(page.is_none_or(|page| !page.readable), "{name}: {place} can be read");
+        }
+        process::assert_untouchable(base.get(), size, &name);
+        machine.vmm.unmap(base, size).unwrap();
+        process::assert_taken(base.get(), size, &name);
     }
 }
 

@@ -148,6 +148,9 @@ mod tests {
         };
         assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
+        // Before version 1 everything is as old as can be.
+        assert_eq!(Quirks::of_extension((0, 21)), Quirks::of_extension((1, 0)));
+        assert_ne!(Quirks::of_extension((0, 21)), rocm_10);
     }
 
     #[test]
