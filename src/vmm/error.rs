@@ -411,3 +411,6 @@ impl Refusal {
         VmmError::InvalidArgument { operation, argument, problem }
     }
 }
+
+#[cfg(test)]
+mod tests;
