@@ -61,11 +61,13 @@ pub mod memory;
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
+mod process;
 pub mod runtime;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod sync;
 pub mod transport;
+mod trust;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
@@ -75,6 +77,7 @@ pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
 pub use runtime::{Runtime, RuntimeError};
+pub use trust::{Stranger, Trust};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
     HandleType, Mapping, Reservation, Vmm, VmmError,

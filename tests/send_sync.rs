@@ -33,6 +33,7 @@ const _: () = {
     both::<transport::Malformed>();
     both::<transport::Offer>();
     both::<transport::Step>();
+    both::<transport::Stranger>();
     both::<transport::Ticket>();
     both::<transport::TransportError>();
     both::<transport::Trust>();
