@@ -24,8 +24,7 @@ pub fn may(need: Need, test: &str) -> bool {
     let end = in_child_with_status(|| match need {
         Need::OtherUser => i32::from(!rustix::process::geteuid().is_root()),
         Need::PidNamespace => {
-            let entered = unshare(CLONE_NEWPID | CLONE_NEWNS);
-            i32::from(entered.is_err() || super::in_child(own_proc) != End::Well)
+            i32::from(enter_pid_namespace().is_err() || super::in_child(own_proc) != End::Well)
         }
         Need::UserNamespace => i32::from(unshare(CLONE_NEWUSER).is_err()),
     });
@@ -44,7 +43,22 @@ fn unshare(what: c_int) -> Result<(), Error> {
 
 /// Has the next child of this process be the first of a PID namespace.
 pub fn new_pid_namespace() {
-    unshare(CLONE_NEWPID | CLONE_NEWNS).expect("a PID namespace");
+    enter_pid_namespace().expect("a PID namespace");
+}
+
+fn enter_pid_namespace() -> Result<(), Error> {
+    let both = CLONE_NEWPID | CLONE_NEWNS;
+    if unshare(both).is_ok() {
+        return Ok(());
+    }
+    // Who is not root may do it in a user namespace; this user keeps its number there.
+    let user = rustix::process::geteuid().as_raw();
+    if user == NOBODY {
+        // In a user namespace, that number also stands for all who have none.
+        return Err(Error::from(std::io::ErrorKind::PermissionDenied));
+    }
+    unshare(both | CLONE_NEWUSER)?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))
 }
 
 /// Enters a user namespace in which nobody has a number.
