@@ -38,6 +38,7 @@
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
+//! * [`report`]: what is reserved, mapped and held, for people, for programs and as a picture.
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -62,6 +63,7 @@ pub mod memory;
 mod native;
 pub mod pool;
 mod process;
+pub mod report;
 pub mod runtime;
 #[cfg(feature = "simulation")]
 pub mod simulation;
@@ -76,6 +78,7 @@ pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
+pub use report::Report;
 pub use runtime::{Runtime, RuntimeError};
 pub use trust::{Stranger, Trust};
 pub use vmm::{
