@@ -69,6 +69,16 @@ const _: () = {
     both::<MemoryError>();
     both::<memory::Operation>();
     both::<memory::Problem>();
+    both::<Report>();
+    both::<report::AgentEntry>();
+    both::<report::ReservationEntry>();
+    both::<report::MappingEntry>();
+    both::<report::AccessEntry>();
+    both::<report::MemoryEntry>();
+    both::<report::PoolMemoryEntry>();
+    both::<report::QuarantineEntry>();
+    both::<report::Free>();
+    both::<report::Idle<'static>>();
     both::<Ipc>();
     both::<IpcHandle>();
     both::<OpenedMemory>();

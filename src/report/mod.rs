@@ -109,7 +109,7 @@ pub struct MappingEntry {
     pub memory: Handle,
     /// The agent whose memory it is, where known.
     pub agent: Option<usize>,
-    /// What agents may do, and those who can reach it although they may do nothing.
+    /// What agents may do; and those who may do nothing, but can.
     pub access: Vec<AccessEntry>,
 }
 
@@ -122,9 +122,9 @@ pub struct AccessEntry {
     /// What it may do.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::access"))]
     pub access: Access,
-    /// Whether the runtime has let it in. A GPU that was let in can read and write, whatever it
-    /// may, until the memory is [revoked](crate::Vmm::revoke) or unmapped.
-    pub reaches: bool,
+    /// Whether it can do more than that: a GPU that the runtime has let in can read and write,
+    /// whatever it may, until the memory is [revoked](crate::Vmm::revoke) or unmapped.
+    pub can_do_more: bool,
 }
 
 /// Physical memory.

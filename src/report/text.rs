@@ -34,6 +34,19 @@ impl fmt::Display for Named<'_> {
     }
 }
 
+impl AccessEntry {
+    /// What the agent may do, and what it can do beyond that.
+    pub(super) fn words(&self) -> &'static str {
+        match (self.access, self.can_do_more) {
+            (Access::ReadWrite, _) => "rw",
+            (Access::Read, false) => "r",
+            (Access::Read, true) => "r (can write)",
+            (Access::None, true) => "none (can read and write)",
+            (Access::None, false) => "none",
+        }
+    }
+}
+
 fn plural(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
@@ -95,21 +108,9 @@ impl Report {
         }
         for (index, entry) in mapping.access.iter().enumerate() {
             f.write_str(if index > 0 { ", " } else { "" })?;
-            write!(f, "{} {}", self.label(Some(entry.agent)), self.access_words(entry))?;
+            write!(f, "{} {}", self.label(Some(entry.agent)), entry.words())?;
         }
         writeln!(f)
-    }
-
-    /// What an agent may do, and what it can do beyond that.
-    pub(crate) fn access_words(&self, entry: &AccessEntry) -> &'static str {
-        let is_gpu = self.agents.get(entry.agent).is_some_and(|agent| agent.is_gpu);
-        match (entry.access, entry.reaches && is_gpu) {
-            (Access::ReadWrite, _) => "rw",
-            (Access::Read, false) => "r",
-            (Access::Read, true) => "r (can write)",
-            (Access::None, true) => "none (can read and write)",
-            (Access::None, false) => "none",
-        }
     }
 
     /// Pieces that only their handles tell apart are one line.
@@ -117,7 +118,8 @@ impl Report {
         let mut alike: Vec<(&MemoryEntry, usize)> = Vec::new();
         let mut places = BTreeMap::new();
         for memory in &self.memory {
-            let MemoryEntry { handle: _, name, size, agent, imported, references, mappings } = memory;
+            let MemoryEntry { handle: _, name, size, agent, imported, references, mappings } =
+                memory;
             let look = (name, size, agent, imported, references, mappings);
             let place = *places.entry(look).or_insert(alike.len());
             match alike.get_mut(place) {

@@ -3,6 +3,7 @@
 use super::ledger::{Ledger, MappingRecord, ReservationRecord};
 use super::properties::Location;
 use super::{Access, Address, Gate, Physical, Shared, Vmm};
+use crate::agent::{Agent, Enforcement};
 use crate::report::{
     AccessEntry, AgentEntry, MappingEntry, MemoryEntry, QuarantineEntry, Report, ReservationEntry,
 };
@@ -17,7 +18,8 @@ impl Vmm {
     pub fn report(&self) -> Report {
         let (reservations, memory) = {
             let ledger = self.shared.ledger();
-            let reservation = |(base, record)| reservation_entry(&ledger, base, record);
+            let agents = self.runtime().agents();
+            let reservation = |(base, record)| reservation_entry(agents, &ledger, base, record);
             let memory = ledger.handles().map(|(handle, record)| MemoryEntry {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
@@ -69,6 +71,7 @@ impl Shared {
 }
 
 fn reservation_entry(
+    agents: &[Agent],
     ledger: &Ledger<Gate, Physical>,
     base: usize,
     record: &ReservationRecord<Gate>,
@@ -81,21 +84,26 @@ fn reservation_entry(
         quarantined: record.quarantined,
         mappings: ledger
             .mappings_in(range)
-            .filter_map(|(start, record)| mapping_entry(ledger, start, record))
+            .filter_map(|(start, record)| mapping_entry(agents, ledger, start, record))
             .collect(),
     }
 }
 
 fn mapping_entry(
+    agents: &[Agent],
     ledger: &Ledger<Gate, Physical>,
     start: usize,
     record: &MappingRecord,
 ) -> Option<MappingEntry> {
     let (handle, memory) = ledger.handle_of_slot(record.slot)?;
     let name = ledger.mapping_name(record.serial).or(memory.name.as_ref());
-    let access = (0..super::MOST_AGENTS).filter_map(|agent| {
-        let (access, reaches) = (record.access.get(agent), record.granted.contains(agent));
-        (access != Access::None || reaches).then_some(AccessEntry { agent, access, reaches })
+    let access = agents.iter().enumerate().filter_map(|(index, agent)| {
+        let access = record.access.get(index);
+        let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
+        let can_do_more =
+            is_only_remembered && record.granted.contains(index) && access != Access::ReadWrite;
+        let is_there = access != Access::None || can_do_more;
+        is_there.then_some(AccessEntry { agent: index, access, can_do_more })
     });
     Some(MappingEntry {
         address: Address::new(start),

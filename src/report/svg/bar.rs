@@ -145,7 +145,7 @@ impl Piece {
         }
         for entry in &mapping.access {
             let agent = report.label(Some(entry.agent));
-            told += &format!("\n{agent}: {}", report.access_words(entry));
+            told += &format!("\n{agent}: {}", entry.words());
         }
         if mapping.access.is_empty() {
             told += "\nno agent may use it";
@@ -172,7 +172,11 @@ impl Piece {
         let each = width / self.count as f64;
         if self.count > 1 && each >= LEAST {
             let ticks: String = (1..self.count)
-                .map(|number| format!("M{:.1} {y:.1}v{HEIGHT}", x + each * number as f64))
+                .map(|number| {
+                    let x = x + each * number as f64;
+                    // The middle is for the label.
+                    format!("M{x:.1} {y:.1}v6M{x:.1} {:.1}v-6", y + HEIGHT)
+                })
                 .collect();
             markup.path(&ticks, "tick");
         }

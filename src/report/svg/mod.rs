@@ -130,14 +130,14 @@ impl Report {
                 let height = match entry.access {
                     Access::ReadWrite => LANE,
                     Access::Read => LANE / 3.0,
-                    Access::None if entry.reaches && agent.is_gpu => 0.0,
+                    Access::None if entry.can_do_more => 0.0,
                     Access::None => continue,
                 };
                 if let Some(label) = label.take() {
                     y += LANE + 3.0;
                     markup.text_to(LEFT - 8.0, y + LANE - 0.5, "small", label);
                 }
-                let told = format!("{}: {}", agent.label, self.access_words(entry));
+                let told = format!("{}: {}", agent.label, entry.words());
                 let class = style::lane(index, agent.is_gpu);
                 bar::lane(markup, span, y, height, &class, Some(&told));
             }
@@ -194,8 +194,11 @@ impl Place<'_> {
 
 /// Pool memory as if it were mapped, for the agents that may use it.
 fn pool_access(it: &PoolMemoryEntry) -> MappingEntry {
-    let may =
-        |&agent: &usize| super::AccessEntry { agent, access: Access::ReadWrite, reaches: true };
+    let may = |&agent: &usize| super::AccessEntry {
+        agent,
+        access: Access::ReadWrite,
+        can_do_more: false,
+    };
     MappingEntry {
         address: it.address,
         size: it.size,
