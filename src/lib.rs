@@ -38,6 +38,7 @@
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
+//! * [`report`]: what is reserved, mapped and held, for people, for programs and as a picture.
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -61,11 +62,14 @@ pub mod memory;
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
+mod process;
+pub mod report;
 pub mod runtime;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod sync;
 pub mod transport;
+mod trust;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
@@ -74,7 +78,9 @@ pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
+pub use report::Report;
 pub use runtime::{Runtime, RuntimeError};
+pub use trust::{Stranger, Trust};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
     HandleType, Mapping, Reservation, Vmm, VmmError,

@@ -8,6 +8,8 @@ mod aliases;
 mod cycle;
 #[path = "../examples/ipc.rs"]
 mod ipc;
+#[path = "../examples/report.rs"]
+mod report;
 #[path = "../examples/share.rs"]
 mod share;
 
@@ -24,6 +26,15 @@ fn aliases_draws_one_memory_at_many_addresses() {
 #[test]
 fn cycle_goes_from_reservation_to_reuse() {
     cycle::main().unwrap();
+}
+
+#[test]
+fn report_prints_and_draws_where_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("map.svg");
+    report::run(None).unwrap();
+    report::run(Some(&picture)).unwrap();
+    assert!(std::fs::read_to_string(&picture).unwrap().contains("kv cache"));
 }
 
 #[test]

@@ -33,6 +33,7 @@ const _: () = {
     both::<transport::Malformed>();
     both::<transport::Offer>();
     both::<transport::Step>();
+    both::<transport::Stranger>();
     both::<transport::Ticket>();
     both::<transport::TransportError>();
     both::<transport::Trust>();
@@ -68,6 +69,16 @@ const _: () = {
     both::<MemoryError>();
     both::<memory::Operation>();
     both::<memory::Problem>();
+    both::<Report>();
+    both::<report::AgentEntry>();
+    both::<report::ReservationEntry>();
+    both::<report::MappingEntry>();
+    both::<report::AccessEntry>();
+    both::<report::MemoryEntry>();
+    both::<report::PoolMemoryEntry>();
+    both::<report::QuarantineEntry>();
+    both::<report::Free>();
+    both::<report::Idle<'static>>();
     both::<Ipc>();
     both::<IpcHandle>();
     both::<OpenedMemory>();

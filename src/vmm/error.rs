@@ -32,6 +32,7 @@ pub enum Operation {
     Write,
     Copy,
     Fill,
+    Name,
 }
 
 impl fmt::Display for Operation {
@@ -57,6 +58,7 @@ impl fmt::Display for Operation {
             Self::Write => "write",
             Self::Copy => "copy",
             Self::Fill => "fill",
+            Self::Name => "name",
         })
     }
 }

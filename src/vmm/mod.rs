@@ -28,12 +28,14 @@ mod error;
 mod handle;
 mod ledger;
 mod mapping;
+mod name;
 mod owned;
 mod permission;
 mod physical;
 mod properties;
 mod quarantine;
 mod quirks;
+mod report;
 mod reserve;
 mod shareable;
 mod transfer;
@@ -388,6 +390,7 @@ impl Drop for Shared {
         if self.runtime.has_forked() {
             return;
         }
+        self.tell_leaks();
         let operation = Operation::AddressFree;
         let mappings: Vec<_> =
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();

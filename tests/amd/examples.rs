@@ -9,6 +9,8 @@ mod agents;
 mod aliases;
 #[path = "../../examples/cycle.rs"]
 mod cycle;
+#[path = "../../examples/report.rs"]
+mod report;
 
 fn named(ground: &Ground) {
     // SAFETY: a forked child has one thread.
@@ -36,5 +38,13 @@ fn cycle_goes_from_reservation_to_reuse() {
     on_each("examples::cycle_goes_from_reservation_to_reuse", |ground| {
         named(ground);
         cycle::main().unwrap();
+    });
+}
+
+#[test]
+fn report_prints_what_is_held() {
+    on_each("examples::report_prints_what_is_held", |ground| {
+        named(ground);
+        report::run(None).unwrap();
     });
 }

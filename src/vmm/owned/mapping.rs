@@ -34,6 +34,14 @@ impl Mapping {
         Self { reservation, allocation, address, size, serial, mapped: true }
     }
 
+    /// Names it in reports and logs. One that has been unmapped by its address meanwhile stays as it
+    /// is.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let _ = self.vmm().shared.name_mapping(self.address, Some(self.serial.0), name);
+        self
+    }
+
     /// Where it begins.
     #[must_use]
     pub fn address(&self) -> Address {
