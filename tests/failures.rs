@@ -5,8 +5,8 @@ mod machine;
 mod process;
 mod scene;
 
-use hsa_vmm::{Access, VmmError};
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
+use hsa_vmm::{Access, VmmError};
 use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
 use scene::{ACTS, Act, Books, Scene};
 use std::ops::Deref;
