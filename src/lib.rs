@@ -38,6 +38,7 @@
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
+//! * [`area`]: memory by a few flags, as AML's areas give it ([`Area`]).
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -53,6 +54,7 @@
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
 pub mod agent;
+pub mod area;
 mod discovery;
 pub mod hip;
 pub mod ipc;
@@ -69,6 +71,7 @@ pub mod transport;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
+pub use area::{Area, AreaError, AreaFlags, AreaMemory};
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};
