@@ -14,10 +14,16 @@ bitflags::bitflags! {
         const HOST = 1;
         /// One pointer that host and device use (`AML_AREA_HIP_FLAG_ALLOC_UNIFIED`,
         /// `hipMallocManaged`). `HOST` and `MAPPED` are then ignored.
+        ///
+        /// It does not migrate. Where it is memory of the device, what a kernel writes is there
+        /// for the host when the kernel has ended; what the host stores may have to be flushed
+        /// for the device (`HSA_AMD_AGENT_INFO_HDP_FLUSH`), which [`write`](crate::AreaMemory::write)
+        /// does without, because there the device copies.
         const UNIFIED = 1 << 1;
         /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`): new
         /// memory with `HOST` (`hipHostMalloc`), without it memory that is there already
-        /// (`hipHostRegister`), which each `mmap` is given.
+        /// (`hipHostRegister`), which each `mmap` is given. AMD's runtimes let every GPU use that
+        /// (seen in 6.1.2, 6.4.3 and 7.2.4), whichever is asked for.
         const MAPPED = 1 << 2;
         /// Visible to all devices instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`,
         /// `hipMemAttachGlobal`, `hipHostMallocPortable`). Of memory of the device AML ignores
@@ -43,6 +49,12 @@ pub(super) enum Kind {
 impl AreaFlags {
     /// Memory of the device, visible to it alone (`AML_AREA_HIP_FLAG_DEFAULT`).
     pub const DEFAULT: Self = Self::empty();
+
+    /// Whether each `mmap` is given memory of the host that is there already.
+    #[must_use]
+    pub fn maps_existing_memory(self) -> bool {
+        self.kind() == Kind::Existing
+    }
 
     /// The bits that mean nothing.
     pub(super) fn unknown(self) -> u32 {

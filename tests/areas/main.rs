@@ -6,6 +6,7 @@ mod process;
 
 mod amls_defects;
 mod combinations;
+mod driver;
 mod failures;
 mod host_memory;
 mod refused;

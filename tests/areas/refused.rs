@@ -5,7 +5,7 @@ use crate::process::{self, End};
 use crate::{GIB, MIB};
 use hsa_vmm::area::{Argument, Cause, Device, MmapOptions, Operation, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Area, AreaError, AreaFlags, AreaMemory, HipError, HipProfile, Runtime};
+use hsa_vmm::{Area, AreaError, AreaFlags, AreaMemory, HipError, HipProfile, Runtime, Vmm};
 
 fn all_flags() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
@@ -83,6 +83,13 @@ fn sizes(ground: &Ground) {
         }
         area.mmap(1, MmapOptions::new()).unwrap().munmap().unwrap();
     }
+    // AMD's runtime 6.4.3 is not to be asked for that many addresses.
+    let vmm = Vmm::open(&ground.runtime).unwrap();
+    for size in [1 << 63, usize::MAX - 4095] {
+        let error = vmm.address_reserve(size, 0, None, 0).unwrap_err();
+        assert_eq!(error.problem(), Some(hsa_vmm::vmm::Problem::Overflow), "{error}");
+    }
+    drop(vmm);
     ground.assert_idle();
 }
 
