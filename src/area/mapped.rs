@@ -16,8 +16,6 @@ pub(super) struct MappedMemory {
     mapping: Option<Mapping>,
     allocation: Allocation,
     reservation: Reservation,
-    agents: Box<[AgentId]>,
-    vmm: Vmm,
 }
 
 impl MappedMemory {
@@ -45,7 +43,7 @@ impl MappedMemory {
         let mapping = reservation.map(0, &allocation).map_err(failed)?;
         mapping.grant(agents, Access::ReadWrite).map_err(failed)?;
         let mapping = Some(mapping);
-        Ok(Self { mapping, allocation, reservation, agents: agents.into(), vmm: vmm.clone() })
+        Ok(Self { mapping, allocation, reservation })
     }
 
     pub fn address(&self) -> Address {
@@ -76,23 +74,23 @@ impl MappedMemory {
         lent.unwrap_or_else(|error| Err(AreaError::of_vmm(operation, error, self.whole())))
     }
 
-    /// Unmaps it and gives addresses and memory back, or leaves all as it was.
-    pub fn free(mut self) -> Result<(), (Self, VmmError)> {
+    /// Unmaps it and gives addresses and memory back, or leaves all as it was, for these agents.
+    pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, VmmError)> {
         if let Some(Err((mapping, error))) = self.mapping.take().map(Mapping::unmap) {
             return Err((Self { mapping: Some(mapping), ..self }, error));
         }
-        let Self { allocation, reservation, agents, vmm, .. } = self;
+        let Self { allocation, reservation, .. } = self;
         let Err((reservation, error)) = reservation.free() else { return Ok(()) };
         // The memory is still held, with all that is in it: back to where it was.
         let mapping = reservation.map(0, &allocation);
         let granted = match &mapping {
-            Ok(mapping) => mapping.grant(&agents, Access::ReadWrite),
+            Ok(mapping) => mapping.grant(agents, Access::ReadWrite),
             Err(error) => Err(*error),
         };
         if let Err(error) = granted {
             tracing::warn!(%error, address = %reservation.address(), "an area's memory is lost");
         }
-        Err((Self { mapping: mapping.ok(), allocation, reservation, agents, vmm }, error))
+        Err((Self { mapping: mapping.ok(), allocation, reservation }, error))
     }
 }
 

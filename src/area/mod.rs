@@ -65,6 +65,7 @@ mod locked;
 mod mapped;
 mod memory;
 mod options;
+mod transfer;
 
 pub use backing::Backing;
 pub use device::Device;
@@ -79,10 +80,10 @@ use crate::runtime::Runtime;
 use crate::vmm::{Vmm, VmmError};
 use backing::Holding;
 use core::fmt;
-use core::marker::PhantomData;
 use flags::Kind;
 use locked::LockedMemory;
 use mapped::MappedMemory;
+use memory::Made;
 
 /// A kind of memory for a device: what [`mmap`](Self::mmap) gives. Cheap to clone; may be used
 /// from any thread.
@@ -233,8 +234,8 @@ impl Area {
                 Holding::Pool(memory)
             }
         };
-        let (runtime, borrowed) = (runtime.clone(), PhantomData);
-        Ok(AreaMemory { runtime, size, device, owner, agents, holding, borrowed })
+        let made = Made { runtime: runtime.clone(), size, device, owner, agents };
+        Ok(AreaMemory::new(made, holding))
     }
 
     /// Where the memory of the host begins that is to be mapped, if that is what this area does.

@@ -14,8 +14,10 @@ use Backing::{Locked, Pool, Virtual};
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
 /// Where the size is not what is different.
 const FEW: [usize; 3] = [1, 4096, 3 * GIB];
-/// What is looked at of both ends of something larger.
-const LARGE: usize = 4 * MIB;
+/// What is looked at as a whole.
+const SMALL: usize = 64 << 10;
+/// What is copied to and fro at the most.
+const LARGE: usize = 2 * MIB + 1;
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +72,10 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
     (0..size).map(|index| (index * 7 + index / 251 + seed) as u8).collect()
 }
 
-/// The parts of so many bytes that are looked at: all of it, or both ends.
+/// The parts of so many bytes that are looked at: all of what is small and of one size that is
+/// moved in several portions, else both ends and the middle.
 fn parts(size: usize) -> Vec<(usize, usize)> {
-    if size <= LARGE {
+    if size <= SMALL || size == 2 * MIB + 1 {
         vec![(0, size)]
     } else {
         vec![(0, 4096), (size / 2, 4096), (size - 4096, 4096)]

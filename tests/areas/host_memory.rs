@@ -2,6 +2,7 @@
 
 use crate::GIB;
 use crate::ground::{Ground, on_amd};
+use crate::process;
 use hsa_vmm::area::{Argument, Cause, MmapOptions, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Area, AreaError, AreaFlags};
@@ -198,9 +199,14 @@ fn three_gib(ground: &Ground) {
 
 #[test]
 fn three_gib_of_the_simulation() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    three_gib(&ground);
-    ground.assert_idle();
+    let _alone = process::alone();
+    // In a process whose memory no other test touches.
+    let end = process::in_child(|| {
+        let ground = Ground::simulated(Config::mi300x(2));
+        three_gib(&ground);
+        ground.assert_idle();
+    });
+    assert_eq!(end, process::End::Well);
 }
 
 #[test]

@@ -233,8 +233,8 @@ fn copies_in_both_directions_come_to_an_end() {
 fn every_call_of_a_child_is_refused() {
     let _alone = process::alone();
     let ground = Ground::simulated(Config::mi300x(2));
-    let mut own = vec![5u8; 100];
-    let mut second = vec![5u8; 100];
+    let mut own = [5u8; 100];
+    let mut second = [5u8; 100];
     let areas: Vec<_> =
         all_flags().map(|flags| Area::create(&ground.runtime, 0, flags).unwrap()).collect();
     let mut own = [&mut own[..], &mut second[..]].into_iter();
