@@ -7,10 +7,14 @@ use hsa_rocr::test::Ground;
 mod agents;
 #[path = "../../examples/aliases.rs"]
 mod aliases;
+#[path = "../../examples/areas.rs"]
+mod areas;
 #[path = "../../examples/cycle.rs"]
 mod cycle;
 #[path = "../../examples/grow.rs"]
 mod grow;
+#[path = "../../examples/report.rs"]
+mod report;
 #[path = "../../examples/ring.rs"]
 mod ring;
 
@@ -36,10 +40,26 @@ fn aliases_draws_one_memory_at_many_addresses() {
 }
 
 #[test]
+fn areas_shows_every_combination_of_flags() {
+    on_each("examples::areas_shows_every_combination_of_flags", |ground| {
+        named(ground);
+        areas::main().unwrap();
+    });
+}
+
+#[test]
 fn cycle_goes_from_reservation_to_reuse() {
     on_each("examples::cycle_goes_from_reservation_to_reuse", |ground| {
         named(ground);
         cycle::main().unwrap();
+    });
+}
+
+#[test]
+fn report_prints_what_is_held() {
+    on_each("examples::report_prints_what_is_held", |ground| {
+        named(ground);
+        report::run(None).unwrap();
     });
 }
 
