@@ -1,5 +1,6 @@
 //! Why an operation on a buffer was refused.
 
+use crate::hip::{HipError, HipProfile};
 use crate::vmm::{Address, VmmError};
 
 /// An operation on a buffer failed; the buffer is as it was.
@@ -111,4 +112,27 @@ pub enum BufferError {
     /// Pages were to be moved or exchanged between buffers of other pages or other memory.
     #[error("buffer: its pages are not of the same size and kind of memory as the other buffer's")]
     OtherPages,
+}
+
+impl BufferError {
+    /// The error that HIP of this profile has for it. HIP has no such buffers; where the
+    /// virtual-memory management refused, it is [`VmmError::hip`].
+    #[must_use]
+    pub fn hip(&self, profile: HipProfile) -> HipError {
+        match self {
+            Self::Vmm(error) => error.hip(profile),
+            Self::AddressLost { .. } => HipError::OutOfMemory,
+            Self::PagesLost { .. } => HipError::Unknown,
+            Self::BeyondMaximum { .. }
+            | Self::BeyondEnd { .. }
+            | Self::NoRing { .. }
+            | Self::Paused
+            | Self::NotPaused
+            | Self::NoSuchPage { .. }
+            | Self::PageMapped { .. }
+            | Self::PageNotMapped { .. }
+            | Self::PageLost { .. }
+            | Self::OtherPages => HipError::InvalidValue,
+        }
+    }
 }

@@ -3,4 +3,5 @@
 mod examples;
 mod interface;
 mod layout;
+mod own;
 mod program;
