@@ -315,7 +315,7 @@ unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<
         return Ok(());
     }
     not_null("destination", destination)?;
-    if destination as usize % pattern.len() != 0 {
+    if !(destination as usize).is_multiple_of(pattern.len()) {
         return Err(Refusal::value("destination", "is not aligned to what it is filled with"));
     }
     let overflow = || Refusal::value("count", "reaches beyond the address space");
