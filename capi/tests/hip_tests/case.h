@@ -1,10 +1,10 @@
 /*
- * What a case is: a function that ends if all is as it should be. Each runs in a process of its own,
- * forked before any runtime is open, so that a crash is its own.
+ * What a case is: a function that ends if all is as it should be. Each runs in a process of its
+ * own, forked before any runtime is open, so that a crash is its own.
  *
  * A program of cases prints a line for each: "ok NAME", "FAILED NAME: file:line: what" or "skipped
- * NAME: why", and ends with 1 if one has failed. Its arguments are the names of the cases to run; all
- * without any.
+ * NAME: why", and ends with 1 if one has failed. Its arguments are the names of the cases to run;
+ * all without any.
  *
  * C99 and C++17.
  */

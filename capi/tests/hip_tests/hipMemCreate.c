@@ -1,7 +1,7 @@
 /* hipMemCreate: physical memory, how long it lives, and what is refused.
  *
- * hipMemCreate_ChkWithKerLaunch is hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse and a kernel: it is
- * not here. */
+ * hipMemCreate_ChkWithKerLaunch is hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse and a kernel: it
+ * is not here. */
 #include "memory.h"
 
 static void hipMemCreate_BasicAllocateDeAlloc_MultGranularity(void) {

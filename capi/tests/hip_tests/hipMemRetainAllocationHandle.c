@@ -1,7 +1,8 @@
 /* hipMemRetainAllocationHandle: the handle of what is mapped. */
 #include "memory.h"
 
-/* The original releases once, which was enough for HIP of 2024; a retained handle is a reference. */
+/* The original releases once, which was enough for HIP of 2024; a retained handle is one more
+ * reference. */
 static void hipMemRetainAllocationHandle_SetGet(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size), retained = NULL;

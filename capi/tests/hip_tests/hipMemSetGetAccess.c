@@ -193,8 +193,8 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
 
 /* The original maps the first device's memory once more for the peer, by a handle that it has
  * released before, and HIP lets it. A slip: it makes memory of the peer, and never uses it. Here a
- * released handle is refused (design decision 1), so it is retained by its address for that; and the
- * peer's own memory is copied to as well. */
+ * released handle is refused (design decision 1), so it is retained by its address for that; and
+ * the peer's own memory is copied to as well. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;
@@ -257,8 +257,8 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   free(values);
 }
 
-/* Memory that grows: a larger range, the old handle first in it, a new one behind. Access to both is
- * set by one call, and one call unmaps both. */
+/* Memory that grows: a larger range, the old handle first in it, a new one behind. Access to both
+ * is set by one call, and one call unmaps both. */
 static void hipMemSetAccess_GrowVMM(void) {
   static int values[2 * N];
   size_t size = rounded(0, BYTES);
