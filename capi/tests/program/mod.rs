@@ -57,7 +57,9 @@ impl Program {
         let folder = tempfile::tempdir().expect("there is room for a program");
         let file = folder.path().join("program");
         let library = library_folder();
-        let mut rpath = std::ffi::OsString::from("-Wl,-rpath,");
+        // As the older kind of path, which comes before LD_LIBRARY_PATH: Cargo names a folder there
+        // that may have an older build.
+        let mut rpath = std::ffi::OsString::from("-Wl,--disable-new-dtags,-rpath,");
         rpath.push(&library);
         let output = language
             .compiler()
