@@ -991,6 +991,23 @@ fn more_addresses_than_there_are_is_out_of_memory() {
     }
 }
 
+/// AMD's runtime would reserve them, and never free them.
+#[test]
+fn addresses_below_those_of_gpus_are_not_reserved() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let low = Address::new(8 << 20);
+        let got = machine.vmm.address_reserve(granule, 0, Some(low), 0).unwrap();
+        assert!(got.get() >= 16 << 20, "{release}: {got}");
+        machine.vmm.address_free(got, granule).unwrap();
+        let refused = machine.vmm.address_reserve_at(low, granule).unwrap_err();
+        let taken = matches!(refused, VmmError::InvalidArgument { problem: P::AddressTaken, .. });
+        assert!(taken, "{release}: {refused}");
+        machine.assert_empty();
+    }
+}
+
 #[test]
 fn a_bad_hint_is_no_error() {
     for (release, config) in machine::releases() {

@@ -306,7 +306,9 @@ unsafe extern "C" fn hipPointerGetAttributes(
         };
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("attributes", attributes, nothing) }?;
-        let found = process()?.place(address(ptr));
+        let process = process()?;
+        process.devices.any()?;
+        let found = process.place(address(ptr));
         let on_device = |device| hipPointerAttribute_t {
             kind: MEMORY_DEVICE,
             device,
@@ -344,7 +346,9 @@ unsafe extern "C" fn hipMemGetAddressRange(
     ptr: *mut c_void,
 ) -> hipError_t {
     answer(c"hipMemGetAddressRange", || {
-        let (start, bytes) = match process()?.place(address(ptr)) {
+        let process = process()?;
+        process.devices.any()?;
+        let (start, bytes) = match process.place(address(ptr)) {
             Some(Place::Held(held)) => (held.memory.address(), held.memory.size()),
             Some(Place::Opened(_, opened)) => (opened.address(), opened.size()),
             Some(Place::Mapped(start, size, _)) => (start, size),

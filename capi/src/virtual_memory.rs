@@ -11,8 +11,8 @@ use crate::types::{
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
 use hsa_vmm::{
-    Access, AccessDescriptor, AgentKind, AllocationProperties, Granularity, Handle, HandleType,
-    HipProfile, Vmm,
+    Access, AccessDescriptor, Address, AgentId, AgentKind, AllocationProperties, Granularity,
+    Handle, HandleType, HipProfile, Vmm,
 };
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
@@ -163,7 +163,7 @@ unsafe extern "C" fn hipMemSetAccess(
             })?;
             list.push(AccessDescriptor { agent, access });
         }
-        if let Some(host) = for_host(&process, &list) {
+        if let Some(host) = for_host(&process, vmm, (address(ptr), size), &list) {
             list.push(host);
         }
         Ok(vmm.set_access(address(ptr), size, &list)?)
@@ -171,15 +171,44 @@ unsafe extern "C" fn hipMemSetAccess(
 }
 
 /// What the host gets, who is not named: under HIP it reaches what a device was granted, through
-/// the BAR, and programs rely on it.
-fn for_host(process: &Process, list: &[AccessDescriptor]) -> Option<AccessDescriptor> {
-    let is_cpu =
-        |agent| process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu);
-    let most = list.iter().map(|descriptor| descriptor.access).max()?;
+/// the BAR, and programs rely on it. It follows the device that may most, up and down, unless it
+/// was given something else by name.
+fn for_host(
+    process: &Process,
+    vmm: &Vmm,
+    (start, size): (Address, usize),
+    list: &[AccessDescriptor],
+) -> Option<AccessDescriptor> {
+    let runtime = &process.runtime;
+    let is_cpu = |agent| runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu);
     let named = list.iter().any(|descriptor| is_cpu(descriptor.agent));
-    let reaches = process.runtime.gpus().all(hsa_vmm::Agent::large_bar);
-    let agent = process.runtime.host().id();
-    (most != Access::None && !named && reaches).then_some(AccessDescriptor { agent, access: most })
+    if list.is_empty() || named || !runtime.gpus().all(hsa_vmm::Agent::large_bar) {
+        return None;
+    }
+    let host = runtime.host().id();
+    let end = start.get().checked_add(size)?;
+    let (mut at, mut most, mut changes) = (start.get(), Access::None, false);
+    while at < end {
+        // Where nothing is mapped the call is refused.
+        let mapping = vmm.mapping_at(Address::new(at))?;
+        at = mapping.address.get() + mapping.size;
+        let has = |agent| {
+            let entry = mapping.access.iter().find(|(other, _)| *other == agent);
+            entry.map_or(Access::None, |(_, access)| *access)
+        };
+        let will_have = |agent| {
+            let last = list.iter().rev().find(|descriptor| descriptor.agent == agent);
+            last.map_or_else(|| has(agent), |descriptor| descriptor.access)
+        };
+        let of_devices = |access: &dyn Fn(AgentId) -> Access| {
+            runtime.gpus().map(|gpu| access(gpu.id())).max().unwrap_or(Access::None)
+        };
+        let now = has(host);
+        let then = if now == of_devices(&has) { of_devices(&will_have) } else { now };
+        changes |= then != now;
+        most = most.max(then);
+    }
+    changes.then_some(AccessDescriptor { agent: host, access: most })
 }
 
 #[unsafe(no_mangle)]

@@ -8,6 +8,11 @@ use super::{
 use crate::native::{Failure, close};
 use crate::sync::lock;
 
+/// Where the GPUs' addresses begin at the latest (`SVM_USER_BASE` of older kernel drivers; 2 MiB with
+/// newer). AMD's user-space driver reserves lower addresses if asked for them, and can never free
+/// them: it does not find them again.
+const LOWEST: usize = 16 << 20;
+
 /// How a reservation's address is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
@@ -102,6 +107,7 @@ impl Shared {
         let alignment = alignment.max(granule);
         let start = match placement {
             Placement::Anywhere => self.reserve_at(0, size, alignment),
+            Placement::Near(hint) if hint.get() < LOWEST => self.reserve_at(0, size, alignment),
             Placement::Near(hint) => match self.reserve_at(hint.get(), size, alignment) {
                 Ok(address) if address % alignment == 0 => Ok(address),
                 // A free hint wins over the alignment in AMD's runtime; here it does not.
@@ -117,7 +123,7 @@ impl Shared {
                 if wanted.checked_add(size).is_none() {
                     return refuse(Argument::Size, Problem::Overflow);
                 }
-                if wanted.get() % alignment != 0 {
+                if wanted.get() % alignment != 0 || wanted.get() < LOWEST {
                     return refuse(Argument::Address, Problem::AddressTaken);
                 }
                 match self.reserve_at(wanted.get(), size, alignment) {

@@ -324,9 +324,9 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
                      unsigned long long flags);
 /* Unmaps exactly a run of whole mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
-/* All or nothing, over exactly a run of whole mappings; who is not named keeps what it has. What
- * devices are granted the host is granted too if it reaches all GPUs' memory (as HIP does), unless
- * `desc` says something of the host. GPUs are kept from nothing by it: hsavmm_enforcement(),
+/* All or nothing, over exactly a run of whole mappings; who is not named keeps what it has. The
+ * host follows the device that may most if it reaches all GPUs' memory (as HIP does), until `desc`
+ * says something else of it. GPUs are kept from nothing by it: hsavmm_enforcement(),
  * hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
@@ -429,7 +429,7 @@ typedef struct hipIpcMemHandle_st {
 
 /* A handle of memory that hipMalloc gave. Mapped memory: hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
-/* Maps another process's memory for all devices. `flags` is hipIpcMemLazyEnablePeerAccess or 0. */
+/* Maps another process's memory for all devices. `flags` is hipIpcMemLazyEnablePeerAccess. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
 /* As often as it was opened. */
 hipError_t hipIpcCloseMemHandle(void *ptr);

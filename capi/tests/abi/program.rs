@@ -1,5 +1,7 @@
 //! C and C++ programs that are compiled against the headers and linked to the library.
 
+#![allow(dead_code, reason = "no test needs all of it")]
+
 use hsa_rocr::{Emulation, Installation};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -55,7 +57,9 @@ impl Program {
         let folder = tempfile::tempdir().expect("there is room for a program");
         let file = folder.path().join("program");
         let library = library_folder();
-        let mut rpath = std::ffi::OsString::from("-Wl,-rpath,");
+        // As the older kind of path, which comes before LD_LIBRARY_PATH: Cargo names a folder there
+        // that may have an older build.
+        let mut rpath = std::ffi::OsString::from("-Wl,--disable-new-dtags,-rpath,");
         rpath.push(&library);
         let output = language
             .compiler()

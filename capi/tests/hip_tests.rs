@@ -1,0 +1,254 @@
+//! hip-tests' cases of virtual memory and IPC that need no kernel, written anew in C under their
+//! names, on the simulation and on AMD's runtime.
+
+mod program;
+
+use hsa_rocr::{Emulation, Release, test};
+use program::{Language, Program};
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// hip-tests' cases, a source a line. None may be lost.
+const CASES: &[(&str, &[&str])] = &[
+    ("hipMemAddressFree", &["negative"]),
+    ("hipMemAddressReserve", &["AlignmentTest", "Negative"]),
+    (
+        "hipMemCreate",
+        &[
+            "BasicAllocateDeAlloc_MultGranularity",
+            "ChkDev2HstMemcpy_ReleaseHdlPostUnmap",
+            "ChkDev2HstMemcpy_ReleaseHdlPreUse",
+            "MapNonContiguousChunks",
+            "ChkWithMemset",
+            "Negative",
+        ],
+    ),
+    ("hipMemExportToShareableHandle", &["Positive_Basic", "Negative_Parameters"]),
+    (
+        "hipMemGetAllocationGranularity",
+        &["MinGranularity", "RecommendedGranularity", "AllGPUs", "NegativeTests"],
+    ),
+    ("hipMemGetAllocationPropertiesFromHandle", &["functional", "Negative"]),
+    (
+        "hipMemImportFromShareableHandle",
+        &[
+            "Positive_Basic",
+            "Negative_Parameters",
+            "MulProc_ChldUseHdl",
+            "MulProc_ParntChldUseHdl",
+            "MulProc_GrndChldUseHdl",
+        ],
+    ),
+    (
+        "hipMemMap",
+        &[
+            "SameMemoryReuse",
+            "PhysicalMemoryReuse_SingleGPU",
+            "PhysicalMemory_Map2MultVMMs",
+            "PhysicalMemoryReuse_MultiDev",
+            "VMMMemoryReuse_SingleGPU",
+            "VMMMemoryReuse_MultiGPU",
+            "MapPartialPhysicalMem",
+            "MapPartialVMMMem",
+            "negative",
+        ],
+    ),
+    ("hipMemMapArrayAsync", &["Positive_Basic"]),
+    ("hipMemRelease", &["negative"]),
+    ("hipMemRetainAllocationHandle", &["SetGet", "NegTst"]),
+    (
+        "hipMemSetGetAccess",
+        &[
+            "hipMemSetAccess_SetGet",
+            "hipMemSetAccess_MultDevSetGet",
+            "hipMemSetAccess_EntireVMMRangeSetGet",
+            "hipMemGetAccess_NegTst",
+            "hipMemSetAccess_FuncTstOnMultDev",
+            "hipMemSetAccess_AccessDirectlyFromHost",
+            "hipMemSetAccess_ChangeAccessProp",
+            "hipMemSetAccess_Vmm2UnifiedMemCpy",
+            "hipMemSetAccess_Vmm2DevMemCpy",
+            "hipMemSetAccess_Vmm2PeerDevMemCpy",
+            "hipMemSetAccess_Vmm2PeerPeerMemCpy",
+            "hipMemSetAccess_Vmm2VMMMemCpy",
+            "hipMemSetAccess_Vmm2VMMInterDevMemCpy",
+            "hipMemSetAccess_MapPhysChksFromMulDev",
+            "hipMemSetAccess_GrowVMM",
+            "hipMemSetAccess_Multithreaded",
+            "hipMemSetAccess_MultiProc",
+            "hipMemSetAccess_negative",
+            "hipMemSetAccessHost_devicealloc",
+        ],
+    ),
+    (
+        "hipMemSetAccessImportedHandle",
+        &[
+            "hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess",
+            "hipMemSetAccess_MulProc_ImportedDeviceMem_HostThenDeviceAccess",
+        ],
+    ),
+    ("hipMemUnmap", &["negative"]),
+    ("hipMemVmm", &["Basic", "Uncached"]),
+    ("hipGetProcAddress", &["hipGetProcAddressVmmApis"]),
+    (
+        "hipIpcGetMemHandle",
+        &[
+            "Positive_Unique_Handles_Separate_Allocations",
+            "Positive_Unique_Handles_Reused_Memory",
+            "Negative_Handle_For_Freed_Memory",
+            "Negative_Out_Of_Bound_Pointer",
+            "Negative_Mapped_Memory",
+        ],
+    ),
+    ("hipIpcOpenMemHandle", &["Negative_Open_In_Creating_Process"]),
+    (
+        "hipIpcCloseMemHandle",
+        &["Positive_Reference_Counting", "Negative_Close_In_Originating_Process"],
+    ),
+    ("hipIpcMemAccess", &["Semaphores", "ParameterValidation"]),
+    (
+        "hipNoGpuTsts",
+        &[
+            "NoGpuTst_hipGetDeviceCount",
+            "NoGpuTst_hipGetDevice",
+            "NoGpuTst_hipSetDevice",
+            "NoGpuTst_hipDeviceGet",
+            "NoGpuTst_hipDeviceGetName",
+            "NoGpuTst_hipDeviceGetAttribute",
+            "NoGpuTst_hipDeviceGetPCIBusId",
+            "NoGpuTst_hipDeviceTotalMem",
+            "NoGpuTst_hipDeviceCanAccessPeer",
+            "NoGpuTst_hipDeviceEnablePeerAccess",
+            "NoGpuTst_hipDeviceDisablePeerAccess",
+            "NoGpuTst_hipDeviceSynchronize",
+            "NoGpuTst_hipStreamSynchronize",
+            "NoGpuTst_hipMalloc",
+            "NoGpuTst_hipMallocManaged",
+            "NoGpuTst_hipHostMalloc",
+            "NoGpuTst_hipHostFree",
+            "NoGpuTst_hipMemcpy",
+            "NoGpuTst_hipMemGetInfo",
+            "NoGpuTst_hipPointerGetAttributes",
+            "NoGpuTst_hipMemGetAddressRange",
+            "NoGpuTst_hipMemGetAllocationGranularity",
+            "NoGpuTst_hipMemAddressReserve",
+            "NoGpuTst_hipMemAddressFree",
+            "NoGpuTst_hipMemCreate",
+            "NoGpuTst_hipMemRelease",
+            "NoGpuTst_hipMemMap",
+            "NoGpuTst_hipMemUnmap",
+            "NoGpuTst_hipMemSetAccess",
+            "NoGpuTst_hipMemGetAccess",
+            "NoGpuTst_hipIpcGetMemHandle",
+            "NoGpuTst_hipIpcOpenMemHandle",
+            "NoGpuTst_hipIpcCloseMemHandle",
+        ],
+    ),
+];
+
+/// What takes two devices.
+const OF_TWO: &[&str] = &[
+    "hipMemMap_PhysicalMemoryReuse_MultiDev",
+    "hipMemMap_VMMMemoryReuse_MultiGPU",
+    "hipMemSetAccess_MultDevSetGet",
+    "hipMemSetAccess_Vmm2PeerDevMemCpy",
+    "hipMemSetAccess_Vmm2PeerPeerMemCpy",
+    "hipMemSetAccess_Vmm2VMMInterDevMemCpy",
+];
+
+const UNCACHED: &str = "hipMemVmm_Uncached";
+
+/// The full name of a case: most begin with the source's.
+fn full(source: &str, case: &str) -> String {
+    if case.contains("hip") { case.to_owned() } else { format!("{source}_{case}") }
+}
+
+/// A line that a program of cases prints of a case.
+fn line(case: &str, gpus: u8, has_uncached: bool) -> String {
+    if gpus < 2 && OF_TWO.contains(&case) {
+        format!("skipped {case}: it takes two devices")
+    } else if case == UNCACHED && !has_uncached {
+        format!("skipped {case}: there is no uncached memory")
+    } else {
+        format!("ok {case}")
+    }
+}
+
+fn compile(language: Language) -> Vec<Program> {
+    let sources = CASES.iter().map(|(source, _)| format!("tests/hip_tests/{source}.c"));
+    sources.map(|source| Program::compile(&source, language, &[])).collect()
+}
+
+/// Compiled once for all tests.
+static IN_C: LazyLock<Vec<Program>> = LazyLock::new(|| compile(Language::C99));
+
+/// Runs all cases, and compares what they say with what they should.
+#[track_caller]
+fn all_pass(
+    programs: &[Program],
+    what: &str,
+    gpus: u8,
+    has_uncached: bool,
+    command: impl Fn(&Program) -> Command,
+) {
+    assert_eq!(programs.len(), CASES.len());
+    let mut ran = 0;
+    for (program, (source, cases)) in programs.iter().zip(CASES) {
+        let output = command(program).output().expect("it was compiled");
+        let expected = cases.iter().map(|case| line(&full(source, case), gpus, has_uncached));
+        let expected: Vec<String> = expected.collect();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{source}, {what}: {errors}");
+        assert!(output.status.success(), "{source}, {what}: {}", output.status);
+        ran += expected.len();
+    }
+    // Of 2024's suite of virtual memory: the 49 that launch no kernel, five more without theirs, and
+    // sparse arrays; five newer ones; ten of IPC; and what there is without a device.
+    assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
+}
+
+const PROFILES: [&str; 2] = ["hip6", "hip7"];
+
+#[test]
+fn every_case_passes_in_every_era_of_the_simulation() {
+    for era in ["a", "b", "c", "d"] {
+        for gpus in [1, 2] {
+            for profile in PROFILES {
+                let has_uncached = profile == "hip7" && ["c", "d"].contains(&era);
+                let sim = format!("era={era},gpus={gpus}");
+                let what = format!("{profile} on {sim}");
+                all_pass(&IN_C, &what, gpus, has_uncached, |program| {
+                    let mut command = program.on_simulation(&sim);
+                    command.env("HSA_VMM_PROFILE", profile);
+                    command
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn every_case_is_cplusplus_too() {
+    let programs = compile(Language::Cpp17);
+    all_pass(&programs, "C++", 2, true, |program| program.on_simulation("era=d,gpus=2"));
+}
+
+#[test]
+fn every_case_passes_on_every_release() {
+    let name = "every_case_passes_on_every_release";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release();
+        for profile in PROFILES {
+            if profile == "hip6" && release != Release::R6_4_3 {
+                continue;
+            }
+            let what = format!("{profile} on {release}");
+            all_pass(&IN_C, &what, 2, false, |program| {
+                let mut command = program.on_release(installation, &Emulation::gpus(2));
+                command.env("HSA_VMM_PROFILE", profile);
+                command
+            });
+        }
+    }
+}

@@ -1,0 +1,46 @@
+/* hipIpcCloseMemHandle: as often as it was opened. */
+#include "memory.h"
+#include "process.h"
+
+static void hipIpcCloseMemHandle_Positive_Reference_Counting(void) {
+  const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+  struct channel channel = channel_open();
+  hipPointerAttribute_t attributes;
+  hipIpcMemHandle_t handle;
+  void *first, *second;
+  pid_t child = fork();
+  int end;
+  CHECK(child >= 0);
+  end = keep_end(&channel, child == 0);
+  if (child == 0) {
+    receive_bytes(end, &handle, sizeof handle);
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handle, lazily));
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, handle, lazily));
+    CHECK(first == second);
+    EXPECT_SUCCESS(hipIpcCloseMemHandle(first));
+    EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, first));
+    EXPECT_SUCCESS(hipIpcCloseMemHandle(second));
+    EXPECT_ERROR(hipPointerGetAttributes(&attributes, first), hipErrorInvalidValue);
+    EXPECT_ERROR(hipIpcCloseMemHandle(first), hipErrorInvalidValue);
+    end_child(end);
+  }
+  EXPECT_SUCCESS(hipMalloc(&first, 1024));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, first));
+  send_bytes(end, &handle, sizeof handle);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, first));
+  CHECK(attributes.type == hipMemoryTypeDevice && attributes.devicePointer == first);
+  EXPECT_SUCCESS(hipFree(first));
+}
+
+static void hipIpcCloseMemHandle_Negative_Close_In_Originating_Process(void) {
+  hipIpcMemHandle_t handle;
+  void *ptr;
+  EXPECT_SUCCESS(hipMalloc(&ptr, 1024));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, ptr));
+  EXPECT_ERROR(hipIpcCloseMemHandle(ptr), hipErrorInvalidValue);
+  EXPECT_SUCCESS(hipFree(ptr));
+}
+
+CASES(CASE(hipIpcCloseMemHandle_Positive_Reference_Counting),
+      CASE(hipIpcCloseMemHandle_Negative_Close_In_Originating_Process))

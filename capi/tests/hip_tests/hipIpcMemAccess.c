@@ -1,0 +1,89 @@
+/* Memory of each device in another process, by its handle. */
+#include "memory.h"
+#include "process.h"
+
+/* What the parent says of memory that the child is to open. */
+struct offer {
+  int device;
+  hipIpcMemHandle_t handle;
+};
+
+/* Opens an offer at every device, and reads it directly and by way of own memory. */
+static void take_up(const struct offer *offer) {
+  int device, count = device_count();
+  for (device = 0; device < count; device++) {
+    void *opened, *own;
+    int can = 0;
+    EXPECT_SUCCESS(hipSetDevice(device));
+    EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, device, offer->device));
+    /* No device is its own peer; the original leaves it out, and has nothing to do with one. */
+    if (!can && device != offer->device) continue;
+    EXPECT_SUCCESS(hipMalloc(&own, BYTES));
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&opened, offer->handle, hipIpcMemLazyEnablePeerAccess));
+    EXPECT_SUCCESS(hipMemcpy(own, opened, BYTES, hipMemcpyDeviceToDevice));
+    expect_numbers(own, offer->device);
+    expect_numbers(opened, offer->device);
+    write_numbers(opened, offer->device);
+    EXPECT_SUCCESS(hipIpcCloseMemHandle(opened));
+    EXPECT_SUCCESS(hipFree(own));
+  }
+}
+
+/* Messages take the part of the original's named semaphores. */
+static void hipIpcMemAccess_Semaphores(void) {
+  struct channel channel = channel_open();
+  struct offer offer;
+  pid_t child = fork();
+  char done = 0;
+  int end, count;
+  CHECK(child >= 0);
+  end = keep_end(&channel, child == 0);
+  count = device_count();
+  if (child == 0) {
+    int left;
+    for (left = count; left > 0; left--) {
+      receive_bytes(end, &offer, sizeof offer);
+      take_up(&offer);
+      send_bytes(end, &done, sizeof done);
+    }
+    end_child(end);
+  }
+  for (offer.device = 0; offer.device < count; offer.device++) {
+    void *ptr;
+    EXPECT_SUCCESS(hipSetDevice(offer.device));
+    EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
+    EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.handle, ptr));
+    write_numbers(ptr, offer.device);
+    send_bytes(end, &offer, sizeof offer);
+    receive_bytes(end, &done, sizeof done);
+    expect_numbers(ptr, offer.device);
+    EXPECT_SUCCESS(hipFree(ptr));
+  }
+  wait_for(child, end);
+}
+
+static void hipIpcMemAccess_ParameterValidation(void) {
+  const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+  hipIpcMemHandle_t handle, empty, noise;
+  void *ptr, *other = NULL;
+  hipError_t error;
+  memset(&empty, 0, sizeof empty);
+  memset(&noise, 0xa5, sizeof noise);
+  EXPECT_SUCCESS(hipMalloc(&ptr, 1024));
+  EXPECT_ERROR(hipIpcGetMemHandle(NULL, ptr), hipErrorInvalidValue);
+  EXPECT_ERROR(hipIpcGetMemHandle(&handle, NULL), hipErrorInvalidValue);
+  EXPECT_ERROR(hipIpcGetMemHandle(NULL, NULL), hipErrorInvalidValue);
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, ptr));
+  EXPECT_ERROR(hipIpcOpenMemHandle(NULL, handle, lazily), hipErrorInvalidValue);
+  error = hipIpcOpenMemHandle(&other, empty, lazily);
+  CHECK(error == hipErrorInvalidValue || error == hipErrorInvalidDevicePointer);
+  error = hipIpcOpenMemHandle(&other, noise, lazily);
+  CHECK(error == hipErrorInvalidValue || error == hipErrorInvalidDevicePointer);
+  EXPECT_ERROR(hipIpcOpenMemHandle(&other, handle, 123), hipErrorInvalidValue);
+  EXPECT_ERROR(hipIpcOpenMemHandle(&other, handle, 0), hipErrorInvalidValue);
+  CHECK(other == NULL);
+  EXPECT_ERROR(hipIpcCloseMemHandle(NULL), hipErrorInvalidValue);
+  EXPECT_SUCCESS(hipFree(ptr));
+}
+
+CASES(CASE(hipIpcMemAccess_Semaphores), CASE(hipIpcMemAccess_ParameterValidation))

@@ -1,0 +1,162 @@
+/* hipMemImportFromShareableHandle: one's own memory, and that of a parent and a grandparent.
+ *
+ * Where the originals square numbers by a kernel, the importer does it here between two copies. */
+#include "process.h"
+#include "shareable.h"
+
+static void hipMemImportFromShareableHandle_Positive_Basic(void) {
+  size_t size = rounded(0, BYTES);
+  hipMemGenericAllocationHandle_t handle, again;
+  hipDeviceptr_t ptr, other = reserve(size);
+  int descriptor;
+  EXPECT_SUCCESS(hipFree(NULL));
+  handle = create_shareable(0, size);
+  descriptor = exported(handle);
+  again = imported(descriptor);
+  CHECK(close(descriptor) == 0);
+  /* The original ends here. */
+  ptr = reserve(size);
+  map_and_grant(ptr, size, handle, 0);
+  map_and_grant(other, size, again, 0);
+  write_numbers(ptr, 5);
+  expect_numbers(other, 5);
+  unmap_and_free(ptr, size);
+  unmap_and_free(other, size);
+  EXPECT_SUCCESS(hipMemRelease(again));
+  EXPECT_SUCCESS(hipMemRelease(handle));
+}
+
+/* A null pointer is no descriptor for HIP, whatever descriptor 0 is; here descriptor 0 is one like
+ * any other, and refused if it is no memory. HIP of 2024 never looked at the type. */
+static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
+  const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
+  hipMemGenericAllocationHandle_t handle = create_shareable(0, 2 * granularity_of(0)), other;
+  int descriptor = exported(handle), none = -1;
+  void *shareable = as_os_handle(&descriptor);
+  EXPECT_ERROR(hipMemImportFromShareableHandle(NULL, shareable, posix), hipErrorInvalidValue);
+  EXPECT_ERROR(hipMemImportFromShareableHandle(&other, NULL, posix), hipErrorInvalidValue);
+  EXPECT_ERROR(hipMemImportFromShareableHandle(&other, as_os_handle(&none), posix),
+               hipErrorInvalidValue);
+  EXPECT_ERROR(hipMemImportFromShareableHandle(&other, shareable, hipMemHandleTypeNone),
+               hipErrorInvalidValue);
+  EXPECT_ERROR(hipMemImportFromShareableHandle(&other, shareable, hipMemHandleTypeWin32),
+               hipErrorNotSupported);
+  CHECK(close(descriptor) == 0);
+  EXPECT_SUCCESS(hipMemRelease(handle));
+}
+
+/* Maps what comes over a socket, and squares its numbers. */
+static void square(int end) {
+  static int values[N];
+  size_t size = 0;
+  int descriptor = receive_descriptor(end, &size), index;
+  hipMemGenericAllocationHandle_t handle = imported(descriptor);
+  hipDeviceptr_t ptr = reserve(size);
+  CHECK(close(descriptor) == 0);
+  map_and_grant(ptr, size, handle, 0);
+  count_up(values, N, 0);
+  EXPECT_SUCCESS(hipMemcpyHtoD(ptr, values, BYTES));
+  memset(values, 0, sizeof values);
+  EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
+  for (index = 0; index < N; index++) values[index] *= values[index];
+  EXPECT_SUCCESS(hipMemcpyHtoD(ptr, values, BYTES));
+  memset(values, 0, sizeof values);
+  EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
+  for (index = 0; index < N; index++) CHECK(values[index] == index * index);
+  unmap_and_free(ptr, size);
+  EXPECT_SUCCESS(hipMemRelease(handle));
+}
+
+static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t size) {
+  int descriptor = exported(handle);
+  send_descriptor(end, descriptor, size);
+  CHECK(close(descriptor) == 0);
+}
+
+static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
+  struct channel channel = channel_open();
+  hipMemGenericAllocationHandle_t handle;
+  pid_t child = fork();
+  size_t size;
+  int end;
+  CHECK(child >= 0);
+  if (child == 0) {
+    end = keep_end(&channel, 1);
+    square(end);
+    end_child(end);
+  }
+  end = keep_end(&channel, 0);
+  size = rounded(0, BYTES);
+  handle = create_shareable(0, size);
+  send_memory(end, handle, size);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipMemRelease(handle));
+}
+
+/* The parent sees what the child has written. */
+static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
+  static int values[N];
+  struct channel channel = channel_open();
+  hipMemGenericAllocationHandle_t handle;
+  hipDeviceptr_t ptr;
+  pid_t child = fork();
+  size_t size;
+  int end, index;
+  CHECK(child >= 0);
+  if (child == 0) {
+    end = keep_end(&channel, 1);
+    square(end);
+    end_child(end);
+  }
+  end = keep_end(&channel, 0);
+  size = rounded(0, BYTES);
+  handle = create_shareable(0, size);
+  ptr = reserve(size);
+  map_and_grant(ptr, size, handle, 0);
+  send_memory(end, handle, size);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
+  for (index = 0; index < N; index++) CHECK(values[index] == index * index);
+  unmap_and_free(ptr, size);
+  EXPECT_SUCCESS(hipMemRelease(handle));
+}
+
+/* The child never opens a runtime: it passes the descriptor on. */
+static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
+  struct channel channel = channel_open();
+  hipMemGenericAllocationHandle_t handle;
+  pid_t child = fork();
+  size_t size;
+  int end;
+  CHECK(child >= 0);
+  if (child == 0) {
+    struct channel below = channel_open();
+    pid_t grandchild = fork();
+    int descriptor;
+    CHECK(grandchild >= 0);
+    end = keep_end(&channel, 1);
+    if (grandchild == 0) {
+      CHECK(close(end) == 0);
+      end = keep_end(&below, 1);
+      square(end);
+      end_child(end);
+    }
+    descriptor = receive_descriptor(end, &size);
+    end = keep_end(&below, 0);
+    send_descriptor(end, descriptor, size);
+    wait_for(grandchild, end);
+    _exit(PASSED);
+  }
+  end = keep_end(&channel, 0);
+  size = rounded(0, BYTES);
+  handle = create_shareable(0, size);
+  send_memory(end, handle, size);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipMemRelease(handle));
+}
+
+CASES(CASE(hipMemImportFromShareableHandle_Positive_Basic),
+      CASE(hipMemImportFromShareableHandle_Negative_Parameters),
+      CASE(hipMemImportFromShareableHandle_MulProc_ChldUseHdl),
+      CASE(hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl),
+      CASE(hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl))

@@ -1,0 +1,75 @@
+/* hipMemSetAccess, for this process by its own name, on memory of another (of 2026). */
+#include "process.h"
+#include "shareable.h"
+
+/* Forks a child that maps memory of a device of this process, grants the host and does `act`, which
+ * leaves the numbers from 1 on. */
+static void with_imported(int device, void (*act)(hipDeviceptr_t ptr, size_t size)) {
+  struct channel channel = channel_open();
+  hipMemGenericAllocationHandle_t handle;
+  hipDeviceptr_t ptr;
+  pid_t child = fork();
+  size_t size;
+  int end, descriptor;
+  CHECK(child >= 0);
+  end = keep_end(&channel, child == 0);
+  if (child == 0) {
+    hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
+    desc.location.type = hipMemLocationTypeHost;
+    descriptor = receive_descriptor(end, &size);
+    handle = imported(descriptor);
+    CHECK(close(descriptor) == 0);
+    ptr = reserve(size);
+    EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
+    EXPECT_SUCCESS(hipMemSetAccess(ptr, size, &desc, 1));
+    CHECK(counts_up((const int *)ptr, N, 0));
+    act(ptr, size);
+    EXPECT_SUCCESS(hipMemRelease(handle));
+    unmap_and_free(ptr, size);
+    end_child(end);
+  }
+  if (device >= device_count()) device = 0;
+  size = rounded(device, BYTES);
+  handle = create_shareable(device, size);
+  ptr = reserve(size);
+  map_and_grant(ptr, size, handle, device);
+  write_numbers(ptr, 0);
+  descriptor = exported(handle);
+  send_descriptor(end, descriptor, size);
+  CHECK(close(descriptor) == 0);
+  wait_for(child, end);
+  expect_numbers(ptr, 1);
+  EXPECT_SUCCESS(hipMemRelease(handle));
+  unmap_and_free(ptr, size);
+}
+
+static void write_by_host(hipDeviceptr_t ptr, size_t size) {
+  (void)size;
+  count_up((int *)ptr, N, 1);
+}
+
+/* The last device's memory: an exporter that is not the first device went wrong in HIP. */
+static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess(void) {
+  with_imported(1, write_by_host);
+}
+
+/* Both at once: the host's numbers, then the device's, then the host's. */
+static void write_by_both(hipDeviceptr_t ptr, size_t size) {
+  const int pattern = (int)0xdeadbeef;
+  const int *values = (const int *)ptr;
+  int index;
+  grant(ptr, size, 0, hipMemAccessFlagsProtReadWrite);
+  count_up((int *)ptr, N, 2);
+  EXPECT_SUCCESS(hipMemsetD32(ptr, pattern, N));
+  EXPECT_SUCCESS(hipDeviceSynchronize());
+  for (index = 0; index < N; index++) CHECK(values[index] == pattern);
+  count_up((int *)ptr, N, 1);
+  expect_numbers(ptr, 1);
+}
+
+static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostThenDeviceAccess(void) {
+  with_imported(0, write_by_both);
+}
+
+CASES(CASE(hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess),
+      CASE(hipMemSetAccess_MulProc_ImportedDeviceMem_HostThenDeviceAccess))

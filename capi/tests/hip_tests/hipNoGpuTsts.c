@@ -1,0 +1,74 @@
+/* Every function without a device, as HIP_VISIBLE_DEVICES leaves none; of virtual memory and IPC too,
+ * which the originals leave out. Not here: functions that this library has not. */
+#include "case.h"
+
+/* A case of one call. The frame's end asks for what no device has, so it ends here. */
+#define WITHOUT_DEVICE(function, call)                                                             \
+  static void NoGpuTst_##function(void) {                                                          \
+    CHECK(setenv("HIP_VISIBLE_DEVICES", "-1", 1) == 0);                                            \
+    EXPECT_ERROR(call, hipErrorNoDevice);                                                          \
+    EXPECT_SUCCESS(hsavmm_shut_down());                                                            \
+    exit(PASSED);                                                                                  \
+  }
+
+static int number;
+static size_t size, more;
+static void *ptr;
+static char bytes[64];
+static hipMemAllocationProp prop;
+static hipMemGenericAllocationHandle_t handle;
+static hipPointerAttribute_t attributes;
+static hipIpcMemHandle_t ipc;
+static unsigned long long flags;
+static hipMemAccessDesc desc;
+
+WITHOUT_DEVICE(hipGetDeviceCount, hipGetDeviceCount(&number))
+WITHOUT_DEVICE(hipGetDevice, hipGetDevice(&number))
+WITHOUT_DEVICE(hipSetDevice, hipSetDevice(0))
+WITHOUT_DEVICE(hipDeviceGet, hipDeviceGet(&number, 0))
+WITHOUT_DEVICE(hipDeviceGetName, hipDeviceGetName(bytes, sizeof bytes, 0))
+WITHOUT_DEVICE(hipDeviceGetAttribute,
+               hipDeviceGetAttribute(&number, hipDeviceAttributePciBusId, 0))
+WITHOUT_DEVICE(hipDeviceGetPCIBusId, hipDeviceGetPCIBusId(bytes, sizeof bytes, 0))
+WITHOUT_DEVICE(hipDeviceTotalMem, hipDeviceTotalMem(&size, 0))
+WITHOUT_DEVICE(hipDeviceCanAccessPeer, hipDeviceCanAccessPeer(&number, 0, 1))
+WITHOUT_DEVICE(hipDeviceEnablePeerAccess, hipDeviceEnablePeerAccess(0, 0))
+WITHOUT_DEVICE(hipDeviceDisablePeerAccess, hipDeviceDisablePeerAccess(0))
+WITHOUT_DEVICE(hipDeviceSynchronize, hipDeviceSynchronize())
+WITHOUT_DEVICE(hipStreamSynchronize, hipStreamSynchronize(NULL))
+WITHOUT_DEVICE(hipMalloc, hipMalloc(&ptr, 1024))
+WITHOUT_DEVICE(hipMallocManaged, hipMallocManaged(&ptr, 1024, hipMemAttachGlobal))
+WITHOUT_DEVICE(hipHostMalloc, hipHostMalloc(&ptr, 1024, hipHostMallocDefault))
+WITHOUT_DEVICE(hipHostFree, hipHostFree(NULL))
+WITHOUT_DEVICE(hipMemcpy, hipMemcpy(bytes, bytes + 32, 32, hipMemcpyHostToHost))
+WITHOUT_DEVICE(hipMemGetInfo, hipMemGetInfo(&size, &more))
+WITHOUT_DEVICE(hipPointerGetAttributes, hipPointerGetAttributes(&attributes, bytes))
+WITHOUT_DEVICE(hipMemGetAddressRange, hipMemGetAddressRange(&ptr, &size, bytes))
+WITHOUT_DEVICE(hipMemGetAllocationGranularity,
+               hipMemGetAllocationGranularity(&size, &prop, hipMemAllocationGranularityMinimum))
+WITHOUT_DEVICE(hipMemAddressReserve, hipMemAddressReserve(&ptr, 4096, 0, NULL, 0))
+WITHOUT_DEVICE(hipMemAddressFree, hipMemAddressFree(bytes, 4096))
+WITHOUT_DEVICE(hipMemCreate, hipMemCreate(&handle, 4096, &prop, 0))
+WITHOUT_DEVICE(hipMemRelease, hipMemRelease(handle))
+WITHOUT_DEVICE(hipMemMap, hipMemMap(bytes, 4096, 0, handle, 0))
+WITHOUT_DEVICE(hipMemUnmap, hipMemUnmap(bytes, 4096))
+WITHOUT_DEVICE(hipMemSetAccess, hipMemSetAccess(bytes, 4096, &desc, 1))
+WITHOUT_DEVICE(hipMemGetAccess, hipMemGetAccess(&flags, &desc.location, bytes))
+WITHOUT_DEVICE(hipIpcGetMemHandle, hipIpcGetMemHandle(&ipc, bytes))
+WITHOUT_DEVICE(hipIpcOpenMemHandle,
+               hipIpcOpenMemHandle(&ptr, ipc, hipIpcMemLazyEnablePeerAccess))
+WITHOUT_DEVICE(hipIpcCloseMemHandle, hipIpcCloseMemHandle(bytes))
+
+#define TABLED(function) CASE(NoGpuTst_##function)
+
+CASES(TABLED(hipGetDeviceCount), TABLED(hipGetDevice), TABLED(hipSetDevice), TABLED(hipDeviceGet),
+      TABLED(hipDeviceGetName), TABLED(hipDeviceGetAttribute), TABLED(hipDeviceGetPCIBusId),
+      TABLED(hipDeviceTotalMem), TABLED(hipDeviceCanAccessPeer),
+      TABLED(hipDeviceEnablePeerAccess), TABLED(hipDeviceDisablePeerAccess),
+      TABLED(hipDeviceSynchronize), TABLED(hipStreamSynchronize), TABLED(hipMalloc),
+      TABLED(hipMallocManaged), TABLED(hipHostMalloc), TABLED(hipHostFree), TABLED(hipMemcpy),
+      TABLED(hipMemGetInfo), TABLED(hipPointerGetAttributes), TABLED(hipMemGetAddressRange),
+      TABLED(hipMemGetAllocationGranularity), TABLED(hipMemAddressReserve),
+      TABLED(hipMemAddressFree), TABLED(hipMemCreate), TABLED(hipMemRelease), TABLED(hipMemMap),
+      TABLED(hipMemUnmap), TABLED(hipMemSetAccess), TABLED(hipMemGetAccess),
+      TABLED(hipIpcGetMemHandle), TABLED(hipIpcOpenMemHandle), TABLED(hipIpcCloseMemHandle))

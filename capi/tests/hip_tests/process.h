@@ -1,0 +1,100 @@
+/*
+ * Cases of several processes: children that are forked before the runtime is open, and descriptors
+ * on their way between them.
+ */
+#ifndef HIP_TESTS_PROCESS_H
+#define HIP_TESTS_PROCESS_H
+
+#include "case.h"
+
+#include <sys/socket.h>
+
+/* Two ends that are connected. */
+struct channel {
+  int ends[2];
+};
+
+static inline struct channel channel_open(void) {
+  struct channel channel;
+  CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel.ends) == 0);
+  return channel;
+}
+
+/* Each process keeps one end, and sees by it when the other is gone. */
+static inline int keep_end(struct channel *channel, int which) {
+  CHECK(close(channel->ends[1 - which]) == 0);
+  return channel->ends[which];
+}
+
+static inline void send_bytes(int end, const void *bytes, size_t size) {
+  CHECK(send(end, bytes, size, MSG_NOSIGNAL) == (ssize_t)size);
+}
+
+static inline void receive_bytes(int end, void *bytes, size_t size) {
+  CHECK(recv(end, bytes, size, 0) == (ssize_t)size);
+}
+
+union one_descriptor {
+  struct cmsghdr header;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+/* A descriptor, and how large what it stands for is. */
+static inline void send_descriptor(int end, int descriptor, size_t size) {
+  union one_descriptor room;
+  struct iovec data;
+  struct msghdr message;
+  struct cmsghdr *header;
+  memset(&room, 0, sizeof room);
+  memset(&message, 0, sizeof message);
+  data.iov_base = &size;
+  data.iov_len = sizeof size;
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = room.bytes;
+  message.msg_controllen = sizeof room.bytes;
+  header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof descriptor);
+  memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  CHECK(sendmsg(end, &message, MSG_NOSIGNAL) == (ssize_t)sizeof size);
+}
+
+static inline int receive_descriptor(int end, size_t *size) {
+  union one_descriptor room;
+  struct iovec data;
+  struct msghdr message;
+  struct cmsghdr *header;
+  int descriptor = -1;
+  memset(&message, 0, sizeof message);
+  data.iov_base = size;
+  data.iov_len = sizeof *size;
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = room.bytes;
+  message.msg_controllen = sizeof room.bytes;
+  CHECK(recvmsg(end, &message, MSG_CMSG_CLOEXEC) == (ssize_t)sizeof *size);
+  header = CMSG_FIRSTHDR(&message);
+  CHECK(header != NULL && header->cmsg_type == SCM_RIGHTS);
+  memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+  return descriptor;
+}
+
+/* A child's end, if it has found all as it should be. */
+static inline void end_child(int end) {
+  nothing_is_left();
+  EXPECT_SUCCESS(hsavmm_shut_down());
+  CHECK(close(end) == 0);
+  _exit(PASSED);
+}
+
+/* That a child has found all as it should be. */
+static inline void wait_for(pid_t child, int end) {
+  int status = 0;
+  CHECK(close(end) == 0);
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == PASSED);
+}
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * Memory on its way to other processes as a file descriptor.
+ */
+#ifndef HIP_TESTS_SHAREABLE_H
+#define HIP_TESTS_SHAREABLE_H
+
+#include "memory.h"
+
+static inline hipMemGenericAllocationHandle_t create_shareable(int device, size_t size) {
+  hipMemAllocationProp prop = shareable_of(device);
+  hipMemGenericAllocationHandle_t handle;
+  EXPECT_SUCCESS(hipMemCreate(&handle, size, &prop, 0));
+  return handle;
+}
+
+static inline int exported(hipMemGenericAllocationHandle_t handle) {
+  int descriptor = -1;
+  EXPECT_SUCCESS(hipMemExportToShareableHandle(&descriptor, handle,
+                                               hipMemHandleTypePosixFileDescriptor, 0));
+  CHECK(descriptor >= 0);
+  return descriptor;
+}
+
+/* What hipMemImportFromShareableHandle takes: the number itself since HIP 7.1, before that where it
+ * is. Programs tell by the release (PyTorch does by ROCM_VERSION >= 70100). */
+static inline void *as_os_handle(int *descriptor) {
+  return profile() == 6 ? (void *)descriptor : (void *)(uintptr_t)*descriptor;
+}
+
+/* The descriptor stays the caller's. */
+static inline hipMemGenericAllocationHandle_t imported(int descriptor) {
+  hipMemGenericAllocationHandle_t handle;
+  EXPECT_SUCCESS(hipMemImportFromShareableHandle(&handle, as_os_handle(&descriptor),
+                                                 hipMemHandleTypePosixFileDescriptor));
+  return handle;
+}
+
+#endif

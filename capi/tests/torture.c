@@ -1,0 +1,353 @@
+/*
+ * torture SEED SECONDS: calls at random, most of them wrong in something, against a model that
+ * knows which must succeed. The library's books are checked after each call, and in the end
+ * nothing may be left. A difference ends it with 1; the same seed finds it again.
+ */
+#define _GNU_SOURCE
+#include <hsavmm.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANGES = 12, GRANULES = 8, HANDLES = 12, BLOCKS = 6, DESCRIPTORS = 6, EITHER = -1 };
+
+/* What is mapped at a granule of a reservation, and whether a mapping begins there. */
+struct place {
+  hipMemGenericAllocationHandle_t handle;
+  int begins;
+};
+
+/* A reservation; one that was freed has no granules. */
+static struct range {
+  char *start;
+  size_t count;
+  struct place places[GRANULES];
+} ranges[RANGES];
+
+static struct {
+  hipMemGenericAllocationHandle_t value;
+  size_t count;
+  int references;
+} handles[HANDLES];
+
+static void *blocks[BLOCKS];
+static int descriptors[DESCRIPTORS], devices;
+static size_t granule, calls, refused;
+static unsigned long long state;
+static char *bytes;
+
+static unsigned below(unsigned limit) {
+  state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+  return (unsigned)(state >> 33) % limit;
+}
+
+/* True once in so many times. */
+static int once_in(unsigned times) { return below(times) == 0; }
+
+static void fail(const char *what, hipError_t error) {
+  printf("call %zu: %s: %s; %s\n", calls, what, hipGetErrorName(error), hsavmm_last_message());
+  exit(1);
+}
+
+static int outcome(const char *call, hipError_t error, int expected) {
+  calls++, refused += error != hipSuccess;
+  if (error == hipErrorUnknown) fail(call, error);
+  if (expected != EITHER && expected != (error == hipSuccess)) fail(call, error);
+  if (hsavmm_check() != hipSuccess) fail("hsavmm_check", hipErrorUnknown);
+  return error == hipSuccess;
+}
+
+/* Whether a call has succeeded, which must be as expected. */
+#define TRY(call, expected) outcome(#call, call, expected)
+
+/* ---- The model ----------------------------------------------------------------------------- */
+
+static struct range *range_at(char *at) {
+  struct range *range;
+  for (range = ranges; range < ranges + RANGES; range++) {
+    if (at >= range->start && at < range->start + range->count * granule) return range;
+  }
+  return NULL;
+}
+
+static struct place *place_at(char *at) {
+  struct range *range = range_at(at);
+  return range ? &range->places[(size_t)(at - range->start) / granule] : NULL;
+}
+
+static hipMemGenericAllocationHandle_t mapped_at(char *at) {
+  struct place *place = place_at(at);
+  return place ? place->handle : NULL;
+}
+
+/* Whether no mapping goes on from before an address. */
+static int is_edge(char *at) {
+  struct place *place = place_at(at);
+  return !place || !place->handle || place->begins;
+}
+
+/* Whether all of some granules of one reservation are mapped, as whole mappings, or none is. */
+static int is_run(char *at, size_t size, int mapped) {
+  struct range *range = range_at(at);
+  size_t done;
+  if (!range || (size_t)at % granule || size == 0 || size % granule) return 0;
+  if (size > range->count * granule - (size_t)(at - range->start)) return 0;
+  for (done = 0; done < size; done += granule) {
+    if ((mapped_at(at + done) != NULL) != mapped) return 0;
+  }
+  return !mapped || (is_edge(at) && is_edge(at + size));
+}
+
+static void mark(char *at, size_t size, hipMemGenericAllocationHandle_t handle) {
+  size_t done;
+  for (done = 0; done < size; done += granule) {
+    place_at(at + done)->handle = handle;
+    place_at(at + done)->begins = done == 0;
+  }
+}
+
+/* An address of a range that is or was, or nonsense. */
+static char *some_address(void) {
+  struct range *range = &ranges[below(RANGES)];
+  if (once_in(16)) return once_in(2) ? NULL : (char *)(size_t)state;
+  return range->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
+}
+
+/* Some granules, often as many as are mapped at an address, or nonsense. */
+static size_t some_size(char *at) {
+  size_t size = granule;
+  if (once_in(16)) return (size_t)state >> below(64);
+  if (once_in(2)) return (1 + below(GRANULES / 2)) * granule;
+  while (mapped_at(at + size) && !is_edge(at + size)) size += granule;
+  return size;
+}
+
+/* ---- Calls --------------------------------------------------------------------------------- */
+
+static void reserve(struct range *range) {
+  size_t size = some_size(NULL), flags = once_in(16);
+  size_t alignment = once_in(16) ? 3 : once_in(2) ? (size_t)1 << below(24) : 0;
+  int good = size > 0 && size % granule == 0 && alignment != 3 && flags == 0, is_made;
+  void *ptr = range->start;
+  if (range->count > 0) return;
+  if (size > GRANULES * granule) size |= 1, good = 0;
+  is_made = once_in(4)
+                ? TRY(hsavmm_reserve_at(ptr, size), EITHER)
+                : TRY(hipMemAddressReserve(&ptr, size, alignment, some_address(), flags), good);
+  if (!is_made) return;
+  memset(range, 0, sizeof *range);
+  range->start = (char *)ptr;
+  range->count = size / granule;
+}
+
+static void give_back(char *at, size_t size) {
+  struct range *range = range_at(at);
+  int is_whole = range && at == range->start && size == range->count * granule;
+  if (TRY(hipMemAddressFree(at, size), is_whole && is_run(at, size, 0))) range->count = 0;
+}
+
+static void keep(unsigned slot, hipMemGenericAllocationHandle_t value, size_t count) {
+  while (handles[slot].references > 0) {
+    TRY(hipMemRelease(handles[slot].value), 1);
+    handles[slot].references--;
+  }
+  if (handles[slot].value) TRY(hipMemRelease(handles[slot].value), 0);
+  handles[slot].value = value;
+  handles[slot].count = count;
+  handles[slot].references = value != NULL;
+}
+
+static void create(void) {
+  hipMemAllocationProp prop;
+  hipMemGenericAllocationHandle_t value;
+  size_t size = some_size(NULL), flags = once_in(16);
+  int good = size > 0 && size % granule == 0 && flags == 0;
+  if (size > GRANULES * granule) size |= 1, good = 0;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.requestedHandleType = hipMemHandleTypePosixFileDescriptor;
+  prop.location.type = once_in(16) ? hipMemLocationTypeInvalid : hipMemLocationTypeDevice;
+  prop.location.id = (int)below((unsigned)devices + 1) - once_in(16);
+  good &= prop.location.type == hipMemLocationTypeDevice;
+  good &= prop.location.id >= 0 && prop.location.id < devices;
+  TRY(hipMemCreate(NULL, size, &prop, flags), 0);
+  if (TRY(hipMemCreate(&value, size, &prop, flags), good)) {
+    keep(below(HANDLES), value, size / granule);
+  }
+}
+
+static void map(char *at, unsigned slot) {
+  size_t size = some_size(NULL), offset = once_in(16) * granule, flags = once_in(16);
+  hipMemGenericAllocationHandle_t value = handles[slot].value;
+  int fits = handles[slot].references > 0 && size / granule <= handles[slot].count;
+  int good = is_run(at, size, 0) && fits && offset == 0 && flags == 0;
+  if (TRY(hipMemMap(at, size, offset, value, flags), good)) mark(at, size, value);
+}
+
+static void unmap(char *at, size_t size) {
+  if (TRY(hipMemUnmap(at, size), is_run(at, size, 1))) mark(at, size, NULL);
+}
+
+static void set_access(char *at, size_t size) {
+  static const int flags[] = {0, 1, 3, 3, 2, -1};
+  unsigned choice = below(6);
+  unsigned long long is;
+  hipMemAccessDesc desc;
+  desc.location.type = once_in(4) ? hipMemLocationTypeHost : hipMemLocationTypeDevice;
+  desc.location.id = (int)below((unsigned)devices);
+  desc.flags = (hipMemAccessFlags)flags[choice];
+  TRY(hipMemSetAccess(at, size, &desc, 1), choice < 4 && is_run(at, size, 1));
+  TRY(hipMemGetAccess(&is, &desc.location, at), EITHER);
+  if (once_in(4)) TRY(hsavmm_revoke(at, size, &desc.location, 1), EITHER);
+}
+
+/* From inside of a reservation: of other addresses the library cannot know whose they are. */
+static void copy(const struct range *range) {
+  char *at;
+  size_t size = (1 + below(2)) * granule - below(9);
+  int may;
+  if (range->count == 0) return;
+  at = range->start + below((unsigned)range->count) * granule;
+  may = mapped_at(at) && mapped_at(at + size - 1) ? EITHER : 0;
+  TRY(hipMemcpyHtoD(at, bytes, size), may);
+  TRY(hipMemcpyDtoH(bytes, at, size), may);
+  TRY(hipMemset(at, 7, size), may);
+}
+
+static void ask(char *at, unsigned slot) {
+  hipMemGenericAllocationHandle_t value = NULL;
+  hipPointerAttribute_t attributes;
+  hipMemAllocationProp prop;
+  void *base;
+  size_t size;
+  TRY(hipMemGetAllocationPropertiesFromHandle(&prop, handles[slot].value),
+      handles[slot].references > 0);
+  TRY(hipPointerGetAttributes(&attributes, at), mapped_at(at) ? 1 : EITHER);
+  TRY(hipMemGetAddressRange(&base, &size, at), mapped_at(at) ? 1 : EITHER);
+  if (!TRY(hipMemRetainAllocationHandle(&value, at), mapped_at(at) != NULL)) return;
+  if (value != mapped_at(at)) fail("another's handle", hipSuccess);
+  for (slot = 0; slot < HANDLES && handles[slot].value != value; slot++) continue;
+  if (slot < HANDLES) handles[slot].references++;
+  else TRY(hipMemRelease(value), 1);
+}
+
+static void share(unsigned slot, int *to) {
+  const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
+  hipMemGenericAllocationHandle_t value;
+  if (*to >= 0) close(*to);
+  TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*to, posix), 0);
+  *to = -1;
+  TRY(hipMemExportToShareableHandle(to, handles[slot].value, posix, 1), 0);
+  if (!TRY(hipMemExportToShareableHandle(to, handles[slot].value, posix, 0),
+           handles[slot].references > 0)) {
+    return;
+  }
+  TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*to, posix), 1);
+  keep(below(HANDLES), value, handles[slot].count);
+}
+
+static void allocate(void **block) {
+  hipIpcMemHandle_t handle;
+  void *opened;
+  if (*block == NULL) {
+    TRY(hipMalloc(block, 1 + below(1 << 16)), 1);
+    return;
+  }
+  TRY(hipIpcGetMemHandle(&handle, *block), 1);
+  TRY(hipIpcOpenMemHandle(&opened, handle, hipIpcMemLazyEnablePeerAccess), 0);
+  handle.reserved[below(HIP_IPC_HANDLE_SIZE)] ^= (char)(1 << below(8));
+  TRY(hipIpcOpenMemHandle(&opened, handle, hipIpcMemLazyEnablePeerAccess), 0);
+  TRY(hipIpcCloseMemHandle(*block), 0);
+  TRY(hipFree(*block), 1);
+  TRY(hipFree(*block), 0);
+  *block = NULL;
+}
+
+static void act(void) {
+  char *at = some_address();
+  struct range *range = &ranges[below(RANGES)];
+  switch (below(10)) {
+  case 0: reserve(range); break;
+  case 1: give_back(once_in(4) ? at : range->start, range->count * granule); break;
+  case 2: create(); break;
+  case 3:
+  case 4: map(at, below(HANDLES)); break;
+  case 5: unmap(at, some_size(at)); break;
+  case 6: set_access(at, some_size(at)); break;
+  case 7: ask(at, below(HANDLES)); break;
+  case 8: once_in(8) ? share(below(HANDLES), &descriptors[below(DESCRIPTORS)]) : copy(range); break;
+  default: if (once_in(8)) allocate(&blocks[below(BLOCKS)]);
+  }
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+static int open_descriptors(void) {
+  int count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  if (!folder) fail("/proc/self/fd", hipErrorOperatingSystem);
+  while (readdir(folder) != NULL) count++;
+  closedir(folder);
+  return count;
+}
+
+/* Gives everything back, and returns how many descriptors are open. */
+static int clean_up(void) {
+  hsavmm_usage usage;
+  unsigned index;
+  size_t done;
+  for (index = 0; index < RANGES; index++) {
+    struct range *range = &ranges[index];
+    for (done = 0; done < range->count * granule; done += granule) {
+      size_t size = granule;
+      if (!mapped_at(range->start + done)) continue;
+      while (!is_edge(range->start + done + size)) size += granule;
+      unmap(range->start + done, size);
+    }
+    give_back(range->start, range->count * granule);
+  }
+  for (index = 0; index < HANDLES; index++) keep(index, NULL, 0);
+  for (index = 0; index < BLOCKS; index++) {
+    if (blocks[index]) allocate(&blocks[index]);
+  }
+  for (index = 0; index < DESCRIPTORS; index++) {
+    if (descriptors[index] >= 0) close(descriptors[index]);
+    descriptors[index] = -1;
+  }
+  TRY(hsavmm_count(&usage), 1);
+  if (usage.reservations || usage.handles || usage.mappings || usage.quarantined) {
+    fail("something is left", hipErrorUnknown);
+  }
+  return open_descriptors();
+}
+
+int main(int count, char **arguments) {
+  hipMemAllocationProp prop;
+  int before, after;
+  time_t end;
+  if (count != 3) return 2;
+  state = strtoull(arguments[1], NULL, 10) * 2654435761u + 1;
+  memset(&prop, 0, sizeof prop);
+  memset(descriptors, 0xff, sizeof descriptors);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location.type = hipMemLocationTypeDevice;
+  TRY(hipGetDeviceCount(&devices), 1);
+  TRY(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityMinimum), 1);
+  bytes = (char *)calloc(2, granule);
+  if (!bytes) return 2;
+  /* What the runtime opens once and keeps is open then. */
+  while (calls < 2000) act();
+  before = clean_up();
+  end = time(NULL) + atoi(arguments[2]);
+  while (time(NULL) < end) act();
+  after = clean_up();
+  if (after != before) fail("descriptors are left", hipErrorUnknown);
+  free(bytes);
+  TRY(hsavmm_shut_down(), 1);
+  printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, refused);
+  return 0;
+}

@@ -1,0 +1,39 @@
+//! A C program that calls at random, rightly and wrongly, neither crashes nor leaks.
+//!
+//! For longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test torture`.
+
+mod program;
+
+use hsa_rocr::{Emulation, Release, test};
+use program::{Language, Program, well};
+use std::process::Command;
+
+fn survives(mut command: Command, seed: &str, what: &str) {
+    let seconds = std::env::var("HSA_VMM_TORTURE").unwrap_or_else(|_| "2".into());
+    let said = well(&command.args([seed, &seconds]).output().unwrap(), what);
+    // "ok: seed 1, 14288 calls, 9834 refused"
+    let words: Vec<&str> = said.split([' ', ',', '\n']).collect();
+    let number = |word: &str| {
+        let place = words.iter().position(|other| *other == word).expect(&said);
+        words[place - 1].parse::<u32>().expect(&said)
+    };
+    let (calls, refused) = (number("calls"), number("refused"));
+    // Both kinds, in earnest.
+    assert!(calls >= 2000 && refused > calls / 10 && refused < calls / 10 * 9, "{what}: {said}");
+}
+
+#[test]
+fn calls_at_random_on_the_simulation() {
+    let program = Program::compile("tests/torture.c", Language::C99, &[]);
+    survives(program.on_simulation("era=b,gpus=2"), "1", "simulation");
+}
+
+#[test]
+fn calls_at_random_on_amds_runtime() {
+    let name = "calls_at_random_on_amds_runtime";
+    let program = Program::compile("tests/torture.c", Language::C99, &[]);
+    let releases = test::installations(name).unwrap_or_default().iter();
+    for installation in releases.filter(|one| one.release() == Release::R6_4_3) {
+        survives(program.on_release(installation, &Emulation::gpus(2)), "2", "6.4.3");
+    }
+}
