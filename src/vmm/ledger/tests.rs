@@ -282,6 +282,7 @@ fn check_finds_what_does_not_hold() {
                 mappings: 0,
                 serial: 99,
                 quarantined: false,
+                name: None,
                 payload: (),
             };
             ledger.reservations.insert(base + 8 * PAGE, inside);
