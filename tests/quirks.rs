@@ -38,6 +38,24 @@ const FAILURES: &[Failure] = &[
         shows: a_gpu_loses_the_memory,
     },
     Failure {
+        quirk: "set_access_of_several_fails",
+        release: || {
+            let mut first = era(Era::A).with_extension(4);
+            first.extension_reported = false;
+            first
+        },
+        is: "a grant of two mappings is refused",
+        shows: |machine| {
+            let granule = machine.granule();
+            let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
+            for address in [base, machine::at(base, granule)] {
+                machine.map(address, granule, handle);
+            }
+            let gpu = machine::access(machine.gpu(0), Access::ReadWrite);
+            machine.vmm.set_access(base, 2 * granule, &[gpu]).is_err()
+        },
+    },
+    Failure {
         quirk: "cpu_unmap_leaves_hole",
         release: || without_cpu_mapping(era(Era::A)),
         is: "addresses of a reservation belong to nobody",

@@ -413,3 +413,6 @@ impl Refusal {
         VmmError::InvalidArgument { operation, argument, problem }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,7 +32,10 @@ pub(super) struct Broken {
 pub(super) enum Left {
     /// All of it, as it was.
     Whole,
-    /// A mapping, but not everybody may use it as before.
+    /// The mapping that there was, without this process's view of it: the runtime refused to unmap
+    /// it, most likely before it did anything.
+    Refused,
+    /// One made anew, which not everybody may use as before.
     Mapping,
     Nothing,
 }
@@ -48,6 +51,10 @@ impl Vmm {
     /// [`set_access`](Vmm::set_access). `address` and `size` are multiples of the granule, the
     /// range is inside one reservation and empty, `offset` and `flags` are 0. One handle may be
     /// mapped at several addresses, which are then the same memory.
+    ///
+    /// To other threads a map that succeeds is two steps: from the first on it holds the handle, so
+    /// that a release does not end the memory; with the second the mapping is there. In between,
+    /// another thread may release the last reference and find nothing mapped yet.
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] says which of this does not hold.
@@ -221,7 +228,7 @@ impl Shared {
             .map_err(|error| Broken { error, left: Left::Whole })?;
         self.call(|native| native.unmap(piece.start, size)).map_err(|failure| Broken {
             error: self.failure(operation, failure, size),
-            left: Left::Mapping,
+            left: Left::Refused,
         })?;
         Ok(self.keep_reserved(piece))
     }
@@ -311,9 +318,7 @@ impl Shared {
         let first = if left == Left::Whole {
             Ok(failed.record.granted)
         } else {
-            // The runtime refused, most likely before it did anything. Sending the access once
-            // more changes nothing then, and fails if the mapping is gone.
-            self.let_use(operation, failed, &failed.record).or_else(|_| set_up(failed))
+            self.let_use_again(operation, failed).or_else(|_| set_up(failed))
         };
         let rest = down.iter().rev().map(|piece| (piece, set_up(piece)));
         for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
@@ -325,6 +330,20 @@ impl Shared {
             }
         }
         error
+    }
+
+    /// Gives the agents of a mapping that the runtime refused to unmap what they had: changes
+    /// nothing if it did nothing, and fails if the mapping is gone.
+    ///
+    /// The runtime goes on knowing those that were told later that they may do nothing.
+    pub(super) fn let_use_again(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+    ) -> Result<AgentSet, VmmError> {
+        let mut granted = self.let_use(operation, piece, &piece.record)?;
+        piece.record.granted.iter().for_each(|index| granted.insert(index));
+        Ok(granted)
     }
 
     /// Takes a range out of use because an operation failed and undoing it failed too.

@@ -49,11 +49,13 @@ pub(super) struct Handles<H> {
     /// Used first in, first out, so that a generation lasts as long as possible.
     pub free: VecDeque<u32>,
     pub live: usize,
+    /// How many slots there may be.
+    most: usize,
 }
 
 impl<H> Handles<H> {
     pub fn new(owner: u16) -> Self {
-        Self { owner, slots: Vec::new(), free: VecDeque::new(), live: 0 }
+        Self { owner, slots: Vec::new(), free: VecDeque::new(), live: 0, most: Handle::SLOTS }
     }
 
     pub fn len(&self) -> usize {
@@ -80,7 +82,7 @@ impl<H> Handles<H> {
     fn insert(&mut self, record: HandleRecord<H>) -> Option<Handle> {
         let slot = match self.free.pop_front() {
             Some(slot) => slot,
-            None if self.slots.len() < Handle::SLOTS => {
+            None if self.slots.len() < self.most => {
                 self.slots.push(Slot { generation: 0, record: None });
                 self.slots.len() as u32 - 1
             }
@@ -290,3 +292,6 @@ impl<R, H> Ledger<R, H> {
         (0..self.handles.slots() as u32).filter_map(|slot| self.handles.remove(slot)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
