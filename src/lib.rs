@@ -39,6 +39,8 @@
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
 //! * [`report`]: what is reserved, mapped and held, for people, for programs and as a picture.
+//! * [`buffer`]: buffers that people build on it: [`GrowableBuffer`], [`GrowableVec`],
+//!   [`RingBuffer`], [`PagedBuffer`], [`PausableBuffer`].
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -54,6 +56,7 @@
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
 pub mod agent;
+pub mod buffer;
 mod discovery;
 pub mod hip;
 pub mod ipc;
@@ -73,6 +76,8 @@ mod trust;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
+pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
+pub use buffer::{PagedBuffer, PausableBuffer};
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};

@@ -6,10 +6,14 @@ mod agents;
 mod aliases;
 #[path = "../examples/cycle.rs"]
 mod cycle;
+#[path = "../examples/grow.rs"]
+mod grow;
 #[path = "../examples/ipc.rs"]
 mod ipc;
 #[path = "../examples/report.rs"]
 mod report;
+#[path = "../examples/ring.rs"]
+mod ring;
 #[path = "../examples/share.rs"]
 mod share;
 
@@ -35,6 +39,16 @@ fn report_prints_and_draws_where_it_is_told() {
     report::run(None).unwrap();
     report::run(Some(&picture)).unwrap();
     assert!(std::fs::read_to_string(&picture).unwrap().contains("kv cache"));
+}
+
+#[test]
+fn grow_draws_a_buffer_that_stays_where_it_is() {
+    grow::main().unwrap();
+}
+
+#[test]
+fn ring_writes_over_its_end() {
+    ring::main().unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod machine;
 mod process;
 
 use hostile::Hostile;
+use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
@@ -65,6 +66,19 @@ const FAILURES: &[Failure] = &[
             machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
             machine.vmm.unmap(base, granule).unwrap();
             process::permissions(base.get(), granule).is_err()
+        },
+    },
+    Failure {
+        quirk: "memory_returns_with_addresses",
+        release: || era(Era::B),
+        is: "the memory of a paused buffer stays in use",
+        shows: |machine| {
+            let properties = machine.on(0);
+            let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
+            // Another test's thread may take the addresses; the memory is given back all the same.
+            let paused = buffer.pause(Contents::Drop);
+            assert!(matches!(paused, Ok(()) | Err(BufferError::AddressLost { .. })), "{paused:?}");
+            machine.simulation.usage().vram_used[0] > 0
         },
     },
     Failure {

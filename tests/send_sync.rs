@@ -52,6 +52,12 @@ const _: () = {
     both::<vmm::Problem>();
     both::<Access>();
     both::<AccessDescriptor>();
+    both::<BufferError>();
+    both::<GrowableBuffer>();
+    both::<GrowableVec<u32>>();
+    both::<buffer::GrowableOptions>();
+    both::<RingBuffer>();
+    both::<buffer::RingOptions>();
     both::<Address>();
     both::<AllocationProperties>();
     both::<vmm::AllocationKind>();

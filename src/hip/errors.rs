@@ -111,7 +111,9 @@ impl Row {
             | Problem::NotGranted { .. }
             | Problem::NotImportable
             | Problem::AddressTaken
-            | Problem::NotWords => {
+            | Problem::NotWords
+            | Problem::Overlapping
+            | Problem::CutDifferently => {
                 if operation == Operation::AddressReserve && argument != Argument::Flags {
                     Self::BadReservation
                 } else {
@@ -142,7 +144,11 @@ impl Row {
             | Operation::Read
             | Operation::Write
             | Operation::Copy
-            | Operation::Fill => Self::Failed,
+            | Operation::CopyToHost
+            | Operation::CopyFromHost
+            | Operation::Fill
+            | Operation::Exchange
+            | Operation::Relocate => Self::Failed,
         }
     }
 }

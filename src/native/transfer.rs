@@ -155,6 +155,8 @@ impl Drop for Pinned<'_> {
             unsafe { call_optional!(self.native.table.core, hsa_amd_memory_unlock(address)) };
         if let Err(failure) = unlocked {
             tracing::warn!(?failure, "memory of this process stays pinned");
+            // An agent still reaches it, so that it must not become anything else's.
+            core::mem::forget(core::mem::take(&mut self.bytes));
         }
     }
 }

@@ -82,7 +82,7 @@ impl Vmm {
         let operation = Operation::Unmap;
         self.shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        self.shared.unmap(operation, range, None)
+        self.shared.unmap(operation, range, &[])
     }
 
     /// Maps parts of sparse arrays (`hipMemMapArrayAsync`): not supported, as in HIP on AMD.
@@ -156,18 +156,17 @@ impl Shared {
         }
     }
 
-    /// Unmaps a run of whole mappings; with a serial only if it is still that one mapping.
+    /// Unmaps a run of whole mappings; with serials only if they are still just those mappings.
     pub(super) fn unmap(
         &self,
         operation: Operation,
         range: Range,
-        serial: Option<Serial>,
+        serials: &[Serial],
     ) -> Result<(), VmmError> {
         self.at_gate(operation, range, || {
             let pieces = self.run(operation, range)?;
-            if let Some(serial) = serial
-                && pieces.first().is_none_or(|piece| piece.record.serial != serial.0)
-            {
+            let found = pieces.iter().map(|piece| Serial(piece.record.serial));
+            if !serials.is_empty() && !found.eq(serials.iter().copied()) {
                 let at = Address::new(range.start);
                 let problem = Problem::NotMapped { at };
                 return Err(Refusal::new(Argument::Address, problem).during(operation));
@@ -305,7 +304,7 @@ impl Shared {
     }
 
     /// Makes mappings anew that were taken down, when the last of `pieces` could not be.
-    fn put_back(
+    pub(super) fn put_back(
         &self,
         operation: Operation,
         pieces: &[Piece],
@@ -370,7 +369,7 @@ impl Shared {
     }
 }
 
-fn torn_by(errno: Errno) -> String {
+pub(super) fn torn_by(errno: Errno) -> String {
     match errno {
         Errno::EXIST => "a stranger's mapping has taken addresses that the runtime gave up while \
                          it unmapped"

@@ -65,6 +65,12 @@ quirks! {
     /// only with them (since ROCm 7.2): it is covered.
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
 
+    /// Memory that was mapped once stays in use, unmapped and released, until the reservation that
+    /// it was mapped in is freed (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees
+    /// its reservation and takes the same addresses anew, and
+    /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for their next use.
+    memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
+
     /// To let a GPU in when no descriptor is left ends the process (an assertion about the export,
     /// seen in ROCm 6.1, 6.4 and 7.2): it is looked first.
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15;
@@ -132,6 +138,7 @@ mod tests {
         let rocm_7_2 = Quirks::of_extension((1, 15));
         let expected = Quirks {
             unmap_keeps_memory: true,
+            memory_returns_with_addresses: true,
             grant_without_descriptor_aborts: true,
             some_calls_take_no_lock: true,
             ..Quirks::default()

@@ -31,17 +31,24 @@ fn is_beside_the_point(call: &str) -> bool {
     beside.contains(&call)
 }
 
-/// The calls of an operation: each call, and which of its kind since the process began.
 fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
+    let start = || (Scene::new(Library::load(ground.runtime())), Raw::start(ground));
+    driver_calls(start, |(scene, _)| {
+        act(scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    })
+}
+
+/// The driver's calls that an operation makes: each call, and which of its kind since the process
+/// began.
+pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
     let folder = std::env::temp_dir().join(format!("hsa-vmm-calls-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (log, list) = (folder.join("log"), folder.join("list"));
     let end = in_child(|| {
         emulate("HSA_KFD_LOG", log.to_str().unwrap());
-        let scene = Scene::new(Library::load(ground.runtime()));
-        let _raw = Raw::start(ground);
+        let mut started = start();
         let before = calls(&log);
-        act(&scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+        act(&mut started);
         let mut made = String::new();
         for (call, count) in calls(&log) {
             for number in before.get(&call).unwrap_or(&0) + 1..=count {
@@ -52,7 +59,7 @@ fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
         }
         std::fs::write(&list, made).unwrap();
     });
-    assert_eq!(end, End::Well, "{name}");
+    assert_eq!(end, End::Well, "when nothing fails");
     let made = std::fs::read_to_string(&list).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     made.lines().map(str::to_owned).collect()
@@ -146,7 +153,7 @@ const ABORTS: [(&str, &str); 6] = [
     ("revoke", "PRIME_FD_TO_HANDLE"),
 ];
 
-fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
+pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
     ABORTS.into_iter().find(|(verb, asserted)| name.starts_with(verb) && call.starts_with(asserted))
 }
 

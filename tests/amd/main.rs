@@ -18,6 +18,7 @@ mod stranger;
 use std::thread;
 
 mod besieged;
+mod buffers;
 mod examples;
 mod failures;
 mod fork;

@@ -17,7 +17,7 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let pieces = self.run(operation, range)?;
         for piece in &pieces {
-            self.check_reach(operation, piece, changes)?;
+            self.check_reach(operation, piece.owner, changes)?;
         }
         let mut run: Vec<Progress> = pieces.into_iter().map(Progress::none).collect();
         if let Err(error) = self.change_run(operation, &mut run, changes) {
@@ -27,15 +27,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses what the hardware can never do.
-    fn check_reach(
+    /// Refuses what the hardware can never do with memory of this agent.
+    pub(in crate::vmm) fn check_reach(
         &self,
         operation: Operation,
-        piece: &Piece,
+        owner: Option<usize>,
         changes: &[Change],
     ) -> Result<(), VmmError> {
         // Of imported memory the owner may be unknown; then the runtime has the last word.
-        let Some(owner) = piece.owner.and_then(|owner| self.runtime.agents().get(owner)) else {
+        let Some(owner) = owner.and_then(|owner| self.runtime.agents().get(owner)) else {
             // But of a CPU it grants what then faults, so that any GPU's memory must be in reach.
             let for_cpu =
                 |&&(index, access): &&Change| access != Access::None && self.is_cpu(index);
@@ -155,8 +155,11 @@ impl Shared {
                     Left::Refused | Left::Mapping => {
                         let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
                         let nobody = Piece { record: nobody, ..before };
-                        let there = if broken.left == Left::Refused { &now } else { &nobody };
-                        mapping.mapped = self.take_down(operation, there).is_err();
+                        let there = match broken.left {
+                            Left::Refused => Piece { record, ..before },
+                            _ => nobody,
+                        };
+                        mapping.mapped = self.take_down(operation, &there).is_err();
                         mapping.asked = (0..self.runtime.agents().len()).collect();
                     }
                 }

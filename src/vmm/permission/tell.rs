@@ -152,7 +152,7 @@ impl Shared {
     }
 
     /// Refuses what the runtime needs a descriptor for, if there is none left.
-    pub(super) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
+    pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
         if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
             return Err(VmmError::OutOfDescriptors { operation });
         }
