@@ -41,6 +41,7 @@
 //! * [`report`]: what is reserved, mapped and held, for people, for programs and as a picture.
 //! * [`buffer`]: buffers that people build on it: [`GrowableBuffer`], [`GrowableVec`],
 //!   [`RingBuffer`], [`PagedBuffer`], [`PausableBuffer`].
+//! * [`area`]: memory by a few flags, as AML's areas give it ([`Area`]).
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -56,6 +57,7 @@
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
 pub mod agent;
+pub mod area;
 pub mod buffer;
 mod discovery;
 pub mod hip;
@@ -76,6 +78,7 @@ mod trust;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
+pub use area::{Area, AreaError, AreaFlags, AreaMemory};
 pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
 pub use buffer::{PagedBuffer, PausableBuffer};
 pub use hip::{HipError, HipProfile};

@@ -4,6 +4,8 @@
 mod agents;
 #[path = "../examples/aliases.rs"]
 mod aliases;
+#[path = "../examples/areas.rs"]
+mod areas;
 #[path = "../examples/cycle.rs"]
 mod cycle;
 #[path = "../examples/grow.rs"]
@@ -25,6 +27,11 @@ fn agents_shows_what_is_there() {
 #[test]
 fn aliases_draws_one_memory_at_many_addresses() {
     aliases::main().unwrap();
+}
+
+#[test]
+fn areas_shows_every_combination_of_flags() {
+    areas::main().unwrap();
 }
 
 #[test]

@@ -92,6 +92,17 @@ const _: () = {
     both::<ipc::Operation>();
     both::<ipc::Problem>();
     both::<ipc::Stale>();
+    both::<Area>();
+    both::<area::Argument>();
+    both::<area::Backing>();
+    both::<area::Cause>();
+    both::<area::Device>();
+    both::<area::MmapOptions>();
+    both::<area::Operation>();
+    both::<area::Problem>();
+    both::<AreaError>();
+    both::<AreaFlags>();
+    both::<AreaMemory>();
     both::<Config>();
     both::<FaultPlan>();
     both::<Simulation>();

@@ -49,7 +49,7 @@ impl FromStr for HipProfile {
     }
 }
 
-/// An error of HIP (`hipError_t`), as far as virtual-memory management and IPC have them.
+/// An error of HIP (`hipError_t`), as far as virtual-memory management, IPC and areas have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -70,6 +70,8 @@ pub enum HipError {
     InvalidContext = 201,
     /// `hipErrorOperatingSystem`
     OperatingSystem = 304,
+    /// `hipErrorHostMemoryAlreadyRegistered`
+    HostMemoryAlreadyRegistered = 712,
     /// `hipErrorNotSupported`
     NotSupported = 801,
     /// `hipErrorUnknown`
@@ -95,6 +97,7 @@ impl HipError {
             Self::InvalidDevice => "hipErrorInvalidDevice",
             Self::InvalidContext => "hipErrorInvalidContext",
             Self::OperatingSystem => "hipErrorOperatingSystem",
+            Self::HostMemoryAlreadyRegistered => "hipErrorHostMemoryAlreadyRegistered",
             Self::NotSupported => "hipErrorNotSupported",
             Self::Unknown => "hipErrorUnknown",
         }

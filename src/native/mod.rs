@@ -10,6 +10,7 @@ mod byte_lock;
 mod discovery;
 mod fork;
 mod ipc;
+mod locked;
 mod memory;
 mod peer;
 mod pool;

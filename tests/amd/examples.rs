@@ -7,6 +7,8 @@ use hsa_rocr::test::Ground;
 mod agents;
 #[path = "../../examples/aliases.rs"]
 mod aliases;
+#[path = "../../examples/areas.rs"]
+mod areas;
 #[path = "../../examples/cycle.rs"]
 mod cycle;
 #[path = "../../examples/grow.rs"]
@@ -34,6 +36,14 @@ fn aliases_draws_one_memory_at_many_addresses() {
     on_each("examples::aliases_draws_one_memory_at_many_addresses", |ground| {
         named(ground);
         aliases::main().unwrap();
+    });
+}
+
+#[test]
+fn areas_shows_every_combination_of_flags() {
+    on_each("examples::areas_shows_every_combination_of_flags", |ground| {
+        named(ground);
+        areas::main().unwrap();
     });
 }
 
