@@ -58,6 +58,12 @@ const _: () = {
     both::<buffer::GrowableOptions>();
     both::<RingBuffer>();
     both::<buffer::RingOptions>();
+    both::<PausableBuffer>();
+    both::<buffer::Contents>();
+    both::<PagedBuffer>();
+    both::<buffer::PagedOptions>();
+    both::<buffer::PagedStatistics>();
+    both::<buffer::PageState>();
     both::<Address>();
     both::<AllocationProperties>();
     both::<vmm::AllocationKind>();
