@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 type Locked = BTreeMap<(u32, usize), usize>;
 
 /// What areas of this process have locked. AMD's runtime knows what is locked by where it begins
-/// alone: of two of different sizes it gives neither back (seen in 6.1, 6.4 and 7.2).
+/// alone: of two of different sizes it unlocks neither, and 7.2 ends the process when asked to.
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
 fn locked() -> MutexGuard<'static, Locked> {

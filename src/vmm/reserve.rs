@@ -80,7 +80,7 @@ impl Shared {
         if !size.is_multiple_of(granule) {
             return refuse(Argument::Size, Problem::NotAligned { value: size, granule });
         }
-        // AMD's runtime 6.4.3 answers success to such sizes, and the process is ruined.
+        // AMD's runtimes 6.4 and 7.2 reserve such sizes, rounded up beyond the end of all numbers.
         if size > isize::MAX as usize {
             return refuse(Argument::Size, Problem::Overflow);
         }
