@@ -29,8 +29,7 @@ impl MappedMemory {
         let operation = Operation::Mmap;
         let failed = |error| AreaError::of_vmm(operation, error, size);
         let too_large = AreaError::OutOfMemory { operation, size, cause: Cause::TooLarge };
-        let whole = size.checked_next_multiple_of(granule(vmm));
-        let whole = whole.filter(|whole| *whole <= isize::MAX as usize).ok_or(too_large)?;
+        let whole = size.checked_next_multiple_of(granule(vmm)).ok_or(too_large)?;
         let properties = AllocationProperties::on(device);
         let best =
             vmm.allocation_granularity(&properties, Granularity::Recommended).map_err(failed)?;
