@@ -5,8 +5,8 @@ mod machine;
 mod process;
 mod scene;
 
-use hsa_vmm::VmmError;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
+use hsa_vmm::{Access, VmmError};
 use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
 use scene::{ACTS, Act, Books, Scene};
 use std::ops::Deref;
@@ -298,4 +298,29 @@ fn two_failures_leave_the_state_as_it_was_or_in_quarantine() {
     fail_twice(&era(Era::C), "era C");
     fail_twice(&without_cpu_mapping(era(Era::A)), "era A by the runtime");
     fail_twice(&without_cpu_mapping(era(Era::B)), "era B by the runtime");
+}
+
+/// The runtime goes on knowing a CPU that was told later that it may do nothing, and leaves a hole
+/// for it when it unmaps; also if it refused to unmap once before, and access was sent again.
+#[test]
+fn a_refused_unmap_forgets_nobody_whom_the_runtime_knows() {
+    for extension in [4, 7] {
+        let config = without_cpu_mapping(Config::mi300x(2).with_era(Era::A));
+        let machine = Machine::new(config.with_extension(extension));
+        let (gpu, cpu, size) = (machine.gpu(0), machine.cpu(0), machine.granule());
+        let (at, handle) = machine.mapped(0, size);
+        let vmm = &machine.vmm;
+        machine.grant(at, size, gpu, Access::ReadWrite);
+        machine.grant(at, size, cpu, Access::ReadWrite);
+        machine.grant(at, size, cpu, Access::None);
+        machine.simulation.set_faults(FaultPlan::default().fail("hsa_amd_vmem_unmap", 1, ERROR));
+        let refused = vmm.unmap(at, size);
+        assert!(matches!(refused, Err(VmmError::Runtime { .. })), "{refused:?}");
+        machine.simulation.set_faults(FaultPlan::default());
+        vmm.unmap(at, size).unwrap();
+        process::assert_untouchable(at.get(), size, "unmapped");
+        assert_eq!(vmm.quarantine(), []);
+        vmm.release(handle).unwrap();
+        machine.close();
+    }
 }

@@ -252,3 +252,106 @@ fn the_end_does_not_panic_when_nothing_can_be_given_back() {
         assert_eq!(simulation.usage().mappings, 1, "{release}");
     }
 }
+
+/// One mapping after the other, each with memory of its own and its number written to it.
+fn run(
+    machine: &Machine,
+    reservation: &Reservation,
+    places: core::ops::Range<usize>,
+) -> Vec<Mapping> {
+    let map = |place: usize| {
+        let mapping = reservation.map(place * machine.granule(), &allocation(machine)).unwrap();
+        mapping.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
+        mapping.write(0, &[place as u8]).unwrap();
+        mapping
+    };
+    places.map(map).collect()
+}
+
+#[test]
+fn a_run_is_unmapped_in_whatever_order_it_is_listed() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let reservation = reservation(&machine, 5);
+        let mut mappings = run(&machine, &reservation, 0..5);
+        let first = mappings.remove(0);
+        mappings.rotate_left(2);
+        assert!(Mapping::unmap_run(mappings).is_ok(), "{release}");
+        assert_eq!(machine.vmm.usage().mappings, 1, "{release}: the first is no part of it");
+        assert!(Mapping::unmap_run(vec![first]).is_ok(), "{release}");
+        assert!(Mapping::unmap_run(Vec::new()).is_ok(), "{release}: nothing is nothing");
+        drop(reservation);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_run_with_a_gap_comes_back_whole() {
+    let machine = machine();
+    let reservation = reservation(&machine, 4);
+    let mut mappings = run(&machine, &reservation, 0..4);
+    let middle = mappings.remove(2);
+    let (mappings, error) = Mapping::unmap_run(mappings).expect_err("one is left out");
+    assert_eq!(error.argument(), Some(Argument::Address), "{error}");
+    assert_eq!((mappings.len(), machine.vmm.usage().mappings), (3, 4));
+    drop((mappings, middle, reservation));
+    machine.assert_empty();
+}
+
+#[test]
+fn a_run_comes_back_whole_if_the_runtime_fails_in_the_middle() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        for call in 1..=4 {
+            let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
+            machine.simulation.set_faults(faults);
+            let mappings = run(&machine, &reservation(&machine, 4), 0..4);
+            let (mappings, error) = Mapping::unmap_run(mappings).expect_err("the runtime fails");
+            assert!(matches!(error, VmmError::Runtime { .. }), "{release}, {call}: {error}");
+            for (place, mapping) in mappings.iter().enumerate() {
+                let mut byte = [0xff];
+                mapping.read(0, &mut byte).unwrap();
+                assert_eq!(byte, [place as u8], "{release}, {call}");
+                assert_eq!(mapping.access(machine.gpu(1)), Ok(Access::ReadWrite));
+            }
+            assert!(Mapping::unmap_run(mappings).is_ok(), "{release}, {call}: now it works");
+        }
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_run_does_not_take_another_with_it_that_came_to_its_address() {
+    let machine = machine();
+    let reservation = reservation(&machine, 2);
+    let mine = run(&machine, &reservation, 0..2);
+    let second = mine[1].address();
+    machine.vmm.unmap(second, machine.granule()).unwrap();
+    let theirs = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
+    let (mine, error) = Mapping::unmap_run(mine).expect_err("one is another's by now");
+    assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
+    drop(mine);
+    assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
+    drop((theirs, reservation));
+    machine.assert_empty();
+}
+
+#[test]
+fn memory_is_not_released_while_a_clone_or_mapping_of_it_is_there() {
+    let machine = machine();
+    let memory = allocation(&machine);
+    let mapping = reservation(&machine, 1).map(0, &memory).unwrap();
+    let (memory, error) = memory.release().expect_err("it is mapped");
+    assert_eq!(error.problem(), Some(Problem::InUse));
+    drop(mapping);
+    let clone = memory.clone();
+    let (memory, error) = memory.release().expect_err("there is a clone");
+    assert_eq!(error.problem(), Some(Problem::InUse));
+    drop(clone);
+    let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, 0x1000);
+    machine.simulation.set_faults(faults);
+    let (memory, error) = memory.release().expect_err("the runtime refuses");
+    assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
+    assert!(memory.release().is_ok(), "and then does not");
+    machine.assert_empty();
+}

@@ -33,6 +33,7 @@ const _: () = {
     both::<transport::Malformed>();
     both::<transport::Offer>();
     both::<transport::Step>();
+    both::<transport::Stranger>();
     both::<transport::Ticket>();
     both::<transport::TransportError>();
     both::<transport::Trust>();
@@ -51,6 +52,12 @@ const _: () = {
     both::<vmm::Problem>();
     both::<Access>();
     both::<AccessDescriptor>();
+    both::<BufferError>();
+    both::<GrowableBuffer>();
+    both::<GrowableVec<u32>>();
+    both::<buffer::GrowableOptions>();
+    both::<RingBuffer>();
+    both::<buffer::RingOptions>();
     both::<Address>();
     both::<AllocationProperties>();
     both::<vmm::AllocationKind>();
@@ -68,6 +75,16 @@ const _: () = {
     both::<MemoryError>();
     both::<memory::Operation>();
     both::<memory::Problem>();
+    both::<Report>();
+    both::<report::AgentEntry>();
+    both::<report::ReservationEntry>();
+    both::<report::MappingEntry>();
+    both::<report::AccessEntry>();
+    both::<report::MemoryEntry>();
+    both::<report::PoolMemoryEntry>();
+    both::<report::QuarantineEntry>();
+    both::<report::Free>();
+    both::<report::Idle<'static>>();
     both::<Ipc>();
     both::<IpcHandle>();
     both::<OpenedMemory>();

@@ -111,7 +111,9 @@ impl Row {
             | Problem::NotGranted { .. }
             | Problem::NotImportable
             | Problem::AddressTaken
-            | Problem::NotWords => {
+            | Problem::NotWords
+            | Problem::Overlapping
+            | Problem::CutDifferently => {
                 if operation == Operation::AddressReserve && argument != Argument::Flags {
                     Self::BadReservation
                 } else {
@@ -129,6 +131,7 @@ impl Row {
             | Operation::ExportToShareableHandle
             | Operation::ImportFromShareableHandle => Self::NotShared,
             Operation::Open
+            | Operation::Name
             | Operation::AddressFree
             | Operation::Release
             | Operation::Map
@@ -141,7 +144,11 @@ impl Row {
             | Operation::Read
             | Operation::Write
             | Operation::Copy
-            | Operation::Fill => Self::Failed,
+            | Operation::CopyToHost
+            | Operation::CopyFromHost
+            | Operation::Fill
+            | Operation::Exchange
+            | Operation::Relocate => Self::Failed,
         }
     }
 }

@@ -62,6 +62,8 @@ pub enum HipError {
     NotInitialized = 3,
     /// `hipErrorInvalidDevicePointer`
     InvalidDevicePointer = 17,
+    /// `hipErrorNoDevice`
+    NoDevice = 100,
     /// `hipErrorInvalidDevice`
     InvalidDevice = 101,
     /// `hipErrorInvalidContext`
@@ -91,6 +93,7 @@ impl HipError {
             Self::OutOfMemory => "hipErrorOutOfMemory",
             Self::NotInitialized => "hipErrorNotInitialized",
             Self::InvalidDevicePointer => "hipErrorInvalidDevicePointer",
+            Self::NoDevice => "hipErrorNoDevice",
             Self::InvalidDevice => "hipErrorInvalidDevice",
             Self::InvalidContext => "hipErrorInvalidContext",
             Self::OperatingSystem => "hipErrorOperatingSystem",

@@ -137,6 +137,8 @@ impl Drop for Pinned<'_> {
         // No copy from or to it is under way.
         if let Err(failure) = self.native.unlock(self.bytes.as_mut_ptr() as usize) {
             tracing::warn!(?failure, "memory of this process stays pinned");
+            // An agent still reaches it, so that it must not become anything else's.
+            core::mem::forget(core::mem::take(&mut self.bytes));
         }
     }
 }

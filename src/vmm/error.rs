@@ -31,7 +31,12 @@ pub enum Operation {
     Read,
     Write,
     Copy,
+    CopyToHost,
+    CopyFromHost,
     Fill,
+    Name,
+    Exchange,
+    Relocate,
 }
 
 impl fmt::Display for Operation {
@@ -56,7 +61,12 @@ impl fmt::Display for Operation {
             Self::Read => "read",
             Self::Write => "write",
             Self::Copy => "copy",
+            Self::CopyToHost => "copy_to_host",
+            Self::CopyFromHost => "copy_from_host",
             Self::Fill => "fill",
+            Self::Name => "name",
+            Self::Exchange => "exchange",
+            Self::Relocate => "relocate",
         })
     }
 }
@@ -153,7 +163,7 @@ pub enum Problem {
         mappings: usize,
     },
     /// Clones or mappings of an owned value are still there.
-    #[error("names a reservation that clones or mappings of it still hold; drop them first")]
+    #[error("names what clones or mappings of it still hold; drop them first")]
     InUse,
     /// Something is mapped there already.
     #[error("names a range in which {at} is mapped already; unmap it first")]
@@ -239,6 +249,12 @@ pub enum Problem {
     /// Not a multiple of four bytes, where 32-bit values are written.
     #[error("is not a multiple of four bytes")]
     NotWords,
+    /// Two ranges that must be apart are not.
+    #[error("names a range that shares bytes with the other one")]
+    Overlapping,
+    /// Two ranges whose memory is to be exchanged are not mapped in the same pieces.
+    #[error("names a range whose mappings are not of the same sizes as the other one's")]
+    CutDifferently,
 }
 
 /// Something this runtime, driver or version does not do.
@@ -375,6 +391,16 @@ impl VmmError {
         }
     }
 
+    /// The same, if an address was wrong: this one.
+    pub(crate) fn about(self, argument: Argument) -> Self {
+        match self {
+            Self::InvalidArgument { operation, argument: Argument::Address, problem } => {
+                Self::InvalidArgument { operation, argument, problem }
+            }
+            other => other,
+        }
+    }
+
     /// The argument that was wrong, if it was one.
     #[must_use]
     pub fn argument(&self) -> Option<Argument> {
@@ -411,3 +437,6 @@ impl Refusal {
         VmmError::InvalidArgument { operation, argument, problem }
     }
 }
+
+#[cfg(test)]
+mod tests;

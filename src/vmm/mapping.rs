@@ -32,7 +32,10 @@ pub(super) struct Broken {
 pub(super) enum Left {
     /// All of it, as it was.
     Whole,
-    /// A mapping, but not everybody may use it as before.
+    /// The mapping that there was, without this process's view of it: the runtime refused to unmap
+    /// it, most likely before it did anything.
+    Refused,
+    /// One made anew, which not everybody may use as before.
     Mapping,
     Nothing,
 }
@@ -48,6 +51,10 @@ impl Vmm {
     /// [`set_access`](Vmm::set_access). `address` and `size` are multiples of the granule, the
     /// range is inside one reservation and empty, `offset` and `flags` are 0. One handle may be
     /// mapped at several addresses, which are then the same memory.
+    ///
+    /// To other threads a map that succeeds is two steps: from the first on it holds the handle, so
+    /// that a release does not end the memory; with the second the mapping is there. In between,
+    /// another thread may release the last reference and find nothing mapped yet.
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] says which of this does not hold.
@@ -75,7 +82,7 @@ impl Vmm {
         let operation = Operation::Unmap;
         self.shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        self.shared.unmap(operation, range, None)
+        self.shared.unmap(operation, range, &[])
     }
 
     /// Maps parts of sparse arrays (`hipMemMapArrayAsync`): not supported, as in HIP on AMD.
@@ -149,18 +156,17 @@ impl Shared {
         }
     }
 
-    /// Unmaps a run of whole mappings; with a serial only if it is still that one mapping.
+    /// Unmaps a run of whole mappings; with serials only if they are still just those mappings.
     pub(super) fn unmap(
         &self,
         operation: Operation,
         range: Range,
-        serial: Option<Serial>,
+        serials: &[Serial],
     ) -> Result<(), VmmError> {
         self.at_gate(operation, range, || {
             let pieces = self.run(operation, range)?;
-            if let Some(serial) = serial
-                && pieces.first().is_none_or(|piece| piece.record.serial != serial.0)
-            {
+            let found = pieces.iter().map(|piece| Serial(piece.record.serial));
+            if !serials.is_empty() && !found.eq(serials.iter().copied()) {
                 let at = Address::new(range.start);
                 let problem = Problem::NotMapped { at };
                 return Err(Refusal::new(Argument::Address, problem).during(operation));
@@ -221,7 +227,7 @@ impl Shared {
             .map_err(|error| Broken { error, left: Left::Whole })?;
         self.call(|native| native.unmap(piece.start, size)).map_err(|failure| Broken {
             error: self.failure(operation, failure, size),
-            left: Left::Mapping,
+            left: Left::Refused,
         })?;
         Ok(self.keep_reserved(piece))
     }
@@ -298,7 +304,7 @@ impl Shared {
     }
 
     /// Makes mappings anew that were taken down, when the last of `pieces` could not be.
-    fn put_back(
+    pub(super) fn put_back(
         &self,
         operation: Operation,
         pieces: &[Piece],
@@ -311,9 +317,7 @@ impl Shared {
         let first = if left == Left::Whole {
             Ok(failed.record.granted)
         } else {
-            // The runtime refused, most likely before it did anything. Sending the access once
-            // more changes nothing then, and fails if the mapping is gone.
-            self.let_use(operation, failed, &failed.record).or_else(|_| set_up(failed))
+            self.let_use_again(operation, failed).or_else(|_| set_up(failed))
         };
         let rest = down.iter().rev().map(|piece| (piece, set_up(piece)));
         for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
@@ -325,6 +329,20 @@ impl Shared {
             }
         }
         error
+    }
+
+    /// Gives the agents of a mapping that the runtime refused to unmap what they had: changes
+    /// nothing if it did nothing, and fails if the mapping is gone.
+    ///
+    /// The runtime goes on knowing those that were told later that they may do nothing.
+    pub(super) fn let_use_again(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+    ) -> Result<AgentSet, VmmError> {
+        let mut granted = self.let_use(operation, piece, &piece.record)?;
+        piece.record.granted.iter().for_each(|index| granted.insert(index));
+        Ok(granted)
     }
 
     /// Takes a range out of use because an operation failed and undoing it failed too.
@@ -351,7 +369,7 @@ impl Shared {
     }
 }
 
-fn torn_by(errno: Errno) -> String {
+pub(super) fn torn_by(errno: Errno) -> String {
     match errno {
         Errno::EXIST => "a stranger's mapping has taken addresses that the runtime gave up while \
                          it unmapped"

@@ -28,12 +28,15 @@ mod error;
 mod handle;
 mod ledger;
 mod mapping;
+mod name;
 mod owned;
 mod permission;
 mod physical;
 mod properties;
 mod quarantine;
 mod quirks;
+mod remap;
+mod report;
 mod reserve;
 mod shareable;
 mod transfer;
@@ -162,6 +165,11 @@ impl Vmm {
         })
     }
 
+    /// Whether the two are clones of one another.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The runtime below.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
@@ -178,6 +186,12 @@ impl Vmm {
     #[must_use]
     pub fn quirks(&self) -> Quirks {
         self.shared.quirks
+    }
+
+    /// What sizes of reservations are multiples of, in bytes: the largest granule of any GPU.
+    #[must_use]
+    pub fn reservation_granule(&self) -> usize {
+        self.shared.granule
     }
 
     /// How much there is of everything.
@@ -388,11 +402,12 @@ impl Drop for Shared {
         if self.runtime.has_forked() {
             return;
         }
+        self.tell_leaks();
         let operation = Operation::AddressFree;
         let mappings: Vec<_> =
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
         for (start, size) in mappings {
-            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, None);
+            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, &[]);
             if let Err(error) = unmapped {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.

@@ -162,7 +162,7 @@ impl Vmm {
 
 impl Shared {
     /// The agent of the properties, by index, and its pool of handles.
-    fn pool(
+    pub(super) fn pool(
         &self,
         operation: Operation,
         properties: &AllocationProperties,

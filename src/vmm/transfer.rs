@@ -6,7 +6,7 @@
 use super::ledger::Range;
 use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
 use crate::agent::{AgentId, AgentKind};
-use crate::native::{NativeAgent, read_memory, write_memory};
+use crate::native::{Failure, Native, NativeAgent, read_memory, write_memory};
 use crate::sync::lock;
 use std::sync::Arc;
 
@@ -70,14 +70,7 @@ impl Vmm {
         let refused = |refusal: Refusal| refusal.during(operation);
         shared.alive(operation)?;
         let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
-        let range = |address, argument| {
-            Range::new(address, size).map_err(|refusal| match refusal.argument {
-                Argument::Address => refused(Refusal { argument, ..refusal }),
-                _ => refused(refusal),
-            })
-        };
-        let (to, from) =
-            (range(destination, Argument::Destination)?, range(source, Argument::Source)?);
+        let (to, from) = two_ranges(operation, destination, source, size)?;
         let act = || {
             let agent = (index, agent);
             shared
@@ -89,6 +82,44 @@ impl Vmm {
                 .map_err(|failure| shared.failure(operation, failure, size))
         };
         shared.at_both_gates(operation, to, from, act)
+    }
+
+    /// Has an agent copy mapped memory to this process's own, and waits for it (`hipMemcpyDtoH`,
+    /// `hsa_amd_memory_async_copy`). No CPU need reach the memory.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or the agent has
+    /// not been granted to read it.
+    pub fn copy_to_host(
+        &self,
+        agent: AgentId,
+        bytes: &mut [u8],
+        source: Address,
+    ) -> Result<(), VmmError> {
+        let (operation, size) = (Operation::CopyToHost, bytes.len());
+        let needed = (Argument::Source, Access::Read);
+        self.shared.by_agent(operation, agent, source, size, needed, |native, at, agent| {
+            native.read_by_agent(at, bytes, agent)
+        })
+    }
+
+    /// Has an agent copy this process's own memory to mapped memory, and waits for it
+    /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU need reach the memory.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or the agent has
+    /// not been granted to write it.
+    pub fn copy_from_host(
+        &self,
+        agent: AgentId,
+        destination: Address,
+        bytes: &[u8],
+    ) -> Result<(), VmmError> {
+        let (operation, size) = (Operation::CopyFromHost, bytes.len());
+        let needed = (Argument::Destination, Access::ReadWrite);
+        self.shared.by_agent(operation, agent, destination, size, needed, |native, at, agent| {
+            native.write_by_agent(at, bytes, agent)
+        })
     }
 
     /// Has the GPU that owns the memory fill a mapped range with a 32-bit value, and waits for it.
@@ -184,6 +215,32 @@ impl Shared {
         })
     }
 
+    /// Has an agent do something to mapped memory that it may use.
+    fn by_agent(
+        &self,
+        operation: Operation,
+        agent: AgentId,
+        address: Address,
+        size: usize,
+        (argument, needed): (Argument, Access),
+        act: impl FnOnce(&Native, usize, NativeAgent) -> Result<(), Failure>,
+    ) -> Result<(), VmmError> {
+        self.alive(operation)?;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        let (index, found) = self.agent(agent, Argument::Agent).map_err(refused)?;
+        if size == 0 {
+            return Ok(());
+        }
+        let about = |error: VmmError| error.about(argument);
+        let range = Range::new(address, size).map_err(refused).map_err(about)?;
+        self.at_gate(operation, range, || {
+            self.check_granted(argument, range, (index, agent), needed).map_err(refused)?;
+            self.call(|native| act(native, range.start, found.native))
+                .map_err(|failure| self.failure(operation, failure, size))
+        })
+        .map_err(about)
+    }
+
     /// The mappings that a range touches, all of which must be mapped.
     fn covering(
         &self,
@@ -201,20 +258,16 @@ impl Shared {
         self.run(operation, whole)
     }
 
-    /// Copies while neither range can change.
-    fn at_both_gates<T>(
+    /// Does something while neither range can change.
+    pub(super) fn at_both_gates<T>(
         &self,
         operation: Operation,
         to: Range,
         from: Range,
         act: impl FnOnce() -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
-        let gate = |range, argument| {
-            self.gate(operation, range).map_err(|error| match error.problem() {
-                Some(problem) => Refusal::new(argument, problem).during(operation),
-                None => error,
-            })
-        };
+        let gate =
+            |range, argument| self.gate(operation, range).map_err(|error| error.about(argument));
         loop {
             let destination = gate(to, Argument::Destination)?;
             let source = gate(from, Argument::Source)?;
@@ -235,4 +288,18 @@ impl Shared {
             }
         }
     }
+}
+
+/// Two ranges of the same size, by what they are called.
+pub(super) fn two_ranges(
+    operation: Operation,
+    destination: Address,
+    source: Address,
+    size: usize,
+) -> Result<(Range, Range), VmmError> {
+    let range = |address, argument| {
+        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation));
+        range.map_err(|error| error.about(argument))
+    };
+    Ok((range(destination, Argument::Destination)?, range(source, Argument::Source)?))
 }

@@ -85,12 +85,31 @@ impl Witness {
         differ("usage", &self.usage, &after.usage)?;
         differ("get_access", &self.access, &after.access)?;
         differ("the GPUs' page tables", &self.pages, &after.pages)?;
-        differ("the entries in them", &self.entries, &after.entries)?;
+        self.entries_may_only_go(after)?;
         differ("this process's mappings", &self.process, &after.process)?;
         differ("the contents", &self.contents, &after.contents)?;
         differ("what the runtime holds", &self.runtime, &after.runtime)?;
         differ("the number of descriptors", &self.descriptors, &after.descriptors)?;
         differ("the quarantine", &self.quarantine, &after.quarantine)
+    }
+
+    /// A GPU that was told it may do nothing still has its entry until the mapping is made anew. If
+    /// that is how a failure was undone it has lost what it was not to have; nobody else has, and
+    /// nobody has gained one.
+    fn entries_may_only_go(&self, after: &Self) -> Result<(), String> {
+        for (mapping, entries) in self.entries.iter().enumerate() {
+            for (index, &gpu) in GPUS.iter().enumerate() {
+                let (had, has) = (entries[index], after.entries[mapping][index]);
+                let was_to_have = self.access[mapping][gpu] != Access::None;
+                if has && !had || had && !has && was_to_have {
+                    return Err(format!(
+                        "GPU {gpu}'s entry of {:?} was {had}, is {has}",
+                        self.mappings[mapping]
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The same, whatever the runtime has pinned of this process.

@@ -7,7 +7,7 @@ mod library;
 
 pub use library::Library;
 
-use hsa_vmm::simulation::{Config, Cpu, Era, FaultPlan, Simulation};
+use hsa_vmm::simulation::{Config, Cpu, Era, FaultPlan, Simulation, Usage};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Runtime};
 use std::ops::Deref;
@@ -48,6 +48,22 @@ impl Machine {
     pub fn assert_empty(&self) {
         self.assert_nothing_held();
         assert_idle(&self.simulation);
+    }
+
+    /// What the runtime has in use, but for memory behind addresses that is no more mapped (ROCm
+    /// 7.2) and its descriptors: the library covers it, which the simulation does not see.
+    pub fn usage_but_for_lingering(&self) -> Usage {
+        let mut usage = self.simulation.usage();
+        for (used, lingering) in usage.vram_used.iter_mut().zip(&mut usage.vram_lingering) {
+            *used -= std::mem::take(lingering);
+        }
+        usage.descriptors = 0;
+        usage
+    }
+
+    /// How many bytes of a GPU's memory that is.
+    pub fn used_by(&self, gpu: usize) -> usize {
+        self.usage_but_for_lingering().vram_used[gpu] as usize
     }
 
     /// Ends the library's use of the simulation and fails if the runtime is left with anything.

@@ -187,4 +187,22 @@ pub const ACTS: &[(&str, Act)] = &[
         let far = at(s.used, 2048);
         s.library.vmm.copy(s.library.gpu(0), far, s.used, 16)
     }),
+    ("copy to the host and back", |s| {
+        let (gpu, mut bytes) = (s.library.gpu(0), [0; 16]);
+        s.library.vmm.copy_to_host(gpu, &mut bytes, s.used)?;
+        s.library.vmm.copy_from_host(gpu, at(s.used, 2048), &bytes)
+    }),
+    ("exchange what two GPUs have", |s| {
+        s.library.vmm.exchange(s.used, at(s.used, s.granule()), s.granule())
+    }),
+    ("exchange what one of them sees", |s| {
+        s.library.vmm.exchange(at(s.used, 4 * s.granule()), at(s.used, s.granule()), s.granule())
+    }),
+    ("relocate to another reservation", |s| {
+        s.library.vmm.relocate(s.empty, s.used, 2 * s.granule())
+    }),
+    ("relocate what is cut and used", |s| {
+        let from = at(s.used, 2 * s.granule());
+        s.library.vmm.relocate(at(s.used, 5 * s.granule()), from, 3 * s.granule())
+    }),
 ];

@@ -1,6 +1,6 @@
 //! Mappings: physical memory at an address, and who may use it there.
 
-use super::{Ledger, Range};
+use super::{Ledger, Range, ReservationRecord};
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
@@ -42,13 +42,7 @@ impl<R, H> Ledger<R, H> {
         if range.size > record.size {
             return refuse(Argument::Size, Problem::BeyondHandle { handle: record.size });
         }
-        self.reservation_around(range)?;
-        let below = self.mapping_at(range.start).map(|(start, _)| start);
-        let inside =
-            || self.mappings.range(range.start..range.end()).next().map(|(&start, _)| start);
-        if let Some(start) = below.or_else(inside) {
-            return refuse(Argument::Address, Problem::AlreadyMapped { at: Address::new(start) });
-        }
+        self.check_empty(range)?;
         self.begin_use(handle)
     }
 
@@ -99,6 +93,18 @@ impl<R, H> Ledger<R, H> {
         Ok(())
     }
 
+    /// Whether all of the range is in one reservation and nothing is mapped in it.
+    pub fn check_empty(&self, range: Range) -> Result<(), Refusal> {
+        self.reservation_around(range)?;
+        let below = self.mapping_at(range.start).map(|(start, _)| start);
+        let inside =
+            || self.mappings.range(range.start..range.end()).next().map(|(&start, _)| start);
+        match below.or_else(inside).map(Address::new) {
+            Some(at) => Err(Refusal::new(Argument::Address, Problem::AlreadyMapped { at })),
+            None => Ok(()),
+        }
+    }
+
     /// The mappings that begin in the range, by address.
     pub fn mappings_in(&self, range: Range) -> impl Iterator<Item = (usize, &MappingRecord)> {
         self.mappings.range(range.start..range.end()).map(|(&start, record)| (start, record))
@@ -130,6 +136,7 @@ impl<R, H> Ledger<R, H> {
     /// [`end_use`](Self::end_use).
     pub fn remove_mapping(&mut self, start: usize) -> Option<MappingRecord> {
         let record = self.mappings.remove(&start)?;
+        self.mapping_names.remove(&record.serial);
         self.mapping_became_use(record.slot);
         if let Some((base, _)) = self.reservation_at(start)
             && let Some(reservation) = self.reservations.get_mut(&base)
@@ -138,6 +145,33 @@ impl<R, H> Ledger<R, H> {
         }
         self.checked();
         Some(record)
+    }
+
+    /// Puts mappings of the same memory in the place of others, all at once. The serials are the
+    /// caller's.
+    pub fn rehang(
+        &mut self,
+        before: impl Iterator<Item = usize>,
+        after: impl Iterator<Item = (usize, MappingRecord)>,
+    ) {
+        for start in before {
+            if self.mappings.remove(&start).is_some()
+                && let Some(reservation) = self.reservation_mut(start)
+            {
+                reservation.mappings -= 1;
+            }
+        }
+        for (start, record) in after {
+            self.mappings.insert(start, record);
+            if let Some(reservation) = self.reservation_mut(start) {
+                reservation.mappings += 1;
+            }
+        }
+        self.checked();
+    }
+
+    fn reservation_mut(&mut self, address: usize) -> Option<&mut ReservationRecord<R>> {
+        self.reservations.range_mut(..=address).next_back().map(|(_, record)| record)
     }
 
     /// All mappings, by address.

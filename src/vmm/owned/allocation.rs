@@ -1,5 +1,6 @@
 //! Physical memory that is released when nobody needs it any more.
 
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vmm::{
     Address, AllocationProperties, Argument, Handle, HandleType, Operation, Problem, Refusal, Vmm,
     VmmError,
@@ -20,6 +21,7 @@ struct Inner {
     handle: Handle,
     size: usize,
     properties: AllocationProperties,
+    released: AtomicBool,
 }
 
 impl Allocation {
@@ -60,7 +62,16 @@ impl Allocation {
     fn of(vmm: &Vmm, handle: Handle) -> Result<Self, VmmError> {
         let size = vmm.allocation_size(handle)?;
         let properties = vmm.allocation_properties(handle)?;
-        Ok(Self { inner: Arc::new(Inner { vmm: vmm.clone(), handle, size, properties }) })
+        let (vmm, released) = (vmm.clone(), AtomicBool::new(false));
+        Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released }) })
+    }
+
+    /// Names it in reports and logs; mappings without a name are called the same.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        // Only the child of a fork is refused.
+        let _ = self.inner.vmm.name_handle(self.inner.handle, name);
+        self
     }
 
     /// The handle, to be used with [`Vmm`]'s calls while this value lives.
@@ -91,19 +102,43 @@ impl Allocation {
         self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type, 0)
     }
 
+    /// Releases it now, and says whether that worked (`hipMemRelease`). It fails while clones or
+    /// mappings of it are there.
+    ///
+    /// # Errors
+    /// As for [`Vmm::release`]; the allocation comes back with the error.
+    pub fn release(self) -> Result<(), (Self, VmmError)> {
+        match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner.release().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
+            Err(inner) => {
+                let refusal = Refusal::new(Argument::Handle, Problem::InUse);
+                Err((Self { inner }, refusal.during(Operation::Release)))
+            }
+        }
+    }
+
     /// The handle, if it is one of this `Vmm`.
-    pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, VmmError> {
+    pub(super) fn handle_of(&self, operation: Operation, vmm: &Vmm) -> Result<Handle, VmmError> {
         if Arc::ptr_eq(&self.inner.vmm.shared, &vmm.shared) {
             return Ok(self.inner.handle);
         }
-        Err(Refusal::new(Argument::Handle, Problem::ForeignHandle).during(Operation::Map))
+        Err(Refusal::new(Argument::Handle, Problem::ForeignHandle).during(operation))
+    }
+}
+
+impl Inner {
+    fn release(&self) -> Result<(), VmmError> {
+        self.vmm.release(self.handle)?;
+        self.released.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.vmm.shared.runtime.has_forked()
-            && let Err(error) = self.vmm.release(self.handle)
+        if !self.released.load(Ordering::Relaxed)
+            && !self.vmm.shared.runtime.has_forked()
+            && let Err(error) = self.release()
         {
             tracing::warn!(%error, handle = %self.handle, "physical memory was not released");
         }

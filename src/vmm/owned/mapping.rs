@@ -35,6 +35,14 @@ impl Mapping {
         Self { reservation, allocation, address, size, serial, mapped: true }
     }
 
+    /// Names it in reports and logs. One that has been unmapped by its address meanwhile stays as it
+    /// is.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let _ = self.vmm().shared.name_mapping(self.address, Some(self.serial.0), name);
+        self
+    }
+
     /// Where it begins.
     #[must_use]
     pub fn address(&self) -> Address {
@@ -119,6 +127,58 @@ impl Mapping {
         self.vmm().fill(self.address, value, self.size)
     }
 
+    /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps
+    /// its address, and who may use it there.
+    ///
+    /// # Errors
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other is another `Vmm`'s.
+    pub fn exchange(&mut self, other: &mut Self) -> Result<(), VmmError> {
+        let operation = Operation::Exchange;
+        other.allocation.handle_of(operation, self.vmm())?;
+        let shared = &self.vmm().shared;
+        shared.alive(operation)?;
+        if self.size != other.size {
+            let refusal = Refusal::new(Argument::Source, Problem::CutDifferently);
+            return Err(refusal.during(operation));
+        }
+        shared.exchange(self.range(), other.range(), Some((self.serial, other.serial)))?;
+        core::mem::swap(&mut self.allocation, &mut other.allocation);
+        Ok(())
+    }
+
+    /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a
+    /// reservation. Who may use it does not change.
+    ///
+    /// # Errors
+    /// As for [`Vmm::relocate`], and if the reservation is another `Vmm`'s; the mapping comes back
+    /// with the error.
+    pub fn relocate(
+        mut self,
+        reservation: &Reservation,
+        offset: usize,
+    ) -> Result<Self, (Self, VmmError)> {
+        match self.move_to(reservation, offset) {
+            Ok(address) => {
+                self.address = address;
+                self.reservation = reservation.clone();
+                Ok(self)
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn move_to(&self, reservation: &Reservation, offset: usize) -> Result<Address, VmmError> {
+        let operation = Operation::Relocate;
+        self.allocation.handle_of(operation, reservation.vmm())?;
+        let shared = &self.vmm().shared;
+        shared.alive(operation)?;
+        let to = reservation
+            .part(operation, offset, self.size)
+            .map_err(|error| error.about(Argument::Destination))?;
+        shared.relocate(to, self.range(), Some((reservation.serial(), self.serial)))?;
+        Ok(Address::new(to.start))
+    }
+
     /// Has an agent that may read and write all of it use it, while nobody can change what is here.
     pub(crate) fn lend<T>(
         &self,
@@ -144,8 +204,35 @@ impl Mapping {
         }
     }
 
+    /// Unmaps mappings that follow each other in one reservation: all of them, or none
+    /// (`hipMemUnmap`). They may be listed in any order; none at all is no error.
+    ///
+    /// # Errors
+    /// As for [`Vmm::unmap`], also if there is a gap between them; they come back with the error,
+    /// by address.
+    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), (Vec<Self>, VmmError)> {
+        run.sort_unstable_by_key(Self::address);
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
+        let operation = Operation::Unmap;
+        let shared = &first.vmm().shared;
+        let start = first.address.get();
+        let range = Range { start, size: last.address.get() - start + last.size };
+        let serials: Vec<Serial> = run.iter().map(|mapping| mapping.serial).collect();
+        let unmapped =
+            shared.alive(operation).and_then(|()| shared.unmap(operation, range, &serials));
+        if let Err(error) = unmapped {
+            return Err((run, error));
+        }
+        run.iter_mut().for_each(|mapping| mapping.mapped = false);
+        Ok(())
+    }
+
     fn vmm(&self) -> &Vmm {
         self.reservation.vmm()
+    }
+
+    fn range(&self) -> Range {
+        Range { start: self.address.get(), size: self.size }
     }
 
     /// The address at an offset, if `size` bytes from there are inside.
@@ -161,8 +248,7 @@ impl Mapping {
         let operation = Operation::Unmap;
         let shared = &self.vmm().shared;
         shared.alive(operation)?;
-        let range = Range { start: self.address.get(), size: self.size };
-        shared.unmap(operation, range, Some(self.serial))
+        shared.unmap(operation, self.range(), &[self.serial])
     }
 }
 

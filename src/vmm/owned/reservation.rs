@@ -83,6 +83,15 @@ impl Reservation {
         self.inner.size
     }
 
+    /// Names it in reports and logs. One that has been freed by its address meanwhile stays as it
+    /// is.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let Inner { vmm, address, serial, .. } = &*self.inner;
+        let _ = vmm.shared.name_reservation(*address, Some(*serial), name);
+        self
+    }
+
     /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
     ///
     /// # Errors
@@ -102,16 +111,10 @@ impl Reservation {
         allocation: &Allocation,
     ) -> Result<Mapping, VmmError> {
         let operation = Operation::Map;
-        let refuse = |problem| Refusal::new(Argument::Address, problem).during(operation);
-        let address =
-            self.inner.address.checked_add(offset).ok_or_else(|| refuse(Problem::Overflow))?;
-        // Another reservation may begin where this one ends.
-        if offset.checked_add(size).is_none_or(|end| end > self.inner.size) {
-            return Err(refuse(Problem::NotReserved));
-        }
+        let address = Address::new(self.part(operation, offset, size)?.start);
         let vmm = &self.inner.vmm;
-        let (handle, serial) = (allocation.handle_of(vmm)?, self.inner.serial);
-        let serial = vmm.shared.map(address, size, 0, handle, 0, Some(serial))?;
+        let handle = allocation.handle_of(operation, vmm)?;
+        let serial = vmm.shared.map(address, size, 0, handle, 0, Some(self.serial()))?;
         Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
     }
 
@@ -130,8 +133,29 @@ impl Reservation {
         }
     }
 
+    /// The range of `size` bytes at an offset, if it is inside.
+    pub(super) fn part(
+        &self,
+        operation: Operation,
+        offset: usize,
+        size: usize,
+    ) -> Result<Range, VmmError> {
+        let refuse = |problem| Refusal::new(Argument::Address, problem).during(operation);
+        let address =
+            self.inner.address.checked_add(offset).ok_or_else(|| refuse(Problem::Overflow))?;
+        // Another reservation may begin where this one ends.
+        if offset.checked_add(size).is_none_or(|end| end > self.inner.size) {
+            return Err(refuse(Problem::NotReserved));
+        }
+        Ok(Range { start: address.get(), size })
+    }
+
     pub(super) fn vmm(&self) -> &Vmm {
         &self.inner.vmm
+    }
+
+    pub(super) fn serial(&self) -> u64 {
+        self.inner.serial
     }
 }
 

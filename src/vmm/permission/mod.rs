@@ -2,12 +2,14 @@
 
 mod grant;
 mod revoke;
+mod tell;
 
 use crate::agent::{AgentId, AgentKind};
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError,
+    Access, AccessDescriptor, Address, AllocationProperties, Argument, Operation, Problem, Refusal,
+    Shared, Vmm, VmmError,
 };
 
 /// What an agent, by its index, is to be granted.
@@ -19,6 +21,8 @@ impl Vmm {
     ///
     /// Agents that are not named keep what they have; one that is named twice gets the last.
     /// All of it is checked before the first takes effect, and undone if the runtime fails.
+    /// The runtime is told of GPUs in one call for all neighbouring mappings to which the same is
+    /// news, from ROCm 6.4 on ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
     /// For CPUs a permission is enforced by the memory's protection. For GPUs only the first
     /// grant has an effect: AMD's driver then maps the memory readable and writable, whatever
@@ -38,18 +42,25 @@ impl Vmm {
         let shared = &*self.shared;
         shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        if descriptors.is_empty() {
-            return Err(Refusal::new(Argument::Descriptors, Problem::Zero).during(operation));
-        }
-        let mut changes: Vec<Change> = Vec::with_capacity(descriptors.len());
-        for descriptor in descriptors {
-            let (index, _) = shared
-                .agent(descriptor.agent, Argument::Agent)
-                .map_err(|refusal| refusal.during(operation))?;
-            changes.retain(|&(other, _)| other != index);
-            changes.push((index, descriptor.access));
-        }
+        let changes = shared.changes(operation, descriptors)?;
         shared.at_gate(operation, range, || shared.change_access(operation, range, &changes))
+    }
+
+    /// Checks access that is to be set when there is memory with these properties.
+    ///
+    /// # Errors
+    /// As for [`set_access`](Vmm::set_access), as far as they do not concern the range.
+    pub(crate) fn check_access(
+        &self,
+        properties: &AllocationProperties,
+        descriptors: &[AccessDescriptor],
+    ) -> Result<(), VmmError> {
+        let operation = Operation::SetAccess;
+        let shared = &*self.shared;
+        shared.alive(operation)?;
+        let changes = shared.changes(operation, descriptors)?;
+        let (owner, _) = shared.pool(operation, properties)?;
+        shared.check_reach(operation, Some(owner), &changes)
     }
 
     /// Asks what an agent may do at an address (`hipMemGetAccess`).
@@ -110,6 +121,25 @@ impl Vmm {
 }
 
 impl Shared {
+    /// What is asked for of each agent, the last if one is named twice.
+    fn changes(
+        &self,
+        operation: Operation,
+        descriptors: &[AccessDescriptor],
+    ) -> Result<Vec<Change>, VmmError> {
+        let refused = |refusal: Refusal| refusal.during(operation);
+        if descriptors.is_empty() {
+            return Err(refused(Refusal::new(Argument::Descriptors, Problem::Zero)));
+        }
+        let mut changes: Vec<Change> = Vec::with_capacity(descriptors.len());
+        for descriptor in descriptors {
+            let (index, _) = self.agent(descriptor.agent, Argument::Agent).map_err(refused)?;
+            changes.retain(|&(other, _)| other != index);
+            changes.push((index, descriptor.access));
+        }
+        Ok(changes)
+    }
+
     pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
         self.write_run(std::iter::once((start, record)));
     }

@@ -53,6 +53,9 @@ impl Shared {
         for (before, now, left) in std::iter::once(first).chain(rest) {
             let undone = match left {
                 Left::Whole => Ok(before.record.granted),
+                Left::Refused => self.let_use_again(operation, before).or_else(|_| {
+                    self.rebuild(operation, before, &before.record).map_err(|broken| broken.error)
+                }),
                 // Sending the access once more changes nothing where it is there.
                 Left::Mapping => self.let_use(operation, before, &before.record).or_else(|_| {
                     self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)

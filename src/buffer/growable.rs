@@ -1,0 +1,447 @@
+//! Device memory that grows and shrinks where it is.
+
+use super::BufferError;
+use super::addresses::Addresses;
+use super::grants::Grants;
+use super::stock::Stock;
+use crate::agent::AgentId;
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Argument, Granularity,
+    Mapping, Operation, Problem, Reservation, Vmm, VmmError,
+};
+use std::ops::Range;
+
+/// How a [`GrowableBuffer`] is to be made; see [`GrowableBuffer::of`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is reserved before `reserve`"]
+pub struct GrowableOptions {
+    maximum: usize,
+    step: Option<usize>,
+    stock: usize,
+    address: Option<Address>,
+}
+
+impl GrowableOptions {
+    /// Grows by this many bytes at a time, rounded up to the granule; else by the recommended
+    /// granule. A step is one handle and one mapping, so that large steps need fewer of both (and
+    /// with ROCm 7.14 fewer file descriptors).
+    pub fn in_steps_of(mut self, bytes: usize) -> Self {
+        self.step = Some(bytes);
+        self
+    }
+
+    /// Keeps so many handles ready, made by a thread of the buffer's own, so that growth by no more
+    /// steps does not wait for the runtime to make memory. They count as used memory.
+    pub fn with_stock(mut self, handles: usize) -> Self {
+        self.stock = handles;
+        self
+    }
+
+    /// Insists on an address, where a buffer of an earlier run was for example.
+    pub fn exactly_at(mut self, address: Address) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// Reserves the addresses, and no memory yet (`hipMemAddressReserve`). The maximum is rounded
+    /// up to a whole step.
+    ///
+    /// # Errors
+    /// As for [`Vmm::allocation_granularity`] and [`Vmm::address_reserve`];
+    /// [`Problem::AddressTaken`] if the address insisted on is not to be had.
+    pub fn reserve(
+        self,
+        vmm: &Vmm,
+        properties: &AllocationProperties,
+    ) -> Result<GrowableBuffer, BufferError> {
+        let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
+        let step = self.step.unwrap_or(recommended).max(1);
+        let step = round_up(step, vmm.reservation_granule())?;
+        let reservation = Reservation::of(round_up(self.maximum, step)?);
+        let reservation = match self.address {
+            None => reservation,
+            Some(address) => reservation.exactly_at(address),
+        };
+        let addresses = Addresses::new(reservation.reserve(vmm)?);
+        let stock = Stock::new(vmm, properties, step, self.stock);
+        Ok(GrowableBuffer {
+            pieces: Vec::new(),
+            size: 0,
+            granted: 0,
+            grants: Grants::default(),
+            step,
+            properties: *properties,
+            addresses,
+            stock,
+            vmm: vmm.clone(),
+        })
+    }
+}
+
+fn round_up(size: usize, granule: usize) -> Result<usize, VmmError> {
+    let overflow = VmmError::InvalidArgument {
+        operation: Operation::AddressReserve,
+        argument: Argument::Size,
+        problem: Problem::Overflow,
+    };
+    size.checked_next_multiple_of(granule).ok_or(overflow)
+}
+
+/// A buffer in device memory that grows and shrinks in place: addresses for the most that it may
+/// hold are reserved once, memory is mapped behind them as it is needed. Nothing is ever moved or
+/// copied, and pointers into it stay valid.
+///
+/// ```
+/// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+///
+/// let mut buffer = GrowableBuffer::of(64 << 30).reserve(&vmm, &AllocationProperties::on(gpu))?;
+/// buffer.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
+/// let address = buffer.address();
+/// buffer.grow(5)?;
+/// buffer.write(0, b"hello")?;
+/// buffer.grow(3 << 30)?;
+/// let mut text = [0; 5];
+/// buffer.read(0, &mut text)?;
+/// assert_eq!((&text, buffer.address()), (b"hello", address));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What growth adds holds anything: memory that was never used, or what was in it when the buffer
+/// last shrank. What fails leaves the buffer as it was; only if the runtime then fails to take back
+/// what it did half-way, memory may stay mapped behind the buffer's end until the next change of
+/// size, which tries that again first.
+#[derive(Debug)]
+pub struct GrowableBuffer {
+    /// One a step, from the start.
+    pieces: Vec<Mapping>,
+    /// In bytes, as was asked for: the last piece may hold more.
+    size: usize,
+    /// How many pieces are in use. There are more only while the runtime refuses to unmap them.
+    granted: usize,
+    grants: Grants,
+    step: usize,
+    properties: AllocationProperties,
+    addresses: Addresses,
+    stock: Stock,
+    vmm: Vmm,
+}
+
+impl GrowableBuffer {
+    /// Begins an empty buffer that may grow to `maximum` bytes.
+    pub fn of(maximum: usize) -> GrowableOptions {
+        GrowableOptions { maximum, step: None, stock: 0, address: None }
+    }
+
+    /// Where it begins, for good.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.addresses.at(0)
+    }
+
+    /// Its size in bytes, as was asked for.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How many bytes of memory are behind it: its size in whole steps.
+    #[must_use]
+    pub fn mapped(&self) -> usize {
+        self.granted * self.step
+    }
+
+    /// How many bytes it may grow to.
+    #[must_use]
+    pub fn maximum(&self) -> usize {
+        self.addresses.size()
+    }
+
+    /// In what steps it grows, in bytes.
+    #[must_use]
+    pub fn step(&self) -> usize {
+        self.step
+    }
+
+    /// How many handles are ready for it to grow; see [`GrowableOptions::with_stock`].
+    #[must_use]
+    pub fn stock(&self) -> usize {
+        self.stock.ready()
+    }
+
+    /// What it lives in.
+    #[must_use]
+    pub fn vmm(&self) -> &Vmm {
+        &self.vmm
+    }
+
+    /// The memory behind it, one a step, to be exported for example.
+    pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
+        self.pieces.iter().take(self.granted).map(Mapping::allocation)
+    }
+
+    /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondMaximum`]; else as for [`Vmm::create`], [`Vmm::map`] and
+    /// [`Vmm::set_access`].
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BufferError> {
+        self.resize(self.size.saturating_add(bytes))
+    }
+
+    /// Takes bytes from its end, and gives back the memory of whole steps (`hipMemUnmap`,
+    /// `hipMemRelease`). Work of GPUs that still uses them must have ended.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`] if it has fewer; else as for [`Vmm::unmap`]. In a buffer that was
+    /// [extended](Self::extend), each reservation is unmapped by itself; if one fails, the ones before are
+    /// mapped again, and if that fails too, the buffer ends where memory is left.
+    pub fn shrink(&mut self, bytes: usize) -> Result<(), BufferError> {
+        let beyond = BufferError::BeyondEnd { offset: 0, size: bytes, end: self.size };
+        self.resize(self.size.checked_sub(bytes).ok_or(beyond)?)
+    }
+
+    /// Grows or shrinks it to a size in bytes.
+    ///
+    /// # Errors
+    /// As for [`grow`](Self::grow) or [`shrink`](Self::shrink).
+    pub fn resize(&mut self, size: usize) -> Result<(), BufferError> {
+        let maximum = self.maximum();
+        if size > maximum {
+            return Err(BufferError::BeyondMaximum { wanted: size, maximum });
+        }
+        let steps = size.div_ceil(self.step);
+        if steps != self.granted {
+            self.alive(if steps > self.granted { Operation::Create } else { Operation::Unmap })?;
+            self.unmap_ungranted()?;
+        }
+        if steps > self.granted {
+            self.add(steps)?;
+        } else if steps < self.granted {
+            self.take_off(steps)?;
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// Reserves more addresses exactly at the end, so that it may grow by so many bytes more,
+    /// rounded up to whole steps (`hipMemAddressReserve` with an address).
+    ///
+    /// Copies by other means than this buffer's may not reach over the end of a reservation: HIP
+    /// does not promise that two that are adjacent can be used as one.
+    ///
+    /// # Errors
+    /// [`Problem::AddressTaken`] if those addresses are somebody else's; which is to be reckoned
+    /// with, so that a maximum reserved at first is better where it is known.
+    pub fn extend(&mut self, bytes: usize) -> Result<(), BufferError> {
+        Ok(self.addresses.extend(&self.vmm, round_up(bytes, self.step)?)?)
+    }
+
+    /// Gives agents access to all of it, now and as it grows (`hipMemSetAccess`); agents not named
+    /// keep what they have.
+    ///
+    /// # Errors
+    /// As for [`Vmm::set_access`].
+    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
+        let descriptors: Vec<_> =
+            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        self.vmm.check_access(&self.properties, &descriptors)?;
+        let change = |address, size| self.vmm.set_access(address, size, &descriptors);
+        self.change_access(agents, change)?;
+        self.grants = self.grants.with(agents, access);
+        Ok(())
+    }
+
+    /// Really takes it away from agents, GPUs too; the others lose it for a moment.
+    ///
+    /// # Errors
+    /// As for [`Vmm::revoke`].
+    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), BufferError> {
+        self.change_access(agents, |address, size| self.vmm.revoke(address, size, agents))?;
+        self.grants = self.grants.with(agents, Access::None);
+        Ok(())
+    }
+
+    /// What an agent may do with all of it.
+    #[must_use]
+    pub fn access(&self, agent: AgentId) -> Access {
+        self.grants.of(agent)
+    }
+
+    /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`]; else as for [`Vmm::read`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
+        let mut rest = bytes;
+        for part in self.parts(offset, rest.len())? {
+            let (now, later) = rest.split_at_mut(part.len());
+            self.vmm.read(self.addresses.at(part.start), now)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`]; else as for [`Vmm::write`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
+        let mut rest = bytes;
+        for part in self.parts(offset, rest.len())? {
+            let (now, later) = rest.split_at(part.len());
+            self.vmm.write(self.addresses.at(part.start), now)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
+    /// are in bytes, multiples of four.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`]; else as for [`Vmm::fill`].
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
+        for part in self.parts(offset, size)? {
+            self.vmm.fill(self.addresses.at(part.start), value, part.len())?;
+        }
+        Ok(())
+    }
+
+    /// Cuts bytes that it has where one reservation ends.
+    fn parts(
+        &self,
+        offset: usize,
+        size: usize,
+    ) -> Result<impl Iterator<Item = Range<usize>>, BufferError> {
+        match offset.checked_add(size) {
+            Some(end) if end <= self.size => Ok(self.addresses.parts(offset..end)),
+            _ => Err(BufferError::BeyondEnd { offset, size, end: self.size }),
+        }
+    }
+
+    /// Before a lock is touched that another thread may have held when the process forked.
+    fn alive(&self, operation: Operation) -> Result<(), VmmError> {
+        if self.vmm.runtime().has_forked() { Err(VmmError::Forked { operation }) } else { Ok(()) }
+    }
+
+    /// Puts memory behind more steps, up to so many in all.
+    fn add(&mut self, steps: usize) -> Result<(), BufferError> {
+        let memory = self.stock.take(steps - self.granted)?;
+        self.put_behind(memory).inspect_err(|_| {
+            // What cannot be unmapped now is tried again before the next change.
+            let _ = self.unmap_ungranted();
+        })
+    }
+
+    /// Maps memory at the end, and lets everybody use it who may use the rest. If that fails, what
+    /// was mapped is still mapped.
+    fn put_behind(&mut self, memory: Vec<Allocation>) -> Result<(), BufferError> {
+        let mut memory = memory.into_iter();
+        while let Some(one) = memory.next() {
+            match self.map_at_end(&one) {
+                Ok(mapping) => self.pieces.push(mapping),
+                Err(error) => {
+                    std::iter::once(one).chain(memory).for_each(|left| self.stock.give(left));
+                    return Err(error);
+                }
+            }
+        }
+        let steps = self.pieces.len();
+        if !self.grants.list().is_empty() {
+            for part in self.addresses.parts(self.mapped()..steps * self.step) {
+                let address = self.addresses.at(part.start);
+                self.vmm.set_access(address, part.len(), self.grants.list())?;
+            }
+        }
+        self.granted = steps;
+        Ok(())
+    }
+
+    fn map_at_end(&self, memory: &Allocation) -> Result<Mapping, BufferError> {
+        let end = self.pieces.len() * self.step;
+        let full = BufferError::BeyondMaximum { wanted: end + self.step, maximum: self.maximum() };
+        let (reservation, offset) = self.addresses.reservation_at(end).ok_or(full)?;
+        Ok(reservation.map(offset, memory)?)
+    }
+
+    /// Unmaps what a failed change has left behind the end.
+    fn unmap_ungranted(&mut self) -> Result<(), BufferError> {
+        while self.pieces.len() > self.granted {
+            let Some(mapping) = self.pieces.pop() else { break };
+            let memory = mapping.allocation().clone();
+            if let Err((mapping, error)) = mapping.unmap() {
+                drop(memory);
+                tracing::warn!(%error, "memory stays mapped behind the end of a buffer");
+                self.pieces.push(mapping);
+                return Err(error.into());
+            }
+            self.stock.give(memory);
+        }
+        Ok(())
+    }
+
+    /// Takes the memory behind all but so many steps away.
+    fn take_off(&mut self, steps: usize) -> Result<(), BufferError> {
+        let parts: Vec<_> = self.addresses.parts(steps * self.step..self.mapped()).collect();
+        let mut unmapped = Vec::new();
+        for part in parts.iter().rev() {
+            let run = self.pieces.split_off(part.start / self.step);
+            let memory: Vec<_> = run.iter().map(|mapping| mapping.allocation().clone()).collect();
+            self.granted = self.pieces.len();
+            if let Err((run, error)) = Mapping::unmap_run(run) {
+                self.pieces.extend(run);
+                self.granted = self.pieces.len();
+                // Of this reservation nothing is gone, but of those behind it.
+                let again = unmapped.into_iter().rev().flatten().collect();
+                if let Err(undo) = self.put_behind(again) {
+                    tracing::warn!(%undo, "a buffer is shorter than it was");
+                    let _ = self.unmap_ungranted();
+                    self.size = self.size.min(self.mapped());
+                }
+                return Err(error.into());
+            }
+            unmapped.push(memory);
+        }
+        unmapped.into_iter().flatten().for_each(|memory| self.stock.give(memory));
+        Ok(())
+    }
+
+    /// Changes access to all of it, reservation by reservation, or leaves it as it was.
+    fn change_access(
+        &self,
+        agents: &[AgentId],
+        change: impl Fn(Address, usize) -> Result<(), VmmError>,
+    ) -> Result<(), VmmError> {
+        for part in self.addresses.parts(0..self.mapped()) {
+            if let Err(error) = change(self.addresses.at(part.start), part.len()) {
+                for done in self.addresses.parts(0..part.start) {
+                    if let Err(undo) = self.restore_access(agents, done) {
+                        tracing::warn!(%undo, "access to a part of a buffer stays changed");
+                    }
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives agents what they had in a part.
+    fn restore_access(&self, agents: &[AgentId], part: Range<usize>) -> Result<(), VmmError> {
+        let (address, size) = (self.addresses.at(part.start), part.len());
+        let had = |agent: &&AgentId| self.grants.of(**agent) != Access::None;
+        let (known, new): (Vec<_>, Vec<_>) = agents.iter().partition(had);
+        if !known.is_empty() {
+            let of = |&agent: &AgentId| AccessDescriptor { agent, access: self.grants.of(agent) };
+            let before: Vec<_> = known.iter().map(of).collect();
+            self.vmm.set_access(address, size, &before)?;
+        }
+        // To forbid it would leave it to a GPU that has been let in.
+        if new.is_empty() { Ok(()) } else { self.vmm.revoke(address, size, &new) }
+    }
+}

@@ -1,0 +1,261 @@
+//! Other memory behind the same addresses, or the same memory behind other addresses: nothing is
+//! copied.
+
+use super::ledger::{MappingRecord, Range};
+use super::mapping::{Left, Piece, Serial, torn_by};
+use super::transfer::two_ranges;
+use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
+use crate::vmm::access::AgentSet;
+use std::collections::BTreeSet;
+
+impl Vmm {
+    /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
+    ///
+    /// Both are runs of whole mappings, and mapping by mapping of the same size. Who may use an
+    /// address does not change: each agent finds the other memory where it may use some. Nobody may
+    /// be using either range meanwhile; to a thread of this process that asks, both are exchanged at
+    /// once. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if one is not exactly a run of whole mappings, they are not cut
+    /// alike or share bytes, or an agent cannot reach the memory that it would get;
+    /// [`VmmError::Quarantined`] if the runtime failed and what it had done could not be undone: then
+    /// both reservations are.
+    pub fn exchange(
+        &self,
+        destination: Address,
+        source: Address,
+        size: usize,
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Exchange;
+        self.shared.alive(operation)?;
+        let (to, from) = two_ranges(operation, destination, source, size)?;
+        self.shared.exchange(to, from, None)
+    }
+
+    /// Moves the memory behind a range to addresses where nothing is mapped, without copying it. HIP
+    /// has no such call.
+    ///
+    /// The source is a run of whole mappings and is empty afterwards; who may use the memory does not
+    /// change. The destination may be in another reservation. Nobody may be using the memory
+    /// meanwhile. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] if the source is not exactly a run of whole mappings, or the
+    /// destination is not reserved, not empty or not aligned; [`VmmError::Quarantined`] as for
+    /// [`exchange`](Self::exchange).
+    pub fn relocate(
+        &self,
+        destination: Address,
+        source: Address,
+        size: usize,
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Relocate;
+        self.shared.alive(operation)?;
+        let (to, from) = two_ranges(operation, destination, source, size)?;
+        self.shared.relocate(to, from, None)
+    }
+}
+
+impl Shared {
+    /// Exchanges; with serials only if the ranges are still those two mappings.
+    pub(super) fn exchange(
+        &self,
+        to: Range,
+        from: Range,
+        serials: Option<(Serial, Serial)>,
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Exchange;
+        let refuse = |argument, problem| Err(Refusal::new(argument, problem).during(operation));
+        if overlap(to, from) {
+            return refuse(Argument::Source, Problem::Overlapping);
+        }
+        self.at_both_gates(operation, to, from, || {
+            let (serial_to, serial_from) = serials.unzip();
+            let there = self.run_of(operation, to, Argument::Destination, serial_to)?;
+            let here = self.run_of(operation, from, Argument::Source, serial_from)?;
+            let size = |piece: &Piece| piece.record.size;
+            if here.iter().map(size).ne(there.iter().map(size)) {
+                return refuse(Argument::Source, Problem::CutDifferently);
+            }
+            let forth = there.iter().zip(&here).map(|(place, memory)| behind(place, memory));
+            let back = here.iter().zip(&there).map(|(place, memory)| behind(place, memory));
+            let after: Vec<Piece> = forth.chain(back).collect();
+            for piece in &after {
+                let access = |index| (index, piece.record.access.get(index));
+                let access: Vec<_> = (0..self.runtime.agents().len()).map(access).collect();
+                self.check_reach(operation, piece.owner, &access)?;
+            }
+            let before: Vec<Piece> = there.iter().chain(&here).copied().collect();
+            self.rehang(operation, &before, &after)
+        })
+    }
+
+    /// Moves; with serials only if the source is still that mapping, and the destination still in
+    /// that reservation.
+    pub(super) fn relocate(
+        &self,
+        to: Range,
+        from: Range,
+        serials: Option<(u64, Serial)>,
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Relocate;
+        let refuse = |argument, problem| Err(Refusal::new(argument, problem).during(operation));
+        if overlap(to, from) {
+            return refuse(Argument::Source, Problem::Overlapping);
+        }
+        self.at_both_gates(operation, to, from, || {
+            let (reservation, serial) = serials.unzip();
+            let before = self.run_of(operation, from, Argument::Source, serial)?;
+            let after: Vec<Piece> = before
+                .iter()
+                .map(|piece| Piece { start: to.start + (piece.start - from.start), ..*piece })
+                .collect();
+            {
+                let ledger = self.ledger();
+                let refused =
+                    |refusal: Refusal| refusal.during(operation).about(Argument::Destination);
+                ledger.check_empty(to).map_err(refused)?;
+                let found = ledger.reservation_at(to.start).map(|(_, record)| record.serial);
+                if reservation.is_some() && reservation != found {
+                    return refuse(Argument::Destination, Problem::NotReserved);
+                }
+                for piece in &after {
+                    let handle = ledger.handle_in(piece.record.slot);
+                    let granule = handle.map_or(self.granule, |handle| handle.granule);
+                    let value = piece.start;
+                    if !value.is_multiple_of(granule) {
+                        let problem = Problem::NotAligned { value, granule };
+                        return refuse(Argument::Destination, problem);
+                    }
+                }
+            }
+            self.rehang(operation, &before, &after)
+        })
+    }
+
+    /// The mappings of a run; with a serial only if it is still that one mapping.
+    fn run_of(
+        &self,
+        operation: Operation,
+        range: Range,
+        argument: Argument,
+        serial: Option<Serial>,
+    ) -> Result<Vec<Piece>, VmmError> {
+        let pieces = self.run(operation, range).map_err(|error| error.about(argument))?;
+        let is_it = |serial: Serial| pieces.first().is_some_and(|it| it.record.serial == serial.0);
+        if serial.is_some_and(|serial| !is_it(serial)) {
+            let at = Address::new(range.start);
+            return Err(Refusal::new(argument, Problem::NotMapped { at }).during(operation));
+        }
+        Ok(pieces)
+    }
+
+    /// Takes mappings down and sets others of the same memory up in their stead; or puts all of them
+    /// back; or, if that fails too, takes every reservation among them out of use.
+    fn rehang(
+        &self,
+        operation: Operation,
+        before: &[Piece],
+        after: &[Piece],
+    ) -> Result<(), VmmError> {
+        // Without one, what is taken down could not be made anew.
+        self.check_a_descriptor(operation)?;
+        if after.iter().any(|piece| self.lacks_descriptor(&piece.record.access)) {
+            return Err(VmmError::OutOfDescriptors { operation });
+        }
+        let all = || before.iter().chain(after);
+        for (down, piece) in before.iter().enumerate() {
+            match self.take_down(operation, piece) {
+                Ok(Ok(())) => {}
+                Ok(Err(errno)) => return Err(self.give_up(operation, all(), torn_by(errno))),
+                Err(broken) => {
+                    let error = self.put_back(operation, &before[..=down], broken);
+                    if matches!(error, VmmError::Quarantined { .. }) {
+                        self.give_up(operation, all(), error.to_string());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let mut up = Vec::with_capacity(after.len());
+        for piece in after {
+            let with =
+                |granted| Piece { record: MappingRecord { granted, ..piece.record }, ..*piece };
+            match self.set_up(operation, piece, &piece.record) {
+                Ok(granted) => up.push(with(granted)),
+                Err(broken) => {
+                    if broken.left == Left::Mapping {
+                        up.push(with(AgentSet::default()));
+                    }
+                    return Err(self.hang_back(operation, before, &up, broken.error));
+                }
+            }
+        }
+        let (gone, here) =
+            (before.iter().map(|it| it.start), up.iter().map(|it| (it.start, it.record)));
+        self.ledger_mut().rehang(gone, here);
+        Ok(())
+    }
+
+    /// Takes down what is `up` and sets up what was there before `error`.
+    fn hang_back(
+        &self,
+        operation: Operation,
+        before: &[Piece],
+        up: &[Piece],
+        error: VmmError,
+    ) -> VmmError {
+        let undone = up.iter().rev().try_for_each(|piece| match self.take_down(operation, piece) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(errno)) => Err(torn_by(errno)),
+            Err(broken) => Err(broken.error.to_string()),
+        });
+        let undone = undone.and_then(|()| {
+            before.iter().try_for_each(|piece| {
+                let granted = self
+                    .set_up(operation, piece, &piece.record)
+                    .map_err(|broken| broken.error.to_string())?;
+                self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
+                Ok(())
+            })
+        });
+        match undone {
+            Ok(()) => error,
+            Err(undo) => {
+                let reason = format!("{error}; and it could not be undone: {undo}");
+                self.give_up(operation, before.iter().chain(up), reason)
+            }
+        }
+    }
+
+    /// Takes every reservation that these are in out of use.
+    fn give_up<'a>(
+        &self,
+        operation: Operation,
+        pieces: impl Iterator<Item = &'a Piece>,
+        reason: String,
+    ) -> VmmError {
+        let bases: BTreeSet<usize> = {
+            let ledger = self.ledger();
+            let found = pieces.filter_map(|piece| ledger.reservation_at(piece.start));
+            found.filter(|(_, record)| !record.quarantined).map(|(base, _)| base).collect()
+        };
+        let mut address = Address::NULL;
+        for base in bases {
+            address = Address::new(base);
+            self.quarantine(operation, base, reason.clone());
+        }
+        VmmError::Quarantined { operation, address, now: true }
+    }
+}
+
+/// The mapping of one piece, with the memory of another behind it.
+fn behind(place: &Piece, memory: &Piece) -> Piece {
+    let record = MappingRecord { slot: memory.record.slot, ..place.record };
+    Piece { start: place.start, record, native: memory.native, owner: memory.owner }
+}
+
+fn overlap(one: Range, other: Range) -> bool {
+    one.start < other.end() && other.start < one.end()
+}

@@ -1,0 +1,85 @@
+//! Growing past a reservation by reserving at its end.
+
+use crate::machine::{KIB, Machine, at, eras};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, Reservation};
+
+const STEP: usize = 16 * KIB;
+
+#[test]
+fn an_extended_buffer_is_one_buffer() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let mut buffer = machine.extended(STEP, &[1, 3]);
+        assert_eq!(buffer.maximum(), 8 * STEP, "{era}");
+        buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+        buffer.grow(3 * STEP).unwrap();
+        buffer.grow(5 * STEP).unwrap();
+        assert_eq!(machine.vmm.reservations().len(), 3, "{era}");
+        // Over both seams.
+        let text: Vec<u8> = (0..3 * STEP).map(|byte| (byte % 251) as u8).collect();
+        buffer.write(3 * STEP - 5, &text).unwrap();
+        let mut found = vec![0; text.len()];
+        buffer.read(3 * STEP - 5, &mut found).unwrap();
+        assert!(found == text, "{era}");
+        buffer.fill(4 * STEP - 4, 0x0909_0909, STEP + 8).unwrap();
+        buffer.read(4 * STEP - 5, &mut found).unwrap();
+        assert_eq!(found[..2], [text[STEP], 9], "{era}");
+        assert!(found[1..STEP + 9].iter().all(|&byte| byte == 9), "{era}");
+        assert_eq!(found[STEP + 9], text[2 * STEP + 9], "{era}");
+        buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
+        for mapping in machine.vmm.mappings() {
+            assert_eq!(machine.vmm.get_access(machine.gpu(1), mapping.address), Ok(Access::Read));
+        }
+        buffer.revoke(&[machine.gpu(1)]).unwrap();
+        assert_eq!(machine.simulation.page(1, buffer.address().get() + 6 * STEP), None, "{era}");
+        buffer.shrink(6 * STEP).unwrap();
+        assert_eq!((buffer.size(), machine.vmm.usage().mappings), (2 * STEP, 2), "{era}");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let mut buffer = machine.extended(STEP, &[2]);
+        buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        buffer.grow(6 * STEP).unwrap();
+        buffer.write(5 * STEP, b"kept").unwrap();
+        // If not by this, then by somebody else.
+        let end = at(buffer.address(), buffer.maximum());
+        let neighbour = Reservation::of(STEP).exactly_at(end).reserve(&machine.vmm);
+        let before = (machine.vmm.reservations(), machine.vmm.mappings());
+        for _ in 0..2 {
+            let error = buffer.extend(1).expect_err("the addresses are taken");
+            let BufferError::Vmm(error) = error else { panic!("{error}") };
+            assert_eq!(error.problem(), Some(Problem::AddressTaken), "{era}");
+        }
+        assert_eq!((machine.vmm.reservations(), machine.vmm.mappings()), before, "{era}");
+        assert_eq!(buffer.maximum(), 6 * STEP, "{era}");
+        let mut text = [0; 4];
+        buffer.read(5 * STEP, &mut text).unwrap();
+        assert_eq!(&text, b"kept", "{era}");
+        drop((buffer, neighbour));
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_reservation_that_fails_extends_nothing() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut buffer = machine.extended(STEP, &[1]);
+    let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", 0x1008);
+    machine.simulation.set_faults(plan);
+    buffer.extend(STEP).expect_err("no addresses");
+    machine.simulation.set_faults(FaultPlan::none());
+    assert_eq!(buffer.maximum(), 5 * STEP);
+    for bytes in [0, usize::MAX] {
+        buffer.extend(bytes).expect_err("no size");
+    }
+    buffer.resize(5 * STEP).unwrap();
+}

@@ -1,0 +1,117 @@
+//! Growing and shrinking in place.
+
+use crate::machine::{KIB, MIB, Machine, at, eras, releases};
+use hsa_vmm::{Access, GrowableBuffer};
+
+const STEP: usize = 64 * KIB;
+
+#[test]
+fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
+    for (release, config) in releases() {
+        let machine = Machine::new(config);
+        let options = GrowableBuffer::of(16 * STEP).in_steps_of(STEP);
+        let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        buffer.grant(&[machine.cpu(0), machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
+        let address = buffer.address();
+        let step = buffer.step();
+        for number in 0..16u8 {
+            buffer.grow(step).unwrap();
+            // Over the seam to the step before, where there is one.
+            let start = (number as usize * step).saturating_sub(1);
+            buffer.write(start, &[number; 3]).unwrap();
+        }
+        for number in 0..15u8 {
+            let mut bytes = [0; 3];
+            buffer.read((number as usize + 1) * step - 1, &mut bytes).unwrap();
+            assert_eq!(bytes, [number + 1; 3], "{release}");
+        }
+        // A GPU sees the same at the same addresses, across the mappings.
+        let other = machine.mapped(1, 4 * KIB).0;
+        machine.grant(other, 4 * KIB, machine.gpu(1), Access::ReadWrite);
+        machine.grant(other, 4 * KIB, machine.cpu(0), Access::Read);
+        machine.vmm.copy(machine.gpu(1), other, at(address, 5 * step - 1), 3).unwrap();
+        let mut bytes = [0; 3];
+        machine.vmm.read(other, &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 3], "{release}");
+        buffer.fill(3 * step - 8, 0x0101_0101, 16).unwrap();
+        let mut bytes = [0; 18];
+        buffer.read(3 * step - 9, &mut bytes).unwrap();
+        assert_eq!(bytes[1..17], [1; 16], "{release}");
+        // Shrunk, the rest is as it was.
+        buffer.shrink(15 * step - 1).unwrap();
+        assert_eq!((buffer.size(), buffer.mapped()), (step + 1, 2 * step), "{release}");
+        assert_eq!(buffer.address(), address, "{release}");
+        let mut byte = [0];
+        buffer.read(step, &mut byte).unwrap();
+        assert_eq!(byte, [1], "{release}");
+        crate::process::assert_untouchable(address.get() + 2 * step, 14 * step, release);
+        assert_eq!(machine.used_by(0), 2 * step, "{release}: the memory is given back");
+    }
+}
+
+#[test]
+fn memory_is_mapped_a_whole_step_at_a_time() {
+    let machine = Machine::new(eras()[1].1.clone());
+    let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
+    let mut buffer = GrowableBuffer::of(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+    for size in [1, 100, MIB, 2 * MIB] {
+        buffer.resize(size).unwrap();
+        assert_eq!((buffer.mapped(), creates()), (2 * MIB, 1), "{size}");
+    }
+    buffer.grow(1).unwrap();
+    assert_eq!((buffer.mapped(), creates()), (4 * MIB, 2));
+    assert_eq!(buffer.allocations().map(|it| it.size()).collect::<Vec<_>>(), [2 * MIB; 2]);
+    buffer.resize(1).unwrap();
+    assert_eq!(buffer.mapped(), 2 * MIB);
+    assert_eq!(buffer.allocations().count(), 1);
+}
+
+/// To 64 GiB: each step makes the same calls, however large the buffer is by then.
+#[test]
+fn growth_by_2_mib_makes_the_same_calls_at_every_size() {
+    let (step, steps) = (2 * MIB, 32 << 10);
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let (vmm, gpu) = (&machine.vmm, machine.gpu(0));
+        let mut buffer = GrowableBuffer::of(steps * step).reserve(vmm, &machine.on(0)).unwrap();
+        buffer.grant(&[gpu, machine.gpu(1)], Access::ReadWrite).unwrap();
+        let address = buffer.address();
+        let calls = || machine.simulation.all_calls();
+        let mut before = calls();
+        let mut per_step = None;
+        for number in 1..=steps {
+            buffer.grow(step).unwrap();
+            let after = calls();
+            let made: Vec<_> = before
+                .iter()
+                .zip(&after)
+                .map(|(&(name, before), &(_, after))| (name, after - before))
+                .filter(|&(_, made)| made > 0)
+                .collect();
+            before = after;
+            let expected = per_step.get_or_insert_with(|| made.clone());
+            assert_eq!(*expected, made, "{era}, step {number}");
+        }
+        let made: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
+        assert_eq!(made, 3, "{era}: create, map and set_access");
+        assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{era}");
+        assert_eq!(vmm.usage().mappings, steps, "{era}");
+        // Both GPUs reach all of it; what the one writes far out the other reads.
+        for gpu in [0, 1] {
+            let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
+            assert!(page.is_some(), "{era}, GPU {gpu}");
+        }
+        let (first, last) = (address, at(address, (steps - 1) * step));
+        buffer.fill(0, 0x600d_600d, 64).unwrap();
+        vmm.copy(machine.gpu(1), last, first, 64).unwrap();
+        let window = machine.mapped(1, 4 * KIB).0;
+        machine.grant(window, 4 * KIB, machine.cpu(0), Access::Read);
+        machine.grant(window, 4 * KIB, gpu, Access::ReadWrite);
+        vmm.copy(gpu, window, last, 64).unwrap();
+        let mut word = [0; 4];
+        vmm.read(window, &mut word).unwrap();
+        assert_eq!(u32::from_ne_bytes(word), 0x600d_600d, "{era}");
+        buffer.resize(0).unwrap();
+        assert_eq!(vmm.usage().mappings, 1, "{era}");
+    }
+}

@@ -1,0 +1,23 @@
+//! The buffers that are built on virtual-memory management, on simulations of every era.
+
+#[path = "../machine/mod.rs"]
+mod machine;
+#[path = "../process/mod.rs"]
+mod process;
+
+mod extension;
+mod failures;
+mod growth;
+mod model;
+mod paged;
+mod paged_failures;
+mod pages_ahead;
+mod pages_model;
+mod pausable;
+mod pausable_failures;
+mod remap;
+mod rights;
+mod ring;
+mod sizes;
+mod stock;
+mod typed;

@@ -1,0 +1,233 @@
+//! A growable buffer against a plain vector: whatever is done to both, they hold the same.
+
+use crate::machine::{KIB, Machine, eras};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::FaultPlan;
+use hsa_vmm::{Access, GrowableBuffer};
+use proptest::prelude::*;
+
+const STEP: usize = 4 * KIB;
+const AGENTS: usize = 3;
+const CPU: usize = 0;
+const OWNER: usize = 1;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Resize(usize),
+    Grow(usize),
+    Shrink(usize),
+    Write { offset: usize, size: usize, seed: u8 },
+    Read { offset: usize, size: usize },
+    Fill { offset: usize, size: usize, value: u32 },
+    Grant(Vec<usize>, Access),
+    Revoke(usize),
+    Extend(usize),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    // Around whole steps something may be wrong that is not elsewhere.
+    let size = || {
+        prop_oneof![
+            0..8 * STEP,
+            (0..9usize, 0..3usize)
+                .prop_map(|(steps, around)| { (steps * STEP + around).saturating_sub(1) })
+        ]
+    };
+    let access = prop_oneof![Just(Access::None), Just(Access::Read), Just(Access::ReadWrite)];
+    prop_oneof![
+        3 => size().prop_map(Operation::Resize),
+        3 => size().prop_map(Operation::Grow),
+        3 => size().prop_map(Operation::Shrink),
+        5 => (size(), size(), any::<u8>())
+            .prop_map(|(offset, size, seed)| Operation::Write { offset, size, seed }),
+        3 => (size(), size()).prop_map(|(offset, size)| Operation::Read { offset, size }),
+        1 => (size(), size(), any::<u32>()).prop_map(|(offset, size, value)| {
+            Operation::Fill { offset: offset & !3, size: (size & !3) + 4, value }
+        }),
+        2 => (proptest::collection::vec(0..AGENTS, 1..4), access)
+            .prop_map(|(agents, access)| Operation::Grant(agents, access)),
+        1 => (0..AGENTS).prop_map(Operation::Revoke),
+        1 => (1..3usize).prop_map(Operation::Extend),
+    ]
+}
+
+/// What the buffer should be. A byte that nobody has written may be anything.
+struct Model {
+    bytes: Vec<Option<u8>>,
+    maximum: usize,
+    access: [Access; AGENTS],
+}
+
+impl Model {
+    fn has(&self, offset: usize, size: usize) -> bool {
+        offset + size <= self.bytes.len()
+    }
+
+    /// Whether an agent may use bytes, of which it is always allowed to use none.
+    fn may(&self, agent: usize, access: Access, size: usize) -> bool {
+        size == 0 || self.access[agent] >= access
+    }
+
+    /// Whether the operation should work; what the buffer should be then is in the model.
+    fn apply(&mut self, operation: &Operation) -> bool {
+        let len = self.bytes.len();
+        let resized = match *operation {
+            Operation::Resize(size) => Some(size),
+            Operation::Grow(by) => Some(len + by),
+            Operation::Shrink(by) if by > len => return false,
+            Operation::Shrink(by) => Some(len - by),
+            _ => None,
+        };
+        if let Some(size) = resized {
+            let fits = size <= self.maximum;
+            if fits {
+                self.bytes.resize(size, None);
+            }
+            return fits;
+        }
+        match *operation {
+            Operation::Write { offset, size, seed } => {
+                let may = self.has(offset, size) && self.may(CPU, Access::ReadWrite, size);
+                if may {
+                    let new = pattern(seed, size).into_iter().map(Some);
+                    self.bytes.splice(offset..offset + size, new);
+                }
+                may
+            }
+            Operation::Read { offset, size } => {
+                self.has(offset, size) && self.may(CPU, Access::Read, size)
+            }
+            Operation::Fill { offset, size, value } => {
+                let may = self.has(offset, size) && self.may(OWNER, Access::ReadWrite, size);
+                if may {
+                    let new = value.to_ne_bytes().into_iter().map(Some).cycle().take(size);
+                    self.bytes.splice(offset..offset + size, new);
+                }
+                may
+            }
+            Operation::Grant(ref agents, access) => {
+                agents.iter().for_each(|&agent| self.access[agent] = access);
+                true
+            }
+            Operation::Revoke(agent) => {
+                self.access[agent] = Access::None;
+                true
+            }
+            _ => true,
+        }
+    }
+}
+
+fn pattern(seed: u8, size: usize) -> Vec<u8> {
+    (0..size).map(|byte| (byte as u8).wrapping_mul(31) ^ seed).collect()
+}
+
+struct Pair {
+    model: Model,
+    buffer: GrowableBuffer,
+    machine: Machine,
+}
+
+impl Pair {
+    fn perform(&mut self, operation: &Operation) -> Result<(), BufferError> {
+        let agents = [self.machine.cpu(0), self.machine.gpu(0), self.machine.gpu(1)];
+        let buffer = &mut self.buffer;
+        match *operation {
+            Operation::Resize(size) => buffer.resize(size),
+            Operation::Grow(by) => buffer.grow(by),
+            Operation::Shrink(by) => buffer.shrink(by),
+            Operation::Write { offset, size, seed } => buffer.write(offset, &pattern(seed, size)),
+            Operation::Read { offset, size } => {
+                let mut found = vec![0; size];
+                buffer.read(offset, &mut found)?;
+                let expected = &self.model.bytes[offset..offset + size];
+                let same = |(found, expected): (&u8, &Option<u8>)| {
+                    expected.is_none_or(|expected| expected == *found)
+                };
+                assert!(found.iter().zip(expected).all(same), "other contents");
+                Ok(())
+            }
+            Operation::Fill { offset, size, value } => buffer.fill(offset, value, size),
+            Operation::Grant(ref named, access) => {
+                let named: Vec<_> = named.iter().map(|&agent| agents[agent]).collect();
+                buffer.grant(&named, access)
+            }
+            Operation::Revoke(agent) => buffer.revoke(&[agents[agent]]),
+            Operation::Extend(steps) => buffer.extend(steps * STEP),
+        }
+    }
+
+    /// One operation, of which perhaps a call of the runtime fails.
+    fn step(&mut self, operation: &Operation, fault: Option<u64>) {
+        let plan = fault.map(|call| FaultPlan::none().fail_any(call, 0x1000));
+        let simulation = self.machine.simulation.clone();
+        simulation.set_faults(plan.unwrap_or_default());
+        let answer = self.perform(operation);
+        let failed = !simulation.failed_calls().is_empty();
+        simulation.set_faults(FaultPlan::none());
+        if let Operation::Extend(steps) = operation {
+            // Whether the addresses are free is up to the rest of the process.
+            self.model.maximum += answer.map_or(0, |()| steps * STEP);
+        } else if failed && answer.is_err() {
+            if let Operation::Fill { offset, size, .. } = *operation {
+                // Copies that were made before the one that failed are not undone.
+                self.model.bytes[offset..offset + size].fill(None);
+            }
+        } else {
+            let expected = self.model.apply(operation);
+            assert_eq!(answer.is_ok(), expected, "{answer:?}");
+        }
+        self.agree();
+    }
+
+    fn agree(&self) {
+        let Self { model, buffer, machine } = self;
+        let mapped = model.bytes.len().next_multiple_of(STEP);
+        assert_eq!(
+            (buffer.size(), buffer.mapped(), buffer.maximum()),
+            (model.bytes.len(), mapped, model.maximum)
+        );
+        assert_eq!(machine.vmm.usage().mappings, mapped / STEP);
+        machine.vmm.check().unwrap();
+        let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+        for (&agent, &access) in agents.iter().zip(&model.access) {
+            assert_eq!(buffer.access(agent), access);
+            for mapping in machine.vmm.mappings() {
+                assert_eq!(machine.vmm.get_access(agent, mapping.address), Ok(access));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(
+        std::env::var("HSA_VMM_BUFFER_CASES").ok().map_or(256, |text| text.parse().unwrap()),
+    ) })]
+
+    #[test]
+    fn a_growable_buffer_is_a_vector(
+        era in 0..4usize,
+        operations in proptest::collection::vec(
+            (operation(), proptest::option::weighted(0.2, 1..12u64)),
+            1..40,
+        ),
+    ) {
+        let machine = Machine::new(eras()[era].1.clone());
+        let options = GrowableBuffer::of(6 * STEP).in_steps_of(STEP);
+        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let address = buffer.address();
+        let access = [Access::None; AGENTS];
+        let model = Model { bytes: Vec::new(), maximum: 6 * STEP, access };
+        let mut pair = Pair { model, buffer, machine };
+        for (operation, fault) in &operations {
+            let extends = matches!(operation, Operation::Extend(_));
+            pair.step(operation, fault.filter(|_| !extends));
+        }
+        pair.step(&Operation::Grant(vec![CPU], Access::Read), None);
+        pair.step(&Operation::Read { offset: 0, size: pair.model.bytes.len() }, None);
+        assert_eq!(pair.buffer.address(), address);
+        let Pair { buffer, machine, .. } = pair;
+        drop(buffer);
+        machine.assert_empty();
+    }
+}

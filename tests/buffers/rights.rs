@@ -1,0 +1,106 @@
+//! Access for a set of agents, those added later included.
+
+use crate::machine::{KIB, Machine, eras, with_two_cpus};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::{Argument, Feature, Problem};
+use hsa_vmm::{Access, GrowableBuffer, RingBuffer, VmmError};
+
+const STEP: usize = 16 * KIB;
+
+fn buffer(machine: &Machine) -> GrowableBuffer {
+    let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP);
+    options.reserve(&machine.vmm, &machine.on(0)).unwrap()
+}
+
+#[test]
+fn whoever_was_granted_access_has_it_to_what_comes_later() {
+    for (era, config) in eras() {
+        let machine = Machine::new(with_two_cpus(config));
+        let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
+        let mut buffer = buffer(&machine);
+        let check = |buffer: &GrowableBuffer, expected: [Access; 4], when: &str| {
+            for (agent, expected) in agents.into_iter().zip(expected) {
+                assert_eq!(buffer.access(agent), expected, "{era}, {when}: {agent}");
+                for mapping in machine.vmm.mappings() {
+                    let found = machine.vmm.get_access(agent, mapping.address);
+                    assert_eq!(found, Ok(expected), "{era}, {when}: {agent} at {mapping:?}");
+                }
+            }
+        };
+        use Access::{None, Read, ReadWrite};
+        buffer.grow(STEP).unwrap();
+        check(&buffer, [None; 4], "nobody yet");
+        buffer.grant(&[machine.gpu(0)], ReadWrite).unwrap();
+        buffer.grow(3 * STEP).unwrap();
+        check(&buffer, [None, None, ReadWrite, None], "the owner");
+        buffer.grant(&[machine.cpu(1), machine.gpu(1)], Read).unwrap();
+        check(&buffer, [None, Read, ReadWrite, Read], "two more, later");
+        buffer.grow(5 * STEP).unwrap();
+        check(&buffer, [None, Read, ReadWrite, Read], "grown since");
+        buffer.grant(&[machine.gpu(1)], None).unwrap();
+        buffer.grow(STEP).unwrap();
+        check(&buffer, [None, Read, ReadWrite, None], "one less");
+        buffer.grant(&[machine.gpu(1), machine.gpu(1)], ReadWrite).unwrap();
+        buffer.revoke(&[machine.gpu(0), machine.cpu(1)]).unwrap();
+        buffer.grow(STEP).unwrap();
+        check(&buffer, [None, None, None, ReadWrite], "revoked");
+        for part in 0..buffer.mapped() / STEP {
+            let address = buffer.address().get() + part * STEP;
+            assert!(machine.simulation.page(0, address).is_none(), "{era}: for real, {part}");
+            assert!(machine.simulation.page(1, address).is_some(), "{era}: {part}");
+        }
+        buffer.resize(0).unwrap();
+        buffer.grow(2 * STEP).unwrap();
+        check(&buffer, [None, None, None, ReadWrite], "emptied and grown again");
+    }
+}
+
+#[test]
+fn what_cannot_be_granted_is_refused_before_there_is_memory() {
+    let machine = Machine::new(Config::mi300x(2));
+    let stranger = Machine::new(Config::mi300x(1));
+    let mut buffer = buffer(&machine);
+    for (agents, problem) in [
+        (vec![stranger.gpu(0)], Problem::ForeignAgent),
+        (vec![machine.gpu(0), stranger.cpu(0)], Problem::ForeignAgent),
+        (vec![], Problem::Zero),
+    ] {
+        let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");
+        let BufferError::Vmm(error) = error else { panic!("{error}") };
+        assert_eq!(error.problem(), Some(problem));
+        assert_eq!(buffer.access(machine.gpu(0)), Access::None, "nothing of it is done");
+    }
+    let mut apart = Config::mi300x(2);
+    apart.peer_access = false;
+    let machine = Machine::new(apart);
+    let mut buffer = self::buffer(&machine);
+    let error = buffer.grant(&[machine.gpu(0), machine.gpu(1)], Access::Read).expect_err("no peer");
+    let BufferError::Vmm(error) = error else { panic!("{error}") };
+    assert_eq!(error.argument(), Some(Argument::Agent), "{error}");
+    let machine = Machine::new(Config::consumer());
+    let mut buffer = self::buffer(&machine);
+    let error = buffer.grant(&[machine.cpu(0)], Access::Read).expect_err("no large BAR");
+    let feature = Feature::CpuAccess;
+    assert!(
+        matches!(error, BufferError::Vmm(VmmError::NotSupported { feature: it, .. }) if it == feature),
+        "{error}"
+    );
+    buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+    buffer.grow(1).expect("what was refused is not tried");
+}
+
+#[test]
+fn what_the_cpu_may_not_do_is_an_error() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut buffer = buffer(&machine);
+    buffer.grow(2 * STEP).unwrap();
+    assert!(buffer.read(0, &mut [0]).is_err(), "nobody was granted anything");
+    buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
+    buffer.read(STEP - 1, &mut [0; 2]).unwrap();
+    assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "only to read");
+    let ring = RingBuffer::of(1).map(&machine.vmm, &machine.on(0)).unwrap();
+    assert!(ring.read(0, &mut [0]).is_err());
+    ring.grant(&[machine.cpu(0)], Access::Read).unwrap();
+    assert!(ring.write(0, &[0]).is_err());
+}

@@ -1,0 +1,102 @@
+//! The same memory several times in a row.
+
+use crate::machine::{KIB, Machine, at, eras, releases, without_cpu_mapping};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Access, RingBuffer};
+use std::collections::VecDeque;
+
+const SIZE: usize = 8 * KIB;
+
+#[test]
+fn reads_and_writes_go_over_the_seam() {
+    let mut machines = releases();
+    machines.extend(eras().into_iter().map(|(era, config)| (era, without_cpu_mapping(config))));
+    for (release, config) in machines {
+        let machine = Machine::new(config);
+        let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+        for times in [2, 3, 5] {
+            let options = RingBuffer::of(SIZE).times(times);
+            let ring = options.map(&machine.vmm, &machine.on(0)).unwrap();
+            ring.grant(&agents, Access::ReadWrite).unwrap();
+            assert_eq!(machine.simulation.usage().vram_used[0], SIZE as u64, "once: {release}");
+            let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
+            let position = (10 * SIZE + SIZE / 2 + 3) as u64;
+            ring.write(position, &text).unwrap();
+            // The same from every turn.
+            let mut found = vec![0; SIZE];
+            for turn in 0..4 {
+                ring.read(position % SIZE as u64 + turn * SIZE as u64, &mut found).unwrap();
+                assert!(found == text, "{release}, {times} times");
+            }
+            // And for a GPU, without a seam.
+            let elsewhere = machine.mapped(1, SIZE).0;
+            machine.grant(elsewhere, SIZE, machine.gpu(1), Access::ReadWrite);
+            machine.grant(elsewhere, SIZE, machine.cpu(0), Access::Read);
+            let from = ring.address_of(position);
+            machine.vmm.copy(machine.gpu(1), elsewhere, from, SIZE).unwrap();
+            machine.vmm.read(elsewhere, &mut found).unwrap();
+            assert!(found == text, "{release}, {times} times, by a GPU");
+            assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
+        }
+    }
+}
+
+#[test]
+fn a_ring_holds_no_more_than_its_size() {
+    let machine = Machine::new(Config::mi300x(1));
+    let ring = RingBuffer::of(SIZE).times(4).map(&machine.vmm, &machine.on(0)).unwrap();
+    ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+    let mut bytes = vec![0; SIZE + 1];
+    let error = BufferError::BeyondEnd { offset: SIZE - 1, size: SIZE + 1, end: SIZE };
+    assert_eq!(ring.read(u64::MAX, &mut bytes), Err(error));
+    assert_eq!(ring.write(u64::MAX, &bytes), Err(error));
+    ring.write(u64::MAX, &bytes[1..]).unwrap();
+}
+
+#[test]
+fn a_ring_is_taken_away_on_every_turn() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let ring = RingBuffer::of(SIZE).times(3).map(&machine.vmm, &machine.on(0)).unwrap();
+        ring.grant(&[machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
+        ring.revoke(&[machine.gpu(1)]).unwrap();
+        assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{era}");
+        assert_eq!(ring.access(machine.gpu(1)), Ok(Access::None), "{era}");
+        for turn in 0..3 {
+            let address = ring.address().get() + turn * SIZE;
+            assert!(machine.simulation.page(0, address).is_some(), "{era}");
+            assert!(machine.simulation.page(1, address).is_none(), "{era}");
+        }
+        drop(ring);
+        machine.assert_empty();
+    }
+}
+
+/// Messages of all sizes through a ring, against a queue.
+#[test]
+fn a_stream_goes_through_a_ring() {
+    let machine = Machine::new(Config::mi300x(1));
+    let ring = RingBuffer::of(4 * KIB).map(&machine.vmm, &machine.on(0)).unwrap();
+    ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+    let mut queue = VecDeque::new();
+    let (mut written, mut taken) = (0u64, 0u64);
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    for _ in 0..2000 {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let free = ring.size() - (written - taken) as usize;
+        let bytes: Vec<u8> = (0..(seed >> 32) as usize % (free + 1))
+            .map(|byte| (seed >> 8) as u8 ^ byte as u8)
+            .collect();
+        ring.write(written, &bytes).unwrap();
+        written += bytes.len() as u64;
+        queue.extend(bytes);
+        let mut found = vec![0; seed as u16 as usize % (queue.len() + 1)];
+        ring.read(taken, &mut found).unwrap();
+        taken += found.len() as u64;
+        assert_eq!(found, queue.drain(..found.len()).collect::<Vec<_>>());
+    }
+    assert!(written > 100 * ring.size() as u64, "it went round {written:#x} bytes");
+}

@@ -1,0 +1,128 @@
+//! Every size from a byte on: rounded up inside, remembered as it was asked for.
+
+use crate::machine::{KIB, MIB, Machine, eras};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, GrowableBuffer, RingBuffer};
+
+const GIB: usize = 1 << 30;
+const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
+
+#[test]
+fn a_buffer_may_be_of_any_size() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let mut buffer = GrowableBuffer::of(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        assert_eq!((buffer.step(), buffer.maximum()), (2 * MIB, 4 * GIB), "{era}");
+        buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
+        let address = buffer.address();
+        for size in SIZES {
+            let when = format!("{era}, {size:#x}");
+            buffer.resize(size).unwrap();
+            assert_eq!((buffer.size(), buffer.address()), (size, address), "{when}");
+            assert_eq!(buffer.mapped(), size.next_multiple_of(2 * MIB), "{when}");
+            assert_eq!(machine.used_by(0), buffer.mapped(), "{when}");
+            // The first byte and the last, and no further.
+            buffer.write(0, b"a").unwrap();
+            buffer.write(size - 1, b"z").unwrap();
+            let mut byte = [0];
+            buffer.read(size - 1, &mut byte).unwrap();
+            assert_eq!(&byte, b"z", "{when}");
+            let beyond = BufferError::BeyondEnd { offset: size, size: 1, end: size };
+            assert_eq!(buffer.read(size, &mut byte), Err(beyond), "{when}");
+            assert_eq!(buffer.write(size, b"!"), Err(beyond), "{when}");
+            buffer.resize(0).unwrap();
+            assert_eq!((buffer.size(), buffer.mapped()), (0, 0), "{when}");
+            assert_eq!(machine.used_by(0), 0, "{when}");
+        }
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_ring_may_be_of_any_size() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        for size in SIZES {
+            let when = format!("{era}, {size:#x}");
+            let ring = RingBuffer::of(size).map(&machine.vmm, &machine.on(0)).unwrap();
+            let whole = size.next_multiple_of(4 * KIB);
+            assert_eq!((ring.size(), ring.times()), (whole, 2), "{when}");
+            ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+            ring.write(whole as u64 - 1, b"ab").unwrap();
+            let mut bytes = [0; 1];
+            ring.read(0, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"b", "{when}: what was written over the end is at the beginning");
+        }
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_maximum_and_a_step_are_rounded_up() {
+    let machine = Machine::new(crate::machine::eras()[0].1.clone());
+    for (maximum, step, expected) in [
+        (1, None, (2 * MIB, 2 * MIB)),
+        (2 * MIB + 1, None, (2 * MIB, 4 * MIB)),
+        (1, Some(0), (4 * KIB, 4 * KIB)),
+        (10 * KIB, Some(1), (4 * KIB, 12 * KIB)),
+        (10 * KIB, Some(5 * KIB), (8 * KIB, 16 * KIB)),
+        (GIB, Some(96 * MIB), (96 * MIB, 11 * 96 * MIB)),
+    ] {
+        let mut options = GrowableBuffer::of(maximum);
+        if let Some(step) = step {
+            options = options.in_steps_of(step);
+        }
+        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        assert_eq!((buffer.step(), buffer.maximum()), expected, "{maximum:#x}, {step:x?}");
+    }
+    machine.assert_empty();
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let machine = Machine::new(crate::machine::eras()[0].1.clone());
+    let (vmm, properties) = (&machine.vmm, machine.on(0));
+    let problem = |error: BufferError| match error {
+        BufferError::Vmm(error) => (error.argument(), error.problem()),
+        other => panic!("{other}"),
+    };
+    let zero = (Some(Argument::Size), Some(Problem::Zero));
+    let overflow = (Some(Argument::Size), Some(Problem::Overflow));
+    for (options, expected) in [
+        (GrowableBuffer::of(0), zero),
+        (GrowableBuffer::of(usize::MAX), overflow),
+        (GrowableBuffer::of(1).in_steps_of(usize::MAX), overflow),
+    ] {
+        let error = options.reserve(vmm, &properties).expect_err("no such size");
+        assert_eq!(problem(error), expected, "{options:?}");
+    }
+    for (options, expected) in [
+        (RingBuffer::of(0), zero),
+        (RingBuffer::of(usize::MAX), overflow),
+        (RingBuffer::of(1 << 60).times(16), overflow),
+    ] {
+        let error = options.map(vmm, &properties).expect_err("no such size");
+        assert_eq!(problem(error), expected, "{options:?}");
+    }
+    for times in [0, 1] {
+        let error = RingBuffer::of(1).times(times).map(vmm, &properties).expect_err("no ring");
+        assert_eq!(error, BufferError::NoRing { times });
+    }
+    let mut buffer = GrowableBuffer::of(4 * MIB).reserve(vmm, &properties).unwrap();
+    let maximum = 4 * MIB;
+    buffer.grow(3 * MIB).unwrap();
+    for (by, wanted) in [(MIB + 1, 4 * MIB + 1), (usize::MAX, usize::MAX)] {
+        let error = buffer.grow(by).expect_err("more than is reserved");
+        assert_eq!(error, BufferError::BeyondMaximum { wanted, maximum });
+    }
+    let error = buffer.shrink(3 * MIB + 1).expect_err("more than there is");
+    let end = 3 * MIB;
+    assert_eq!(error, BufferError::BeyondEnd { offset: 0, size: 3 * MIB + 1, end });
+    assert_eq!((buffer.size(), buffer.mapped()), (3 * MIB, 4 * MIB));
+    let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("no such offset");
+    assert_eq!(error, BufferError::BeyondEnd { offset: usize::MAX, size: 2, end });
+    drop(buffer);
+    machine.assert_empty();
+}

@@ -1,0 +1,132 @@
+//! Handles that are ready before they are needed.
+
+use crate::machine::{KIB, Machine, eras};
+use crate::process::within;
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::{Access, GrowableBuffer, VmmError};
+use std::time::{Duration, Instant};
+
+const STEP: usize = 16 * KIB;
+const OUT_OF_RESOURCES: u32 = 0x1008;
+
+fn buffer(machine: &Machine, stock: usize) -> GrowableBuffer {
+    let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP).with_stock(stock);
+    let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    buffer
+}
+
+/// The thread fills it sooner or later.
+#[track_caller]
+fn wait_for(buffer: &GrowableBuffer, handles: usize) {
+    let begun = Instant::now();
+    while buffer.stock() != handles {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} are ready", buffer.stock());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn growth_within_the_stock_needs_no_new_memory() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let mut buffer = buffer(&machine, 4);
+        wait_for(&buffer, 4);
+        let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
+        machine.simulation.set_faults(plan);
+        buffer.grow(STEP).expect("one is ready");
+        buffer.grow(3 * STEP).expect("three are ready");
+        buffer.write(0, &[7; 4 * STEP]).unwrap();
+        let error = buffer.grow(1).expect_err("none is ready, and none can be made");
+        assert!(matches!(error, BufferError::Vmm(VmmError::OutOfMemory { .. })), "{era}: {error}");
+        assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{era}");
+        machine.simulation.set_faults(FaultPlan::none());
+        buffer.grow(1).unwrap();
+        wait_for(&buffer, 4);
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn what_shrinking_gives_back_fills_the_stock_first() {
+    let machine = Machine::new(Config::mi300x(2));
+    let mut buffer = buffer(&machine, 3);
+    buffer.grow(10 * STEP).unwrap();
+    wait_for(&buffer, 3);
+    buffer.grow(2 * STEP).unwrap();
+    wait_for(&buffer, 3);
+    let made = || machine.simulation.calls("hsa_amd_vmem_handle_create");
+    let before = made();
+    buffer.shrink(6 * STEP).unwrap();
+    assert_eq!(buffer.stock(), 3);
+    assert_eq!(machine.vmm.usage().handles, 6 + 3, "the others are released");
+    buffer.grow(3 * STEP).unwrap();
+    wait_for(&buffer, 3);
+    assert_eq!(made(), before + 3, "three were ready, and three more are again");
+}
+
+#[test]
+fn a_failed_growth_gives_the_stock_back() {
+    let machine = Machine::new(Config::mi300x(2));
+    let mut buffer = buffer(&machine, 3);
+    wait_for(&buffer, 3);
+    machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_map", 3, 0x1000));
+    buffer.grow(5 * STEP).expect_err("the third cannot be mapped");
+    wait_for(&buffer, 3);
+    let usage = machine.vmm.usage();
+    assert_eq!((usage.handles, usage.mappings, buffer.size()), (3, 0, 0));
+    buffer.grow(5 * STEP).unwrap();
+}
+
+/// What the stock is making is not missing from the growth that needs it.
+#[test]
+fn the_stock_takes_no_memory_from_growth() {
+    for _ in 0..200 {
+        let machine = Machine::new(Config::mi300x(1).with_vram(8 * STEP as u64));
+        let mut buffer = buffer(&machine, 2);
+        for _ in 0..8 {
+            buffer.grow(STEP).unwrap();
+        }
+        buffer.grow(1).expect_err("there is no more");
+        assert_eq!(machine.vmm.usage().mappings, 8);
+    }
+}
+
+#[test]
+fn memory_that_is_not_released_is_used_again() {
+    for stock in [0, 1] {
+        let machine = Machine::new(Config::mi300x(2));
+        let mut buffer = buffer(&machine, stock);
+        wait_for(&buffer, stock);
+        buffer.grow(4 * STEP).unwrap();
+        wait_for(&buffer, stock);
+        machine.simulation.set_faults(FaultPlan::none().fail(
+            "hsa_amd_vmem_handle_release",
+            2,
+            0x1000,
+        ));
+        buffer.shrink(4 * STEP).expect("it is unmapped all the same");
+        assert_eq!(buffer.stock(), stock + 1, "one was not released");
+        machine.simulation.set_faults(FaultPlan::none());
+        buffer.grow(4 * STEP).unwrap();
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_stock_ends_with_its_buffer() {
+    within(Duration::from_secs(120), || {
+        for round in 0..200 {
+            let machine = Machine::new(Config::mi300x(1));
+            let mut buffer = buffer(&machine, 1 + round % 5);
+            if round % 2 == 0 {
+                buffer.grow(1).unwrap();
+            }
+            drop(buffer);
+            machine.assert_empty();
+        }
+    });
+}

@@ -1,0 +1,86 @@
+//! Values of one type.
+
+use crate::machine::{KIB, Machine, eras};
+use bytemuck::{Pod, Zeroable};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec};
+
+/// Twelve bytes, so that values lie across the ends of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct Point {
+    x: f32,
+    y: f32,
+    number: u32,
+}
+
+fn point(number: u32) -> Point {
+    Point { x: number as f32 * 0.5, y: -(number as f32), number }
+}
+
+fn values<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
+    let options = GrowableBuffer::of(maximum).in_steps_of(4 * KIB);
+    let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    GrowableVec::new(buffer)
+}
+
+#[test]
+fn values_are_pushed_changed_and_popped() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let mut points = values::<Point>(&machine, 64 * KIB);
+        assert!(points.is_empty() && points.pop() == Ok(None), "{era}");
+        let address = points.address();
+        let expected: Vec<Point> = (0..1000).map(point).collect();
+        for &value in &expected[..500] {
+            points.push(value).unwrap();
+        }
+        points.extend(&expected[500..]).unwrap();
+        assert_eq!((points.len(), points.address()), (1000, address), "{era}");
+        assert_eq!(points.to_vec().unwrap(), expected, "{era}");
+        points.set(341, point(7)).unwrap();
+        assert_eq!(points.get(341), Ok(point(7)), "{era}: it lies across a step's end");
+        let mut three = [point(0); 3];
+        points.read(340, &mut three).unwrap();
+        assert_eq!(three, [point(340), point(7), point(342)], "{era}");
+        assert_eq!(points.pop(), Ok(Some(point(999))), "{era}");
+        points.truncate(10).unwrap();
+        points.truncate(10_000).unwrap();
+        assert_eq!(points.to_vec().unwrap(), expected[..10], "{era}");
+        let buffer = points.into_buffer();
+        assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{era}");
+    }
+}
+
+#[test]
+fn values_that_are_not_there_are_refused() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut words = values::<u64>(&machine, 4 * KIB);
+    words.extend(&[1, 2, 3]).unwrap();
+    let end = 24;
+    for (index, offset) in [(3, 24), (4, 32), (usize::MAX, usize::MAX)] {
+        let beyond = BufferError::BeyondEnd { offset, size: 8, end };
+        assert_eq!(words.get(index), Err(beyond));
+        assert_eq!(words.set(index, 0), Err(beyond));
+    }
+    assert!(words.read(2, &mut [0; 2]).is_err());
+    let (wanted, maximum) = (4 * KIB + 8, 4 * KIB);
+    let too_many = words.extend(&[0; 510]);
+    assert_eq!(too_many, Err(BufferError::BeyondMaximum { wanted, maximum }));
+    assert_eq!(words.to_vec().unwrap(), [1, 2, 3]);
+    words.extend(&[9; 509]).unwrap();
+    assert_eq!(words.len(), 512);
+}
+
+#[test]
+fn values_that_cannot_be_written_are_not_added() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut words = values::<u32>(&machine, 16 * KIB);
+    words.extend(&[5; 1024]).unwrap();
+    words.buffer_mut().grant(&[machine.cpu(0)], Access::Read).unwrap();
+    words.push(6).expect_err("the CPU may only read");
+    assert_eq!((words.len(), words.buffer().mapped()), (1024, 4 * KIB));
+    assert_eq!(words.to_vec().unwrap(), [5; 1024]);
+}
