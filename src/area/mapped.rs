@@ -13,8 +13,6 @@ use crate::vmm::{
 #[derive(Debug)]
 pub(super) struct MappedMemory {
     address: Address,
-    /// The size in whole granules.
-    whole: usize,
     /// None after an unmap that could neither be completed nor undone.
     mapping: Option<Mapping>,
     allocation: Allocation,
@@ -46,7 +44,7 @@ impl MappedMemory {
         let mapping = reservation.map(0, &allocation).map_err(failed)?;
         mapping.grant(agents, Access::ReadWrite).map_err(failed)?;
         let (mapping, address) = (Some(mapping), reservation.address());
-        Ok(Self { address, whole, mapping, allocation, reservation: Some(reservation) })
+        Ok(Self { address, mapping, allocation, reservation: Some(reservation) })
     }
 
     pub fn address(&self) -> Address {
@@ -55,7 +53,7 @@ impl MappedMemory {
 
     /// The size in whole granules.
     pub fn whole(&self) -> usize {
-        self.whole
+        self.allocation.size()
     }
 
     /// Has an agent use it, while nobody can unmap it.
@@ -96,9 +94,9 @@ impl MappedMemory {
             let reservation = Some(reservation);
             return Err((Self { mapping: mapping.ok(), reservation, ..self }, error));
         }
-        let Self { address, whole, allocation, .. } = self;
+        let Self { address, allocation, .. } = self;
         allocation.release().map_err(|(allocation, error)| {
-            (Self { address, whole, mapping: None, allocation, reservation: None }, error)
+            (Self { address, mapping: None, allocation, reservation: None }, error)
         })
     }
 }
