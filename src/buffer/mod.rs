@@ -11,6 +11,7 @@ mod error;
 mod grants;
 mod growable;
 mod ring;
+mod steps;
 mod stock;
 mod typed;
 
