@@ -10,6 +10,10 @@ mod cycle;
 mod grow;
 #[path = "../examples/ipc.rs"]
 mod ipc;
+#[path = "../examples/pages.rs"]
+mod pages;
+#[path = "../examples/pause.rs"]
+mod pause;
 #[path = "../examples/ring.rs"]
 mod ring;
 #[path = "../examples/share.rs"]
@@ -48,4 +52,14 @@ fn share_shows_both_sides() {
 #[test]
 fn ipc_shows_both_sides() {
     ipc::run(&["ipc_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+}
+
+#[test]
+fn pages_draws_a_cache() {
+    pages::main().unwrap();
+}
+
+#[test]
+fn pause_goes_to_sleep_and_wakes_up() {
+    pause::main().unwrap();
 }

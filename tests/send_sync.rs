@@ -57,6 +57,12 @@ const _: () = {
     both::<buffer::GrowableOptions>();
     both::<RingBuffer>();
     both::<buffer::RingOptions>();
+    both::<PagedBuffer>();
+    both::<buffer::PagedOptions>();
+    both::<buffer::PagedStatistics>();
+    both::<buffer::PageState>();
+    both::<PausableBuffer>();
+    both::<buffer::Contents>();
     both::<Address>();
     both::<AllocationProperties>();
     both::<vmm::AllocationKind>();
