@@ -21,6 +21,9 @@ use std::ops::Range;
 use std::sync::Arc;
 pub(super) use table::Table;
 
+#[cfg(doc)]
+use crate::vmm::Vmm;
+
 /// A buffer whose pages get memory and lose it one by one or in runs: what a KV cache needs, whose
 /// sequences grow and end while the addresses stay.
 ///

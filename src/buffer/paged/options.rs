@@ -5,6 +5,9 @@ use crate::buffer::stock::Stock;
 use crate::buffer::{BufferError, owner, whole_granules};
 use crate::vmm::{AllocationProperties, Granularity, Reservation, Vmm};
 
+#[cfg(doc)]
+use crate::vmm::VmmError;
+
 /// How a [`PagedBuffer`] is to be made; see [`PagedBuffer::of`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
