@@ -3,6 +3,7 @@
 use super::failures::{driver_calls, may_abort};
 use crate::amd_runtime::{emulate, kernel_fails, on_each};
 use crate::machine::{Library, MIB, at};
+use crate::process::limit::{allow_more, no_limit};
 use crate::process::{End, assert_untouchable, descriptors, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
@@ -114,6 +115,42 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
             buffer.resize(0).unwrap();
         }
         drop(buffers);
+        library.assert_nothing_held();
+    });
+}
+
+/// Each number of descriptors fails another step of the same growth.
+#[test]
+fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
+    on_each("buffers::running_out_of_descriptors_leaves_a_buffer_as_it_was", |ground| {
+        let library = Library::load(ground.runtime());
+        let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP);
+        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        buffer.grant(&agents, Access::ReadWrite).unwrap();
+        buffer.grow(2 * STEP).unwrap();
+        buffer.write(0, &text(2 * STEP)).unwrap();
+        let mut failures = 0;
+        for more in 0.. {
+            let before = (library.vmm.usage(), library.vmm.mappings());
+            allow_more(more);
+            let answer = buffer.grow(20 * STEP);
+            no_limit();
+            let Err(error) = answer else { break };
+            failures += 1;
+            let out = matches!(error, BufferError::Vmm(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{more}: {error}");
+            assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{more}");
+            assert_eq!((buffer.size(), buffer.mapped()), (2 * STEP, 2 * STEP), "{more}");
+            let mut found = vec![0; 2 * STEP];
+            buffer.read(0, &mut found).unwrap();
+            assert!(found == text(2 * STEP), "{more}");
+            assert!(more < 200, "it succeeds at last");
+        }
+        println!("{}: {failures} failures", ground.release());
+        assert!(failures > 0, "it needs descriptors");
+        assert_eq!(buffer.size(), 22 * STEP);
+        drop(buffer);
         library.assert_nothing_held();
     });
 }
