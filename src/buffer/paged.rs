@@ -306,10 +306,9 @@ impl PagedBuffer {
         if core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        let runs = self.mapper.as_ref().is_some_and(|mapper| !mapper.is_finished());
         core.table().statistics(core.count, core.page, core.zero.is_some(), |figures| {
             figures.ready += core.stock.ready();
-            figures.mapper_runs = runs;
+            figures.mapper_runs = core.is_mapping_ahead();
         })
     }
 

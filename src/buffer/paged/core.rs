@@ -5,6 +5,7 @@ use crate::agent::AgentId;
 use crate::buffer::BufferError;
 use crate::buffer::grants::Grants;
 use crate::buffer::stock::Stock;
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Operation, Reservation,
@@ -18,6 +19,8 @@ pub(in crate::buffer) struct Core {
     table: Mutex<Table>,
     /// There is something to map ahead, or the end has come.
     pub(super) changed: Condvar,
+    /// Whether there is a thread that waits for that.
+    pub(super) mapping: AtomicBool,
     pub(super) zero: Option<Allocation>,
     pub(super) ahead: usize,
     /// The size of a page in bytes.
@@ -41,9 +44,19 @@ impl Core {
         ahead: usize,
         stock: Stock,
     ) -> Self {
-        let (table, changed) = (Mutex::new(Table::default()), Condvar::default());
-        let vmm = vmm.clone();
-        Self { table, changed, zero: None, ahead, page, count, reservation, properties, stock, vmm }
+        Self {
+            table: Mutex::new(Table::default()),
+            changed: Condvar::default(),
+            mapping: AtomicBool::new(false),
+            zero: None,
+            ahead,
+            page,
+            count,
+            reservation,
+            properties,
+            stock,
+            vmm: vmm.clone(),
+        }
     }
 
     /// Before a lock is touched that another thread may have held when the process forked.
