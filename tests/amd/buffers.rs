@@ -9,7 +9,7 @@ use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::vmm::{MappingInfo, Problem};
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, Reservation, RingBuffer, VmmError};
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
 
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
@@ -173,8 +173,9 @@ fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
         buffer.grow(5 * STEP).unwrap();
         buffer.read(0, &mut found).unwrap();
         assert!(found[..3 * STEP] == text[..3 * STEP]);
-        let end = at(buffer.address(), buffer.maximum());
-        let neighbour = Reservation::of(STEP).exactly_at(end).reserve(&library.vmm);
+        drop(buffer);
+        let (mut buffer, neighbour) = library.extended_to_a_neighbour(STEP);
+        buffer.grow(5 * STEP).unwrap();
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
             Err(BufferError::Vmm(error)) => {
