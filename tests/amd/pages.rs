@@ -133,8 +133,9 @@ fn many_rounds_leave_everything_where_it_was() {
         let after = (descriptors(), regions().len(), vram(&library));
         println!("{}: {rounds} rounds, {before:?} then {after:?}", ground.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // The heap may have become one larger.
-        assert!(after.1 <= before.1 + 8, "{} regions, there were {}", after.1, before.1);
+        // Heaps and stacks come and go; what a round leaves behind would be one a round.
+        let most = before.1 + rounds as usize / 4;
+        assert!(after.1 < most, "{} regions, there were {}", after.1, before.1);
         library.vmm.check().unwrap();
         drop(buffer);
         library.assert_nothing_held();
