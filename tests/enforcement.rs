@@ -4,7 +4,7 @@ mod machine;
 mod process;
 
 use hsa_vmm::simulation::{Config, GpuPermissions};
-use hsa_vmm::vmm::Feature;
+use hsa_vmm::vmm::{Feature, Problem};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HandleType, VmmError};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, loading_from, storing_at};
@@ -160,6 +160,32 @@ fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
             assert!(machine.simulation.page(0, address).is_some(), "{name}: {number}");
             assert_eq!(machine.simulation.page(1, address).is_none(), revoked, "{name}: {number}");
         }
+    }
+}
+
+#[test]
+fn what_an_agent_copies_must_be_granted_and_nothing_beside_it() {
+    let machine = Machine::new(Config::mi300x(1));
+    let (granule, gpu) = (machine.granule(), machine.gpu(0));
+    let base = machine.reserve(3 * granule);
+    for number in 0..3 {
+        machine.map(at(base, number * granule), granule, machine.create(0, granule));
+    }
+    // Only the one in the middle, of which its neighbours are no part.
+    let (middle, last) = (at(base, granule), at(base, 2 * granule));
+    machine.grant(middle, granule, gpu, Access::ReadWrite);
+    let half = granule / 2;
+    machine.vmm.copy(gpu, at(middle, half), middle, half).unwrap();
+    machine.vmm.copy(gpu, middle, at(middle, half), half).unwrap();
+    for (address, expected) in [
+        (last, last),
+        (at(last, 4), at(last, 4)),
+        (at(middle, granule - 4), last),
+        (at(base, granule - 4), at(base, granule - 4)),
+    ] {
+        let refused = machine.vmm.copy(gpu, address, middle, 8).unwrap_err();
+        let Some(Problem::NotGranted { at, .. }) = refused.problem() else { panic!("{refused}") };
+        assert_eq!(at, expected, "{refused}");
     }
 }
 

@@ -12,6 +12,10 @@ mod cycle;
 mod grow;
 #[path = "../examples/ipc.rs"]
 mod ipc;
+#[path = "../examples/pages.rs"]
+mod pages;
+#[path = "../examples/pause.rs"]
+mod pause;
 #[path = "../examples/report.rs"]
 mod report;
 #[path = "../examples/ring.rs"]
@@ -66,4 +70,14 @@ fn share_shows_both_sides() {
 #[test]
 fn ipc_shows_both_sides() {
     ipc::run(&["ipc_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+}
+
+#[test]
+fn pages_draws_a_cache() {
+    pages::main().unwrap();
+}
+
+#[test]
+fn pause_goes_to_sleep_and_wakes_up() {
+    pause::main().unwrap();
 }

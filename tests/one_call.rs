@@ -3,9 +3,9 @@
 
 mod machine;
 
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Era, FaultPlan};
 use hsa_vmm::{Access, Address, AgentId, HandleType, VmmError};
-use machine::{Machine, access, at};
+use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
 
 /// How often the runtime is asked to set access.
@@ -130,5 +130,29 @@ fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
         let before = grants(&machine);
         machine.vmm.set_access(base, 2 * granule, &wanted).unwrap();
         assert_eq!(grants(&machine) - before, 1, "era {era}");
+    }
+}
+
+/// The runtime has refused: it is not told to take back what it never gave, then or later.
+#[test]
+fn who_was_refused_is_not_taken_to_be_let_in() {
+    for (era, config) in machine::eras() {
+        let machine = Machine::new(without_cpu_mapping(config));
+        let granule = machine.granule();
+        let (base, _) = machine.mapped(0, granule);
+        let calls_of = |agent, wanted| {
+            let before = grants(&machine);
+            let answer = machine.vmm.set_access(base, granule, &[access(agent, wanted)]);
+            (answer.is_ok(), grants(&machine) - before)
+        };
+        for agent in [machine.cpu(0), machine.gpu(0)] {
+            let refuse = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
+            machine.simulation.set_faults(refuse);
+            assert_eq!(calls_of(agent, Access::ReadWrite), (false, 1), "{era}: {agent}");
+            machine.simulation.set_faults(FaultPlan::none());
+            assert_eq!(calls_of(agent, Access::None), (true, 0), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::None), (true, 1), "{era}: {agent}");
+        }
     }
 }

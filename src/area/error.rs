@@ -141,8 +141,8 @@ pub enum Cause {
     /// More than there are addresses.
     #[error("there are not so many addresses")]
     TooLarge,
-    /// Memory whose addresses could not be given back after it was unmapped.
-    #[error("it was unmapped, and its addresses could not be given back; munmap tries again")]
+    /// Memory that was unmapped, but could not be given back.
+    #[error("it was unmapped, but not all of it could be given back; munmap tries again")]
     Unmapped,
     /// A function of the runtime answered something else than success.
     #[error("{call} answered {status}; HSA_VMM_LOG=trace shows the calls before it")]

@@ -9,11 +9,12 @@ use crate::vmm::Address;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where what is locked on a runtime begins, and where it ends.
-type Locked = BTreeMap<(u32, usize), usize>;
+/// Where what is locked begins, and where it ends.
+type Locked = BTreeMap<usize, usize>;
 
-/// What areas of this process have locked. AMD's runtime knows what is locked by where it begins
-/// alone: of two of different sizes it gives neither back (seen in 6.1, 6.4 and 7.2).
+/// What areas of this process have locked, on whatever runtime: a library that is opened twice is
+/// one runtime. AMD's knows what is locked by where it begins alone: of two of different sizes it
+/// unlocks neither, and 7.2 ends the process when asked to.
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
 fn locked() -> MutexGuard<'static, Locked> {
@@ -27,7 +28,7 @@ pub(super) struct LockedMemory {
     /// Reads and writes by this process wait for each other: it is no device memory, but plain
     /// memory of the program.
     bytes: Mutex<Span>,
-    key: (u32, usize),
+    start: usize,
     /// Where agents find it: not where this process does.
     device_address: usize,
     held: bool,
@@ -41,13 +42,12 @@ impl LockedMemory {
         agents: &[NativeAgent],
     ) -> Result<Self, AreaError> {
         let operation = Operation::Mmap;
-        let host = runtime.host().id();
         let problem = Problem::Overflow(Address::new(start));
         let refused = AreaError::refused(operation, Argument::Host, problem);
         let end = start.checked_add(size).ok_or(refused)?;
         let mut locked = locked();
-        let before = locked.range((host.runtime, 0)..(host.runtime, end)).next_back();
-        if let Some((&(_, at), _)) = before.filter(|&(_, &other)| other > start) {
+        let before = locked.range(..end).next_back();
+        if let Some((&at, _)) = before.filter(|&(_, &other)| other > start) {
             let cause = Cause::AlreadyMapped { at: Address::new(at) };
             return Err(AreaError::Busy { operation, cause });
         }
@@ -55,10 +55,10 @@ impl LockedMemory {
             .native()
             .lock(start, size, agents)
             .map_err(|failure| AreaError::of_call(operation, failure, size))?;
-        let key = (host.runtime, start);
-        locked.insert(key, end);
-        let bytes = Mutex::new(Span { runtime: runtime.clone(), start, size, agent: host });
-        Ok(Self { bytes, key, device_address, held: true })
+        locked.insert(start, end);
+        let agent = runtime.host().id();
+        let bytes = Mutex::new(Span { runtime: runtime.clone(), start, size, agent });
+        Ok(Self { bytes, start, device_address, held: true })
     }
 
     /// The memory, for this process's loads and stores.
@@ -67,7 +67,7 @@ impl LockedMemory {
     }
 
     pub fn address(&self) -> Address {
-        Address::new(self.key.1)
+        Address::new(self.start)
     }
 
     pub fn device_address(&self) -> Address {
@@ -83,8 +83,8 @@ impl LockedMemory {
 
     fn unlock(&self) -> Result<(), Failure> {
         let mut locked = locked();
-        self.bytes().runtime.native().unlock(self.key.1)?;
-        locked.remove(&self.key);
+        self.bytes().runtime.native().unlock(self.start)?;
+        locked.remove(&self.start);
         Ok(())
     }
 }
@@ -97,7 +97,7 @@ impl Drop for LockedMemory {
         if let Err(failure) = self.unlock() {
             tracing::warn!(?failure, address = %self.address(), "memory stays locked");
             // Whether it can be locked again is for the runtime to say.
-            locked().remove(&self.key);
+            locked().remove(&self.start);
         }
     }
 }

@@ -12,10 +12,12 @@ use crate::vmm::{
 /// The parts are dropped in this order: unmapped, released, freed.
 #[derive(Debug)]
 pub(super) struct MappedMemory {
+    address: Address,
     /// None after an unmap that could neither be completed nor undone.
     mapping: Option<Mapping>,
     allocation: Allocation,
-    reservation: Reservation,
+    /// None if the addresses were given back and the memory could not be.
+    reservation: Option<Reservation>,
 }
 
 impl MappedMemory {
@@ -29,8 +31,7 @@ impl MappedMemory {
         let operation = Operation::Mmap;
         let failed = |error| AreaError::of_vmm(operation, error, size);
         let too_large = AreaError::OutOfMemory { operation, size, cause: Cause::TooLarge };
-        let whole = size.checked_next_multiple_of(granule(vmm));
-        let whole = whole.filter(|whole| *whole <= isize::MAX as usize).ok_or(too_large)?;
+        let whole = size.checked_next_multiple_of(granule(vmm)).ok_or(too_large)?;
         let properties = AllocationProperties::on(device);
         let best =
             vmm.allocation_granularity(&properties, Granularity::Recommended).map_err(failed)?;
@@ -42,17 +43,17 @@ impl MappedMemory {
         let allocation = Allocation::create(vmm, whole, &properties).map_err(failed)?;
         let mapping = reservation.map(0, &allocation).map_err(failed)?;
         mapping.grant(agents, Access::ReadWrite).map_err(failed)?;
-        let mapping = Some(mapping);
-        Ok(Self { mapping, allocation, reservation })
+        let (mapping, address) = (Some(mapping), reservation.address());
+        Ok(Self { address, mapping, allocation, reservation: Some(reservation) })
     }
 
     pub fn address(&self) -> Address {
-        self.reservation.address()
+        self.address
     }
 
     /// The size in whole granules.
     pub fn whole(&self) -> usize {
-        self.reservation.size()
+        self.allocation.size()
     }
 
     /// Has an agent use it, while nobody can unmap it.
@@ -74,23 +75,29 @@ impl MappedMemory {
         lent.unwrap_or_else(|error| Err(AreaError::of_vmm(operation, error, self.whole())))
     }
 
-    /// Unmaps it and gives addresses and memory back, or leaves all as it was, for these agents.
+    /// Unmaps it and gives addresses and memory back. What fails leaves all as it was, for these
+    /// agents, as long as the addresses are there.
     pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, VmmError)> {
         if let Some(Err((mapping, error))) = self.mapping.take().map(Mapping::unmap) {
             return Err((Self { mapping: Some(mapping), ..self }, error));
         }
-        let Self { allocation, reservation, .. } = self;
-        let Err((reservation, error)) = reservation.free() else { return Ok(()) };
-        // The memory is still held, with all that is in it: back to where it was.
-        let mapping = reservation.map(0, &allocation);
-        let granted = match &mapping {
-            Ok(mapping) => mapping.grant(agents, Access::ReadWrite),
-            Err(error) => Err(*error),
-        };
-        if let Err(error) = granted {
-            tracing::warn!(%error, address = %reservation.address(), "an area's memory is lost");
+        if let Some(Err((reservation, error))) = self.reservation.take().map(Reservation::free) {
+            // The memory is still held, with all that is in it: back to where it was.
+            let mapping = reservation.map(0, &self.allocation);
+            let granted = match &mapping {
+                Ok(mapping) => mapping.grant(agents, Access::ReadWrite),
+                Err(error) => Err(*error),
+            };
+            if let Err(error) = granted {
+                tracing::warn!(%error, address = %self.address, "an area's memory is lost");
+            }
+            let reservation = Some(reservation);
+            return Err((Self { mapping: mapping.ok(), reservation, ..self }, error));
         }
-        Err((Self { mapping: mapping.ok(), allocation, reservation }, error))
+        let Self { address, allocation, .. } = self;
+        allocation.release().map_err(|(allocation, error)| {
+            (Self { address, mapping: None, allocation, reservation: None }, error)
+        })
     }
 }
 

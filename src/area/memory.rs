@@ -115,7 +115,9 @@ impl AreaMemory<'_> {
     /// `hipHostUnregister`). Memory that was there already is the caller's again.
     ///
     /// # Errors
-    /// [`AreaError::Failure`]; the memory comes back with it, with all that is in it.
+    /// [`AreaError::Failure`]; the memory comes back with it, with all that is in it. Only where
+    /// the runtime does not take back what it has unmapped, or a second thing fails, can it not
+    /// be used any more ([`Cause::Unmapped`](super::Cause::Unmapped)), but unmapped again.
     /// [`AreaError::Busy`] for pool memory that another process is opening this very moment.
     pub fn munmap(self) -> Result<(), (Self, AreaError)> {
         let operation = Operation::Munmap;

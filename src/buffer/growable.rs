@@ -2,12 +2,12 @@
 
 use super::BufferError;
 use super::addresses::Addresses;
-use super::grants::Grants;
+use super::steps::Steps;
 use super::stock::Stock;
 use crate::agent::AgentId;
 use crate::vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Argument, Granularity,
-    Mapping, Operation, Problem, Reservation, Vmm, VmmError,
+    Operation, Problem, Reservation, Vmm, VmmError,
 };
 use std::ops::Range;
 
@@ -64,17 +64,8 @@ impl GrowableOptions {
         };
         let addresses = Addresses::new(reservation.reserve(vmm)?);
         let stock = Stock::new(vmm, properties, step, self.stock);
-        Ok(GrowableBuffer {
-            pieces: Vec::new(),
-            size: 0,
-            granted: 0,
-            grants: Grants::default(),
-            step,
-            properties: *properties,
-            addresses,
-            stock,
-            vmm: vmm.clone(),
-        })
+        let steps = Steps::new(vmm, addresses, step, stock);
+        Ok(GrowableBuffer { steps, size: 0, properties: *properties })
     }
 }
 
@@ -118,18 +109,10 @@ fn round_up(size: usize, granule: usize) -> Result<usize, VmmError> {
 /// size, which tries that again first.
 #[derive(Debug)]
 pub struct GrowableBuffer {
-    /// One a step, from the start.
-    pieces: Vec<Mapping>,
-    /// In bytes, as was asked for: the last piece may hold more.
+    steps: Steps,
+    /// In bytes, as was asked for: the last step may hold more.
     size: usize,
-    /// How many pieces are in use. There are more only while the runtime refuses to unmap them.
-    granted: usize,
-    grants: Grants,
-    step: usize,
     properties: AllocationProperties,
-    addresses: Addresses,
-    stock: Stock,
-    vmm: Vmm,
 }
 
 impl GrowableBuffer {
@@ -141,7 +124,7 @@ impl GrowableBuffer {
     /// Where it begins, for good.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.addresses.at(0)
+        self.steps.addresses().at(0)
     }
 
     /// Its size in bytes, as was asked for.
@@ -153,36 +136,36 @@ impl GrowableBuffer {
     /// How many bytes of memory are behind it: its size in whole steps.
     #[must_use]
     pub fn mapped(&self) -> usize {
-        self.granted * self.step
+        self.steps.bytes()
     }
 
     /// How many bytes it may grow to.
     #[must_use]
     pub fn maximum(&self) -> usize {
-        self.addresses.size()
+        self.steps.addresses().size()
     }
 
     /// In what steps it grows, in bytes.
     #[must_use]
     pub fn step(&self) -> usize {
-        self.step
+        self.steps.size()
     }
 
     /// How many handles are ready for it to grow; see [`GrowableOptions::with_stock`].
     #[must_use]
     pub fn stock(&self) -> usize {
-        self.stock.ready()
+        self.steps.stock().ready()
     }
 
     /// What it lives in.
     #[must_use]
     pub fn vmm(&self) -> &Vmm {
-        &self.vmm
+        self.steps.vmm()
     }
 
     /// The memory behind it, one a step, to be exported for example.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
-        self.pieces.iter().take(self.granted).map(Mapping::allocation)
+        self.steps.allocations()
     }
 
     /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
@@ -215,22 +198,20 @@ impl GrowableBuffer {
         if size > maximum {
             return Err(BufferError::BeyondMaximum { wanted: size, maximum });
         }
-        let steps = size.div_ceil(self.step);
-        if steps != self.granted {
-            self.alive(if steps > self.granted { Operation::Create } else { Operation::Unmap })?;
-            self.unmap_ungranted()?;
+        // Before a lock is touched that another thread may have held when the process forked.
+        if self.vmm().runtime().has_forked() {
+            let operation = if size > self.size { Operation::Create } else { Operation::Unmap };
+            return Err(VmmError::Forked { operation }.into());
         }
-        if steps > self.granted {
-            self.add(steps)?;
-        } else if steps < self.granted {
-            self.take_off(steps)?;
-        }
-        self.size = size;
-        Ok(())
+        let resized = self.steps.set(size.div_ceil(self.step()));
+        // Even if that failed there may be fewer.
+        self.size = if resized.is_ok() { size } else { self.size.min(self.mapped()) };
+        resized
     }
 
     /// Reserves more addresses exactly at the end, so that it may grow by so many bytes more,
-    /// rounded up to whole steps (`hipMemAddressReserve` with an address).
+    /// rounded up to whole steps (`hipMemAddressReserve` with an address, as HIP's guide has it
+    /// under "increase memory size").
     ///
     /// Copies by other means than this buffer's may not reach over the end of a reservation: HIP
     /// does not promise that two that are adjacent can be used as one.
@@ -239,7 +220,7 @@ impl GrowableBuffer {
     /// [`Problem::AddressTaken`] if those addresses are somebody else's; which is to be reckoned
     /// with, so that a maximum reserved at first is better where it is known.
     pub fn extend(&mut self, bytes: usize) -> Result<(), BufferError> {
-        Ok(self.addresses.extend(&self.vmm, round_up(bytes, self.step)?)?)
+        Ok(self.steps.extend(round_up(bytes, self.step())?)?)
     }
 
     /// Gives agents access to all of it, now and as it grows (`hipMemSetAccess`); agents not named
@@ -248,13 +229,8 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
-        let descriptors: Vec<_> =
-            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
-        self.vmm.check_access(&self.properties, &descriptors)?;
-        let change = |address, size| self.vmm.set_access(address, size, &descriptors);
-        self.change_access(agents, change)?;
-        self.grants = self.grants.with(agents, access);
-        Ok(())
+        self.check_access(agents, access)?;
+        Ok(self.steps.grant(agents, access)?)
     }
 
     /// Really takes it away from agents, GPUs too; the others lose it for a moment.
@@ -262,15 +238,14 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), BufferError> {
-        self.change_access(agents, |address, size| self.vmm.revoke(address, size, agents))?;
-        self.grants = self.grants.with(agents, Access::None);
-        Ok(())
+        self.check_access(agents, Access::None)?;
+        Ok(self.steps.revoke(agents)?)
     }
 
     /// What an agent may do with all of it.
     #[must_use]
     pub fn access(&self, agent: AgentId) -> Access {
-        self.grants.of(agent)
+        self.steps.access(agent)
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
@@ -281,7 +256,7 @@ impl GrowableBuffer {
         let mut rest = bytes;
         for part in self.parts(offset, rest.len())? {
             let (now, later) = rest.split_at_mut(part.len());
-            self.vmm.read(self.addresses.at(part.start), now)?;
+            self.vmm().read(self.at(part.start), now)?;
             rest = later;
         }
         Ok(())
@@ -295,7 +270,7 @@ impl GrowableBuffer {
         let mut rest = bytes;
         for part in self.parts(offset, rest.len())? {
             let (now, later) = rest.split_at(part.len());
-            self.vmm.write(self.addresses.at(part.start), now)?;
+            self.vmm().write(self.at(part.start), now)?;
             rest = later;
         }
         Ok(())
@@ -308,7 +283,7 @@ impl GrowableBuffer {
     /// [`BufferError::BeyondEnd`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
         for part in self.parts(offset, size)? {
-            self.vmm.fill(self.addresses.at(part.start), value, part.len())?;
+            self.vmm().fill(self.at(part.start), value, part.len())?;
         }
         Ok(())
     }
@@ -320,128 +295,19 @@ impl GrowableBuffer {
         size: usize,
     ) -> Result<impl Iterator<Item = Range<usize>>, BufferError> {
         match offset.checked_add(size) {
-            Some(end) if end <= self.size => Ok(self.addresses.parts(offset..end)),
+            Some(end) if end <= self.size => Ok(self.steps.addresses().parts(offset..end)),
             _ => Err(BufferError::BeyondEnd { offset, size, end: self.size }),
         }
     }
 
-    /// Before a lock is touched that another thread may have held when the process forked.
-    fn alive(&self, operation: Operation) -> Result<(), VmmError> {
-        if self.vmm.runtime().has_forked() { Err(VmmError::Forked { operation }) } else { Ok(()) }
+    fn at(&self, offset: usize) -> Address {
+        self.steps.addresses().at(offset)
     }
 
-    /// Puts memory behind more steps, up to so many in all.
-    fn add(&mut self, steps: usize) -> Result<(), BufferError> {
-        let memory = self.stock.take(steps - self.granted)?;
-        self.put_behind(memory).inspect_err(|_| {
-            // What cannot be unmapped now is tried again before the next change.
-            let _ = self.unmap_ungranted();
-        })
-    }
-
-    /// Maps memory at the end, and lets everybody use it who may use the rest. If that fails, what
-    /// was mapped is still mapped.
-    fn put_behind(&mut self, memory: Vec<Allocation>) -> Result<(), BufferError> {
-        let mut memory = memory.into_iter();
-        while let Some(one) = memory.next() {
-            match self.map_at_end(&one) {
-                Ok(mapping) => self.pieces.push(mapping),
-                Err(error) => {
-                    std::iter::once(one).chain(memory).for_each(|left| self.stock.give(left));
-                    return Err(error);
-                }
-            }
-        }
-        let steps = self.pieces.len();
-        if !self.grants.list().is_empty() {
-            for part in self.addresses.parts(self.mapped()..steps * self.step) {
-                let address = self.addresses.at(part.start);
-                self.vmm.set_access(address, part.len(), self.grants.list())?;
-            }
-        }
-        self.granted = steps;
-        Ok(())
-    }
-
-    fn map_at_end(&self, memory: &Allocation) -> Result<Mapping, BufferError> {
-        let end = self.pieces.len() * self.step;
-        let full = BufferError::BeyondMaximum { wanted: end + self.step, maximum: self.maximum() };
-        let (reservation, offset) = self.addresses.reservation_at(end).ok_or(full)?;
-        Ok(reservation.map(offset, memory)?)
-    }
-
-    /// Unmaps what a failed change has left behind the end.
-    fn unmap_ungranted(&mut self) -> Result<(), BufferError> {
-        while self.pieces.len() > self.granted {
-            let Some(mapping) = self.pieces.pop() else { break };
-            let memory = mapping.allocation().clone();
-            if let Err((mapping, error)) = mapping.unmap() {
-                drop(memory);
-                tracing::warn!(%error, "memory stays mapped behind the end of a buffer");
-                self.pieces.push(mapping);
-                return Err(error.into());
-            }
-            self.stock.give(memory);
-        }
-        Ok(())
-    }
-
-    /// Takes the memory behind all but so many steps away.
-    fn take_off(&mut self, steps: usize) -> Result<(), BufferError> {
-        let parts: Vec<_> = self.addresses.parts(steps * self.step..self.mapped()).collect();
-        let mut unmapped = Vec::new();
-        for part in parts.iter().rev() {
-            let run = self.pieces.split_off(part.start / self.step);
-            let memory: Vec<_> = run.iter().map(|mapping| mapping.allocation().clone()).collect();
-            self.granted = self.pieces.len();
-            if let Err((run, error)) = Mapping::unmap_run(run) {
-                self.pieces.extend(run);
-                self.granted = self.pieces.len();
-                // Of this reservation nothing is gone, but of those behind it.
-                let again = unmapped.into_iter().rev().flatten().collect();
-                if let Err(undo) = self.put_behind(again) {
-                    tracing::warn!(%undo, "a buffer is shorter than it was");
-                    let _ = self.unmap_ungranted();
-                    self.size = self.size.min(self.mapped());
-                }
-                return Err(error.into());
-            }
-            unmapped.push(memory);
-        }
-        unmapped.into_iter().flatten().for_each(|memory| self.stock.give(memory));
-        Ok(())
-    }
-
-    /// Changes access to all of it, reservation by reservation, or leaves it as it was.
-    fn change_access(
-        &self,
-        agents: &[AgentId],
-        change: impl Fn(Address, usize) -> Result<(), VmmError>,
-    ) -> Result<(), VmmError> {
-        for part in self.addresses.parts(0..self.mapped()) {
-            if let Err(error) = change(self.addresses.at(part.start), part.len()) {
-                for done in self.addresses.parts(0..part.start) {
-                    if let Err(undo) = self.restore_access(agents, done) {
-                        tracing::warn!(%undo, "access to a part of a buffer stays changed");
-                    }
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives agents what they had in a part.
-    fn restore_access(&self, agents: &[AgentId], part: Range<usize>) -> Result<(), VmmError> {
-        let (address, size) = (self.addresses.at(part.start), part.len());
-        let had = |agent: &&AgentId| self.grants.of(**agent) != Access::None;
-        let (known, new): (Vec<_>, Vec<_>) = agents.iter().partition(had);
-        if !known.is_empty() {
-            let of = |&agent: &AgentId| AccessDescriptor { agent, access: self.grants.of(agent) };
-            let before: Vec<_> = known.iter().map(of).collect();
-            self.vmm.set_access(address, size, &before)?;
-        }
-        // To forbid it would leave it to a GPU that has been let in.
-        if new.is_empty() { Ok(()) } else { self.vmm.revoke(address, size, &new) }
+    /// Also of a buffer that has no memory yet.
+    fn check_access(&self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
+        let descriptors: Vec<_> =
+            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        self.vmm().check_access(&self.properties, &descriptors)
     }
 }

@@ -17,6 +17,7 @@ mod paged;
 mod pausable;
 mod remap;
 mod ring;
+mod steps;
 mod stock;
 mod typed;
 

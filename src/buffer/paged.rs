@@ -2,113 +2,27 @@
 
 mod ahead;
 mod backing;
+mod core;
+mod options;
 mod statistics;
 mod table;
 
+pub use options::PagedOptions;
 pub use statistics::PagedStatistics;
 pub use table::PageState;
 
-use super::grants::Grants;
-use super::stock::Stock;
-use super::{BufferError, whole_granules};
+use super::BufferError;
 use crate::agent::AgentId;
-use crate::sync::{Condvar, Mutex, MutexGuard, lock, thread};
-use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Operation,
-    Reservation, Vmm, VmmError,
-};
+use crate::sync::thread;
+use crate::vmm::{Access, AccessDescriptor, Address, Operation, VmmError};
 pub(super) use backing::{Backing, Failure};
+pub(super) use core::Core;
 use std::ops::Range;
 use std::sync::Arc;
 pub(super) use table::Table;
 
-/// How a [`PagedBuffer`] is to be made; see [`PagedBuffer::of`].
-#[derive(Clone, Copy, Debug)]
-#[must_use = "nothing is reserved before `reserve`"]
-pub struct PagedOptions {
-    capacity: usize,
-    page: Option<usize>,
-    zero: bool,
-    ahead: usize,
-    stock: usize,
-}
-
-impl PagedOptions {
-    /// Makes pages of this many bytes, rounded up to the granule; else of the recommended granule.
-    /// A page is one handle and one mapping.
-    pub fn in_pages_of(mut self, bytes: usize) -> Self {
-        self.page = Some(bytes);
-        self
-    }
-
-    /// Lets every page that is not mapped show one page of zeros, the same for all of them: agents
-    /// that may use the buffer may read them without a fault.
-    ///
-    /// A store there must not happen. A CPU's is a fault, but a GPU's is not: AMD's driver maps
-    /// everything writable, so that all those pages would show what was stored
-    /// ([`PagedBuffer::zero_page_is_clean`]).
-    pub fn with_zero_page(mut self) -> Self {
-        self.zero = true;
-        self
-    }
-
-    /// Has a thread of the buffer's own map so many pages behind those that were mapped last, so
-    /// that a sequence that grows finds them there. They count as used memory.
-    ///
-    /// With a zero page the thread only makes the memory, as [`with_stock`](Self::with_stock) does:
-    /// a page that may be read this very moment is not taken away behind the reader's back.
-    pub fn mapping_ahead(mut self, pages: usize) -> Self {
-        self.ahead = pages;
-        self
-    }
-
-    /// Keeps memory for so many pages ready, made by a thread of the buffer's own, so that mapping
-    /// does not wait for the runtime to make it. It counts as used memory.
-    pub fn with_stock(mut self, pages: usize) -> Self {
-        self.stock = pages;
-        self
-    }
-
-    /// Reserves the addresses, and no memory but the zero page (`hipMemAddressReserve`). The
-    /// capacity is rounded up to whole pages.
-    ///
-    /// With a zero page all of the buffer is mapped now, page by page.
-    ///
-    /// # Errors
-    /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
-    /// [`Vmm::create`], [`Vmm::map`] and [`Vmm::fill`]; [`VmmError::System`] if there can be no
-    /// thread.
-    pub fn reserve(
-        self,
-        vmm: &Vmm,
-        properties: &AllocationProperties,
-    ) -> Result<PagedBuffer, BufferError> {
-        let owner = super::owner(properties)?;
-        let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
-        let page = whole_granules(vmm, self.page.unwrap_or(recommended))?;
-        let count = self.capacity.div_ceil(page);
-        let reservation = Reservation::of(whole_granules(vmm, count.saturating_mul(page))?);
-        let reservation = reservation.reserve(vmm)?;
-        let (ahead, stock) =
-            if self.zero { (0, self.stock.max(self.ahead)) } else { (self.ahead, self.stock) };
-        let mut core = Core {
-            table: Mutex::new(Table::default()),
-            changed: Condvar::default(),
-            zero: None,
-            ahead,
-            page,
-            count,
-            reservation,
-            properties: *properties,
-            stock: Stock::new(vmm, properties, page, stock),
-            vmm: vmm.clone(),
-        };
-        if self.zero {
-            core.lay_zero_page(owner)?;
-        }
-        PagedBuffer::start(core)
-    }
-}
+#[cfg(doc)]
+use crate::vmm::Vmm;
 
 /// A buffer whose pages get memory and lose it one by one or in runs: what a KV cache needs, whose
 /// sequences grow and end while the addresses stay.
@@ -153,24 +67,6 @@ pub struct PagedBuffer {
     core: Arc<Core>,
     /// The thread that maps ahead.
     mapper: Option<thread::JoinHandle<()>>,
-}
-
-/// What the buffer shares with its thread.
-#[derive(Debug)]
-pub(super) struct Core {
-    table: Mutex<Table>,
-    /// There is something to map ahead, or the end has come.
-    changed: Condvar,
-    zero: Option<Allocation>,
-    ahead: usize,
-    /// The size of a page in bytes.
-    pub page: usize,
-    /// How many pages there are.
-    pub count: usize,
-    reservation: Reservation,
-    pub properties: AllocationProperties,
-    stock: Stock,
-    pub vmm: Vmm,
 }
 
 impl PagedBuffer {
@@ -410,195 +306,15 @@ impl PagedBuffer {
         if core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        let runs = self.mapper.as_ref().is_some_and(|mapper| !mapper.is_finished());
         core.table().statistics(core.count, core.page, core.zero.is_some(), |figures| {
             figures.ready += core.stock.ready();
-            figures.mapper_runs = runs;
+            figures.mapper_runs = core.is_mapping_ahead();
         })
     }
 
     /// What it shares with its thread, for moving pages.
     pub(super) fn core(&self) -> &Core {
         &self.core
-    }
-}
-
-impl Core {
-    /// Before a lock is touched that another thread may have held when the process forked.
-    pub fn alive(&self, operation: Operation) -> Result<(), VmmError> {
-        if self.vmm.runtime().has_forked() { Err(VmmError::Forked { operation }) } else { Ok(()) }
-    }
-
-    pub fn table(&self) -> MutexGuard<'_, Table> {
-        lock(&self.table)
-    }
-
-    pub fn address_of(&self, page: usize) -> Address {
-        Address::new(self.reservation.address().get() + page * self.page)
-    }
-
-    /// These pages, if there are such. One that ends before it begins has none.
-    pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, BufferError> {
-        let end = pages.end.max(pages.start);
-        if end > self.count {
-            let page = pages.start.max(self.count);
-            return Err(BufferError::NoSuchPage { page, pages: self.count });
-        }
-        Ok(pages.start..end)
-    }
-
-    /// Memory for so many pages, or none.
-    fn take(&self, table: &mut Table, count: usize) -> Result<Vec<Allocation>, VmmError> {
-        let mut memory = table.take_spare(count);
-        let answer = match self.stock.take(count - memory.len()) {
-            // What was mapped ahead is needed less than this.
-            Err(error @ VmmError::OutOfMemory { .. }) => {
-                let ahead = table.ahead();
-                let (back, _) = self.take_back(table, ahead);
-                if back.is_empty() {
-                    Err(error)
-                } else {
-                    memory.extend(back);
-                    let extra = memory.split_off(count.min(memory.len()));
-                    self.give(table, extra);
-                    self.stock.take(count - memory.len())
-                }
-            }
-            answer => answer,
-        };
-        match answer {
-            Ok(more) => {
-                memory.extend(more);
-                Ok(memory)
-            }
-            Err(error) => {
-                self.give(table, memory);
-                Err(error)
-            }
-        }
-    }
-
-    /// Takes memory back that no page needs any more.
-    pub fn give(&self, table: &mut Table, memory: Vec<Allocation>) {
-        if self.vmm.quirks().memory_returns_with_addresses {
-            table.keep_spare(memory);
-        } else {
-            memory.into_iter().for_each(|memory| self.stock.give(memory));
-        }
-    }
-
-    /// Puts memory behind idle runs, in their order; or behind none, and takes it back.
-    fn lay_runs(
-        &self,
-        table: &mut Table,
-        runs: &[Range<usize>],
-        memory: Vec<Allocation>,
-    ) -> Result<Vec<Allocation>, BufferError> {
-        let mut laid = 0;
-        for (number, run) in runs.iter().enumerate() {
-            let now = laid..laid + run.len();
-            let after = Backing::Memory(&memory[now.clone()]);
-            if let Err(failure) = self.swap(run, table.grants(), self.idle(), after) {
-                let mut lost = if failure.undone { Vec::new() } else { vec![now] };
-                lost.extend(self.lift_runs(table, &runs[..number], &memory));
-                // What is behind a lost page must not come to be behind another.
-                let is_free = |index: &usize| !lost.iter().any(|lost| lost.contains(index));
-                let free = (0..).zip(memory).filter(|(index, _)| is_free(index));
-                self.give(table, free.map(|(_, memory)| memory).collect());
-                return Err(table.lose_unless_undone(run, failure));
-            }
-            laid = now.end;
-        }
-        Ok(memory)
-    }
-
-    /// Makes runs idle again that memory was put behind, and says which of it is lost.
-    fn lift_runs(
-        &self,
-        table: &mut Table,
-        runs: &[Range<usize>],
-        memory: &[Allocation],
-    ) -> Vec<Range<usize>> {
-        let (mut lost, mut laid) = (Vec::new(), 0);
-        for run in runs {
-            let now = laid..laid + run.len();
-            let before = Backing::Memory(&memory[now.clone()]);
-            laid = now.end;
-            if let Err(failure) = self.swap(run, table.grants(), before, self.idle()) {
-                table.lose(run, &failure);
-                lost.push(now);
-            }
-        }
-        lost
-    }
-
-    /// Changes access run by run, or leaves it as it was. `change` is told where, how much, and
-    /// whether it is the zero page.
-    fn change_access(
-        &self,
-        table: &Table,
-        agents: &[AgentId],
-        change: impl Fn(Address, usize, bool) -> Result<(), VmmError>,
-    ) -> Result<(), VmmError> {
-        let runs = table.runs(self.count, self.zero.is_some());
-        for (number, (run, zero)) in runs.iter().enumerate() {
-            let size = run.len() * self.page;
-            if let Err(error) = change(self.address_of(run.start), size, *zero) {
-                for (done, zero) in &runs[..number] {
-                    if let Err(undo) = self.restore_access(table.grants(), agents, done, *zero) {
-                        tracing::warn!(%undo, ?done, "access to pages stays changed");
-                    }
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives agents what they had in a run.
-    fn restore_access(
-        &self,
-        grants: &Grants,
-        agents: &[AgentId],
-        run: &Range<usize>,
-        zero: bool,
-    ) -> Result<(), VmmError> {
-        let (address, size) = (self.address_of(run.start), run.len() * self.page);
-        let most = if zero { Access::Read } else { Access::ReadWrite };
-        let (known, new): (Vec<AgentId>, Vec<AgentId>) =
-            agents.iter().partition(|&&agent| grants.of(agent) != Access::None);
-        if !known.is_empty() {
-            let of =
-                |&agent: &AgentId| AccessDescriptor { agent, access: grants.of(agent).min(most) };
-            let before: Vec<_> = known.iter().map(of).collect();
-            self.vmm.set_access(address, size, &before)?;
-        }
-        // To forbid it would leave it to a GPU that has been let in.
-        if new.is_empty() { Ok(()) } else { self.vmm.revoke(address, size, &new) }
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        if self.vmm.runtime().has_forked() {
-            return;
-        }
-        let table = self.table();
-        for (run, _) in table.runs(self.count, self.zero.is_some()) {
-            let unmap = |run: Range<usize>| {
-                self.vmm.unmap(self.address_of(run.start), run.len() * self.page)
-            };
-            if let Err(error) = unmap(run.clone()) {
-                tracing::warn!(%error, ?run, "pages were not unmapped at once");
-                for page in run {
-                    let _ = unmap(page..page + 1);
-                }
-            }
-        }
-        // What is behind a lost page is not known: nothing, or what cannot be unmapped.
-        for page in table.lost() {
-            let _ = self.vmm.unmap(self.address_of(page), self.page);
-        }
     }
 }
 

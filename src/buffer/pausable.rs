@@ -314,12 +314,13 @@ impl PausableBuffer {
             }
         };
         let (addresses, answer) = if self.vmm.quirks().memory_returns_with_addresses {
+            let name = reservation.name().unwrap_or_default();
             match reservation.free() {
                 Err((reservation, error)) => {
                     return (Held::Memory(reservation, memory), Err(error.into()));
                 }
                 Ok(()) => match self.reserve() {
-                    Ok(reservation) => (Some(reservation), Ok(())),
+                    Ok(reservation) => (Some(reservation.named(&name)), Ok(())),
                     Err(lost) => (None, Err(lost)),
                 },
             }

@@ -58,6 +58,8 @@ impl PagedBuffer {
         tables.here().note_unmapped(&pages);
         let idle = vec![there.clone()];
         tables.there().note_mapped(&there, idle, memory);
+        // No page in use is before what was mapped ahead of these any more.
+        from.take_back_behind(tables.here(), pages.end);
         Ok(())
     }
 

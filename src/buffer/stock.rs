@@ -57,7 +57,8 @@ impl Stock {
 
     /// How many handles are ready.
     pub fn ready(&self) -> usize {
-        self.shelf.state().ready.len()
+        // In a forked child there are none, and another thread may have held the lock.
+        if self.shelf.vmm.runtime().has_forked() { 0 } else { self.shelf.state().ready.len() }
     }
 
     /// So many handles: those that are ready, and new ones for the rest. All of them or none.

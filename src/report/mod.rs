@@ -24,6 +24,9 @@
 //! # }
 //! ```
 //!
+//! [Buffers](crate::buffer) are reported as what they are made of, and named by their address:
+//! `vmm.name_reservation(buffer.address(), "kv cache")`.
+//!
 //! What a program has made by HIP's calls and not given back when the last `Vmm` goes is given back
 //! then, and each piece is named in the log as leaked (`tracing`, level `WARN`). The owned values
 //! ([`Reservation`](crate::Reservation) and so on) keep the `Vmm` alive and cannot leak in this way.

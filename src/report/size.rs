@@ -19,7 +19,8 @@ impl fmt::Display for Size {
             return f.pad(&format!("{whole} {}", UNITS[unit]));
         }
         let (mut value, mut unit) = (self.0 as f64, 0);
-        while value >= 1024.0 {
+        // What would be rounded up to 1024.0 is one of the next.
+        while value >= 1023.95 {
             (value, unit) = (value / 1024.0, unit + 1);
         }
         f.pad(&format!("{value:.1} {}", UNITS[unit]))
@@ -38,6 +39,7 @@ mod tests {
             (2 << 20, "2 MiB"),
             ((2 << 20) + 4096, "2052 KiB"),
             ((62 << 30) + 4096, "62.0 GiB"),
+            ((1 << 40) - 4096, "1.0 TiB"),
             (usize::MAX, "16.0 EiB"),
             (1 << 63, "8 EiB"),
         ] {

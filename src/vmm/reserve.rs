@@ -97,10 +97,6 @@ impl Shared {
         if !size.is_multiple_of(granule) {
             return refuse(Argument::Size, Problem::NotAligned { value: size, granule });
         }
-        // AMD's runtime 6.4.3 answers success to such sizes, and the process is ruined.
-        if size > isize::MAX as usize {
-            return refuse(Argument::Size, Problem::Overflow);
-        }
         if alignment != 0 && !alignment.is_power_of_two() {
             return refuse(Argument::Alignment, Problem::NotPowerOfTwo(alignment));
         }
@@ -164,6 +160,14 @@ impl Shared {
 
     /// Reserves aligned addresses, also with a runtime that cannot be asked for alignment.
     fn reserve_at(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
+        let nothing_left = Failure {
+            call: "hsa_amd_vmem_address_reserve",
+            status: crate::native::Status::OUT_OF_RESOURCES,
+        };
+        // AMD's runtimes 6.4 and 7.2 reserve such sizes, rounded up beyond the end of all numbers.
+        if size > isize::MAX as usize {
+            return Err(nothing_left);
+        }
         let reserve =
             |hint, size| self.call(|native| native.address_reserve(size, hint, alignment));
         let address = reserve(hint, size)?;
@@ -173,10 +177,7 @@ impl Shared {
         self.unreserve(address, size)?;
         // A range that is larger by the alignment holds an aligned one. It is given back and
         // the aligned part asked for by address; should somebody be faster, once more.
-        let mut last = Failure {
-            call: "hsa_amd_vmem_address_reserve",
-            status: crate::native::Status::OUT_OF_RESOURCES,
-        };
+        let mut last = nothing_left;
         for _ in 0..16 {
             let Some(larger) = size.checked_add(alignment) else { return Err(last) };
             let found = reserve(0, larger)?;

@@ -3,12 +3,13 @@
 use super::failures::{driver_calls, may_abort};
 use crate::amd_runtime::{emulate, kernel_fails, on_each};
 use crate::machine::{Library, MIB, at};
+use crate::process::limit::{allow_more, no_limit};
 use crate::process::{End, assert_untouchable, descriptors, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::vmm::{MappingInfo, Problem};
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, Reservation, RingBuffer, VmmError};
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
 
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
@@ -118,6 +119,42 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
     });
 }
 
+/// Each number of descriptors fails another step of the same growth.
+#[test]
+fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
+    on_each("buffers::running_out_of_descriptors_leaves_a_buffer_as_it_was", |ground| {
+        let library = Library::load(ground.runtime());
+        let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP);
+        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        buffer.grant(&agents, Access::ReadWrite).unwrap();
+        buffer.grow(2 * STEP).unwrap();
+        buffer.write(0, &text(2 * STEP)).unwrap();
+        let mut failures = 0;
+        for more in 0.. {
+            let before = (library.vmm.usage(), library.vmm.mappings());
+            allow_more(more);
+            let answer = buffer.grow(20 * STEP);
+            no_limit();
+            let Err(error) = answer else { break };
+            failures += 1;
+            let out = matches!(error, BufferError::Vmm(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{more}: {error}");
+            assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{more}");
+            assert_eq!((buffer.size(), buffer.mapped()), (2 * STEP, 2 * STEP), "{more}");
+            let mut found = vec![0; 2 * STEP];
+            buffer.read(0, &mut found).unwrap();
+            assert!(found == text(2 * STEP), "{more}");
+            assert!(more < 200, "it succeeds at last");
+        }
+        println!("{}: {failures} failures", ground.release());
+        assert!(failures > 0, "it needs descriptors");
+        assert_eq!(buffer.size(), 22 * STEP);
+        drop(buffer);
+        library.assert_nothing_held();
+    });
+}
+
 #[test]
 fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
     on_each("buffers::a_buffer_is_extended_exactly_at_its_end_or_not_at_all", |ground| {
@@ -136,8 +173,9 @@ fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
         buffer.grow(5 * STEP).unwrap();
         buffer.read(0, &mut found).unwrap();
         assert!(found[..3 * STEP] == text[..3 * STEP]);
-        let end = at(buffer.address(), buffer.maximum());
-        let neighbour = Reservation::of(STEP).exactly_at(end).reserve(&library.vmm);
+        drop(buffer);
+        let (mut buffer, neighbour) = library.extended_to_a_neighbour(STEP);
+        buffer.grow(5 * STEP).unwrap();
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
             Err(BufferError::Vmm(error)) => {

@@ -13,6 +13,10 @@ mod areas;
 mod cycle;
 #[path = "../../examples/grow.rs"]
 mod grow;
+#[path = "../../examples/pages.rs"]
+mod pages;
+#[path = "../../examples/pause.rs"]
+mod pause;
 #[path = "../../examples/report.rs"]
 mod report;
 #[path = "../../examples/ring.rs"]
@@ -76,5 +80,21 @@ fn ring_writes_over_its_end() {
     on_each("examples::ring_writes_over_its_end", |ground| {
         named(ground);
         ring::main().unwrap();
+    });
+}
+
+#[test]
+fn pages_draws_a_cache() {
+    on_each("examples::pages_draws_a_cache", |ground| {
+        named(ground);
+        pages::main().unwrap();
+    });
+}
+
+#[test]
+fn pause_goes_to_sleep_and_wakes_up() {
+    on_each("examples::pause_goes_to_sleep_and_wakes_up", |ground| {
+        named(ground);
+        pause::main().unwrap();
     });
 }

@@ -27,7 +27,7 @@ fn calls(log: &Path) -> Calls {
 
 /// Calls that nothing of an operation depends on, or that no driver refuses.
 fn is_beside_the_point(call: &str) -> bool {
-    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU"];
+    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
     beside.contains(&call)
 }
 

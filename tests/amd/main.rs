@@ -24,6 +24,7 @@ mod failures;
 mod fork;
 mod owned;
 mod page_table;
+mod pages;
 mod serial_order;
 mod share;
 mod shortage;

@@ -98,7 +98,10 @@ fn covering_gives_memory_back_on_the_emulated_driver() {
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
         quirks.memory_returns_with_addresses = false;
-        take_turns(&Library::open(runtime, VmmOptions { quirks: Some(quirks), ..VmmOptions::default() }));
+        take_turns(&Library::open(
+            runtime,
+            VmmOptions { quirks: Some(quirks), ..VmmOptions::default() },
+        ));
     });
 }
 
@@ -130,8 +133,9 @@ fn many_rounds_leave_everything_where_it_was() {
         let after = (descriptors(), regions().len(), vram(&library));
         println!("{}: {rounds} rounds, {before:?} then {after:?}", ground.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // The heap may have become one larger.
-        assert!(after.1 <= before.1 + 8, "{} regions, there were {}", after.1, before.1);
+        // Heaps and stacks come and go; what a round leaves behind would be one a round.
+        let most = before.1 + rounds as usize / 4;
+        assert!(after.1 < most, "{} regions, there were {}", after.1, before.1);
         library.vmm.check().unwrap();
         drop(buffer);
         library.assert_nothing_held();
@@ -208,7 +212,8 @@ fn pages_are_mapped_ahead_and_their_thread_ends() {
             buffer.map(2..5).unwrap();
             assert_eq!(buffer.statistics().found_ahead, 3);
             buffer.write(4 * PAGE, b"there").unwrap();
-            assert_eq!(in_child(|| drop(buffer.map(9..10).unwrap_err())), End::Well);
+            let end = in_child(|| assert!(buffer.map(9..10).is_err()));
+            assert_eq!(end, End::Well);
             buffer.unmap(0..5).unwrap();
             drop(buffer);
             library.assert_nothing_held();
@@ -231,7 +236,10 @@ fn memory_changes_its_address_and_is_the_same() {
                 there.map(0..2).unwrap();
                 there.exchange_pages(0..2, &there, 8).unwrap();
                 // The other GPU has it where it was moved to.
-                library.vmm.copy(library.gpu(1), there.address_of(8).unwrap(), there.address(), PAGE).unwrap();
+                library
+                    .vmm
+                    .copy(library.gpu(1), there.address_of(8).unwrap(), there.address(), PAGE)
+                    .unwrap();
                 let mut found = vec![0; PAGE];
                 for (page, seed) in [(0, 1), (1, 2), (8, 1)] {
                     there.read(page * PAGE, &mut found).unwrap();
@@ -340,7 +348,8 @@ fn one_refused_call_changes_nothing() {
                 });
                 tried += 1;
                 // Whatever maps lets somebody in.
-                let aborted = end == End::Signal(libc::SIGABRT) && may_abort("grant", &call).is_some();
+                let aborted =
+                    end == End::Signal(libc::SIGABRT) && may_abort("grant", &call).is_some();
                 aborts += usize::from(aborted);
                 if end != End::Well && !aborted {
                     failures.push((when, end));

@@ -173,6 +173,29 @@ impl Raw {
         answer(unsafe { fill(at(address), value, words) }, ())
     }
 
+    /// Locks memory of this process for some agents, and says where they find it.
+    pub fn lock(&self, address: usize, size: usize, agents: &[hsa_agent_t]) -> Answer<usize> {
+        let (mut there, lock) = (null_mut(), self.core.hsa_amd_memory_lock.expect("there"));
+        let mut agents = agents.to_vec();
+        let (list, count) = (agents.as_mut_ptr(), agents.len() as c_int);
+        let status = unsafe { lock(at(address), size, list, count, &mut there) };
+        answer(status, ()).map(|()| there.addr())
+    }
+
+    pub fn unlock(&self, address: usize) -> Answer {
+        answer(unsafe { self.core.hsa_amd_memory_unlock.expect("there")(at(address)) }, ())
+    }
+
+    /// Whether the runtime has memory of this process locked at an address.
+    pub fn is_locked(&self, address: usize) -> bool {
+        let ask = self.core.hsa_amd_pointer_info.expect("there");
+        let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
+        info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
+        let status = unsafe { ask(at(address), &mut info, None, null_mut(), null_mut()) };
+        answer(status, info.type_).expect("any address may be asked about")
+            == HSA_EXT_POINTER_TYPE_LOCKED
+    }
+
     pub fn shut_down(&self) -> Answer {
         answer(unsafe { (self.core.hsa_shut_down)() }, ())
     }

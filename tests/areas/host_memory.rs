@@ -5,7 +5,7 @@ use crate::ground::{Ground, on_amd};
 use crate::process;
 use hsa_vmm::area::{Argument, Cause, MmapOptions, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Area, AreaError, AreaFlags};
+use hsa_vmm::{Area, AreaError, AreaFlags, Runtime};
 use std::ptr::NonNull;
 
 /// Zeroed memory that takes no more than is touched.
@@ -132,20 +132,37 @@ fn what_is_mapped_is_busy_on_amds_runtime() {
     on_amd("host_memory::what_is_mapped_is_busy_on_amds_runtime", what_is_mapped_is_busy);
 }
 
-/// Two runtimes have nothing to do with each other.
-#[test]
-fn what_another_runtime_has_mapped_is_not_busy() {
-    let grounds = [Ground::simulated(Config::mi300x(1)), Ground::simulated(Config::mi300x(1))];
+/// AMD's library that is opened twice is one runtime, which would unlock neither.
+fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    let mapped = grounds.each_ref().map(|ground| {
-        let area = Area::create(&ground.runtime, 0, AreaFlags::MAPPED).unwrap();
-        // SAFETY: the bytes outlive what is mapped, and are touched by one copy at a time.
-        area.mmap(64, unsafe { MmapOptions::new().mapping_pointer(pointer) }).unwrap()
-    });
-    assert_eq!(mapped[0].address(), mapped[1].address());
-    drop(mapped);
+    let [one, other] = grounds.map(|ground| areas(ground)[0].clone());
+    let map = |area: &Area, size| {
+        // SAFETY: the bytes outlive what is mapped of them, and nobody touches them.
+        area.mmap(size, unsafe { MmapOptions::new().mapping_pointer(pointer) })
+    };
+    let held = map(&one, 64).unwrap();
+    let error = map(&other, 32).unwrap_err();
+    assert!(matches!(error, AreaError::Busy { .. }), "{error}");
+    held.munmap().unwrap();
+    map(&other, 32).unwrap().munmap().unwrap();
+}
+
+#[test]
+fn what_another_runtime_has_mapped_is_busy_on_the_simulation() {
+    let grounds = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
+    what_another_runtime_has_mapped_is_busy([&grounds[0], &grounds[1]]);
     grounds.iter().for_each(Ground::assert_idle);
+}
+
+#[test]
+fn what_another_runtime_has_mapped_is_busy_on_amds_runtime() {
+    let test = "host_memory::what_another_runtime_has_mapped_is_busy_on_amds_runtime";
+    on_amd(test, |ground| {
+        let path = ground.runtime.info().path.clone().unwrap();
+        let again = Ground { runtime: Runtime::load_from(path).unwrap(), simulation: None };
+        what_another_runtime_has_mapped_is_busy([ground, &again]);
+    });
 }
 
 #[test]
@@ -219,9 +236,10 @@ fn three_gib_on_amds_runtime() {
 fn forgotten_memory_stays_busy() {
     let ground = Ground::simulated(Config::mi300x(1));
     let [mapping, _] = areas(&ground);
-    let mut bytes = vec![0u8; 100];
-    std::mem::forget(mapping.mmap(100, MmapOptions::new().mapping(&mut bytes)).unwrap());
-    let error = mapping.mmap(50, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
+    // Of no other test's, ever after.
+    let bytes = Vec::leak(vec![0u8; 100]);
+    std::mem::forget(mapping.mmap(100, MmapOptions::new().mapping(bytes)).unwrap());
+    let error = mapping.mmap(50, MmapOptions::new().mapping(bytes)).unwrap_err();
     assert!(matches!(error, AreaError::Busy { .. }), "{error}");
 }
 

@@ -1,10 +1,10 @@
 //! Growing past a reservation by reserving at its end.
 
-use crate::machine::{KIB, Machine, at, eras};
+use crate::machine::{KIB, Machine, eras};
+use hsa_vmm::Access;
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, Reservation};
 
 const STEP: usize = 16 * KIB;
 
@@ -46,13 +46,10 @@ fn an_extended_buffer_is_one_buffer() {
 fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let mut buffer = machine.extended(STEP, &[2]);
+        let (mut buffer, neighbour) = machine.extended_to_a_neighbour(STEP);
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(6 * STEP).unwrap();
         buffer.write(5 * STEP, b"kept").unwrap();
-        // If not by this, then by somebody else.
-        let end = at(buffer.address(), buffer.maximum());
-        let neighbour = Reservation::of(STEP).exactly_at(end).reserve(&machine.vmm);
         let before = (machine.vmm.reservations(), machine.vmm.mappings());
         for _ in 0..2 {
             let error = buffer.extend(1).expect_err("the addresses are taken");

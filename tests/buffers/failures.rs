@@ -4,7 +4,7 @@ use crate::machine::{KIB, Machine, eras, without_cpu_mapping};
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
 use hsa_vmm::vmm::MappingInfo;
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
+use hsa_vmm::{Access, Address, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
 
 const STEP: usize = 16 * KIB;
 const ERROR: u32 = 0x1000;
@@ -75,19 +75,7 @@ impl State {
         let page = |gpu| move |it: &MappingInfo| (gpu, it.address.get());
         let places = mappings.iter().map(page(0)).chain(mappings.iter().map(page(1)));
         let pages = places.map(|(gpu, address)| machine.simulation.page(gpu, address)).collect();
-        let mut process = Vec::new();
-        for (address, size) in machine.vmm.reservations() {
-            let pieces = crate::process::permissions(address.get(), size).expect("no hole");
-            // Whether addresses without access are shared with anybody does not matter.
-            for (start, end, what) in pieces {
-                match process.last_mut() {
-                    Some((_, last, same)) if *last == start && what.starts_with(same as &str) => {
-                        *last = end;
-                    }
-                    _ => process.push((start, end, what[..3].to_owned())),
-                }
-            }
-        }
+        let process = in_process(&machine.vmm.reservations());
         Self {
             sizes: [small.buffer(), full].map(|it| (it.size(), it.mapped(), it.maximum())),
             mappings,
@@ -97,6 +85,29 @@ impl State {
             process,
         }
     }
+}
+
+/// What this process may do where in its reservations, none of which has a hole.
+fn in_process(reservations: &[(Address, usize)]) -> Vec<(usize, usize, String)> {
+    let regions = crate::process::regions();
+    let mut found: Vec<(usize, usize, String)> = Vec::new();
+    for &(address, size) in reservations {
+        let (base, end) = (address.get(), address.get() + size);
+        let mut next = base;
+        for region in regions.iter().filter(|region| region.end > base && region.start < end) {
+            assert!(region.start <= next, "a hole at {next:#x}");
+            let (start, stop) = (next, region.end.min(end));
+            next = stop;
+            // Whether addresses without access are shared with anybody does not matter.
+            let what = &region.permissions[..3];
+            match found.last_mut() {
+                Some((_, last, same)) if *last == start && same == what => *last = stop,
+                _ => found.push((start, stop, what.to_owned())),
+            }
+        }
+        assert_eq!(next, end, "a hole at the end");
+    }
+    found
 }
 
 type Act = fn(&mut Stage) -> Result<(), BufferError>;

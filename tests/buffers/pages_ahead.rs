@@ -96,7 +96,7 @@ fn a_failure_of_the_thread_is_seen_and_harms_nobody() {
             buffer.map(0..1).unwrap();
             wait_for(&buffer, |found| found.failures_ahead == 1);
             let found = buffer.statistics();
-            let failure = found.last_failure_ahead.clone().expect("it is kept");
+            let failure = found.last_failure_ahead.expect("it is kept");
             assert!(matches!(failure, VmmError::Runtime { .. }), "{era}: {failure}");
             assert!(found.to_string().contains("failed 1 times"), "{found}");
             assert!(found.mapper_runs && found.ahead == 0, "{era}, {function}");

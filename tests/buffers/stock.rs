@@ -1,7 +1,7 @@
 //! Handles that are ready before they are needed.
 
 use crate::machine::{KIB, Machine, eras};
-use crate::process::within;
+use crate::process::{End, in_child, within};
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Access, GrowableBuffer, VmmError};
@@ -129,4 +129,24 @@ fn a_stock_ends_with_its_buffer() {
             machine.assert_empty();
         }
     });
+}
+
+#[test]
+fn a_forked_child_is_told_and_can_end() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut held = Some(buffer(&machine, 2));
+    for round in 0..20 {
+        // The stock's thread is making a handle, or has just made it.
+        held.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
+        let end = in_child(|| {
+            let mut buffer = held.take().unwrap();
+            for size in [0, 3 * STEP] {
+                let error = buffer.resize(size).expect_err("it is the parent's");
+                assert!(matches!(error, BufferError::Vmm(VmmError::Forked { .. })), "{error}");
+            }
+            assert_eq!(buffer.stock(), 0);
+            drop(buffer);
+        });
+        assert_eq!(end, End::Well);
+    }
 }

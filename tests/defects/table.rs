@@ -112,4 +112,13 @@ defects! {
     MAP_LEAKS_MEMORY: [Yes, Yes, Yes],
         "memory that the kernel did not let be mapped is not given back by its release",
         "runtime.cpp, VMemoryHandleMap: returns without freeing the imported buffer; not to be helped from outside";
+    LOCKED_FOR_EVERYBODY: [Yes, Yes, Yes],
+        "hsa_amd_memory_lock lets a GPU in that is not named",
+        "seen in the driver's page tables; not to be helped from outside";
+    TWICE_LOCKED_STAYS_LOCKED: [Yes, Yes, Crash(SIGABRT)],
+        "of two locks that begin at one address, unlock takes neither back, or ends the process",
+        "libhsakmt, fmm.c: what is registered is looked for by its start alone";
+    RESERVES_MORE_THAN_THERE_IS: [No, Yes, Yes],
+        "a reservation of all addresses but one page succeeds",
+        "seen; the size is rounded up beyond the end of all numbers";
 }

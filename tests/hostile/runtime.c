@@ -25,7 +25,8 @@ int hostile_strangers;        /* how many of the next unmaps let a stranger in *
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init;             /* what hsa_init answers */
 int hostile_started;          /* how often it was started and not stopped */
-int hostile_linger;           /* how many microseconds an export takes */
+int hostile_linger;           /* how many microseconds an export or a change of access takes */
+int hostile_told;             /* how many changes of access it has made */
 int hostile_races;            /* how many creates and releases met an export */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -191,15 +192,19 @@ hsa_status_t hsa_amd_vmem_set_access(
     void *address, size_t size, const hsa_amd_memory_access_desc_t *access, size_t count) {
   hsa_status_t status = ERROR;
   pthread_mutex_lock(&lock);
+  if (hostile_linger) usleep(hostile_linger);
   for (int i = 0; i < 64; i++) {
-    if (mappings[i].start != address || mappings[i].size != size) continue;
+    char *start = mappings[i].start;
+    if (!start || start < (char *)address || start >= (char *)address + size) continue;
     status = SUCCESS;
     for (size_t j = 0; j < count; j++) {
       if (access[j].agent_handle.handle != CPU) continue;
       mappings[i].cpu = 1;
-      mmap(address, size, (int)access[j].permissions, MAP_SHARED | MAP_FIXED, mappings[i].file, 0);
+      mmap(start, mappings[i].size, (int)access[j].permissions, MAP_SHARED | MAP_FIXED,
+           mappings[i].file, 0);
     }
   }
+  hostile_told += status == SUCCESS;
   pthread_mutex_unlock(&lock);
   return status;
 }

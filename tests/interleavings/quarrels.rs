@@ -5,7 +5,7 @@ use crate::machine::{Machine, access, at, failing};
 use crate::{in_many_orders, thread};
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
 use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, Address, HandleType, VmmError};
+use hsa_vmm::{Access, Address, HandleType, PagedBuffer, VmmError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -233,6 +233,32 @@ fn a_run_of_mappings_changes_all_at_once_for_those_who_ask() {
             ],
         );
         machine.vmm.release(handle).expect("still referenced");
+        end(machine);
+    });
+}
+
+/// One that maps and unmaps, one that gives back, the thread that maps ahead, and its end.
+#[test]
+fn the_thread_that_maps_ahead_is_in_nobodys_way() {
+    in_many_orders(ORDERS, || {
+        let machine = machine();
+        let granule = machine.granule();
+        let options = PagedBuffer::of(8 * granule).in_pages_of(granule).mapping_ahead(2);
+        let buffer = options.reserve(&machine.vmm, &machine.on(0)).expect("addresses");
+        buffer.grant(&[machine.cpu(0)], Access::ReadWrite).expect("access");
+        let maps = |_: &Machine| {
+            buffer.map(0..2).expect("they are not in use");
+            buffer.write(granule, &[7]).expect("granted");
+            buffer.unmap(1..2).expect("it is in use");
+        };
+        let trims = |_: &Machine| {
+            buffer.map(4..5).expect("it is not in use");
+            buffer.trim().expect("nothing is in the way");
+        };
+        at_once(&machine, &[&maps, &trims]);
+        let found = buffer.statistics();
+        assert_eq!((found.mapped, found.lost, found.failures_ahead), (2, 0, 0));
+        drop(buffer);
         end(machine);
     });
 }

@@ -108,6 +108,19 @@ impl Library {
         panic!("the addresses behind a reservation are never free");
     }
 
+    /// Such a buffer, and a reservation exactly at its end.
+    #[track_caller]
+    pub fn extended_to_a_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
+        for _ in 0..1000 {
+            let buffer = self.extended(step, &[2]);
+            let end = buffer.address().checked_add(buffer.maximum()).expect("there are more");
+            if let Ok(neighbour) = Reservation::of(step).exactly_at(end).reserve(&self.vmm) {
+                return (buffer, neighbour);
+            }
+        }
+        panic!("the addresses behind a buffer are never free");
+    }
+
     /// Fails unless the books are right, and everything that was taken has been given back.
     #[track_caller]
     pub fn assert_nothing_held(&self) {

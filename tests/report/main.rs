@@ -5,6 +5,7 @@ mod machine;
 #[path = "../process/mod.rs"]
 mod process;
 
+mod buffers;
 mod contents;
 mod leaks;
 mod names;

@@ -88,6 +88,7 @@ fn an_owned_value_names_nothing_but_its_own() {
     let mapping = reservation.map(0, &memory).unwrap().named("mapping");
     let some = |name: &str| vec![Some(name.to_owned())];
     assert_eq!(names(&machine), [some("mine"), some("mapping"), some("memory")]);
+    assert_eq!(reservation.name().as_deref(), Some("mine"));
     let base = reservation.address();
     vmm.unmap(base, GRANULE).unwrap();
     machine.map(base, GRANULE, memory.handle());
@@ -96,6 +97,9 @@ fn an_owned_value_names_nothing_but_its_own() {
     vmm.unmap(base, GRANULE).unwrap();
     vmm.address_free(base, 2 * GRANULE).unwrap();
     let other = Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm).unwrap();
+    vmm.name_reservation(base, "another's").unwrap();
+    assert_eq!(reservation.name(), None);
+    vmm.name_reservation(base, "").unwrap();
     let reservation = reservation.named("not mine");
     assert_eq!(names(&machine)[0], [None]);
     drop((mapping, reservation, other));

@@ -1,13 +1,25 @@
 //! Mapping pages before they are asked for, and taking them back.
 
 use super::{Backing, Core, Failure, Table};
+use crate::sync::atomic::Ordering;
 use crate::vmm::{Allocation, VmmError};
 use std::ops::Range;
 use std::sync::PoisonError;
 
+/// Tells that the thread ends, however it does.
+struct End<'a>(&'a Core);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.mapping.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Core {
     /// What the thread does until the buffer's end. It holds the lock only while it maps one page.
     pub fn map_ahead(&self) {
+        self.mapping.store(true, Ordering::Relaxed);
+        let _end = End(self);
         let mut table = self.table();
         while !table.has_ended() {
             let Some(page) = table.next_ahead(self.ahead, self.count) else {
@@ -34,6 +46,11 @@ impl Core {
             }
             self.map_one_ahead(&mut table, page, memory);
         }
+    }
+
+    /// Whether the thread is there.
+    pub fn is_mapping_ahead(&self) -> bool {
+        self.mapping.load(Ordering::Relaxed)
     }
 
     fn map_one_ahead(&self, table: &mut Table, page: usize, memory: Vec<Allocation>) {

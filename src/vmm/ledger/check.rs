@@ -32,7 +32,7 @@
 //! | 22 | threads on different reservations are as if one after another | `vmm`'s gates and turns | `tests/threads.rs` |
 
 use super::{Ledger, Range};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How much there may be for every step to be followed by a check of all of it.
 const CHEAP: usize = 256;
@@ -43,7 +43,8 @@ impl<R, H> Ledger<R, H> {
         self.reservations_are_disjoint()?;
         self.mappings_are_right()?;
         self.counts_are_right()?;
-        self.serials_are_unique()
+        self.serials_are_unique()?;
+        self.names_are_of_mappings()
     }
 
     /// Checks after a step in debug builds, as long as that costs little.
@@ -113,6 +114,18 @@ impl<R, H> Ledger<R, H> {
             }
         }
         self.handles.check(&of_handle)
+    }
+
+    /// What has gone has no name any more.
+    fn names_are_of_mappings(&self) -> Result<(), String> {
+        if self.mapping_names.is_empty() {
+            return Ok(());
+        }
+        let serials: BTreeSet<u64> = self.mappings.values().map(|mapping| mapping.serial).collect();
+        match self.mapping_names.iter().find(|(serial, _)| !serials.contains(serial)) {
+            Some((_, name)) => Err(format!("{name:?} is the name of no mapping")),
+            None => Ok(()),
+        }
     }
 
     /// What names a mapping or reservation for good is not given twice.

@@ -92,6 +92,16 @@ impl Reservation {
         self
     }
 
+    /// What it is called, if it has a name.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        let Inner { vmm, address, serial, .. } = &*self.inner;
+        let ledger = vmm.shared.ledger();
+        let found = ledger.reservation_at(address.get());
+        let own = found.filter(|(_, record)| record.serial == *serial);
+        own.and_then(|(_, record)| record.name.as_deref().map(str::to_owned))
+    }
+
     /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
     ///
     /// # Errors

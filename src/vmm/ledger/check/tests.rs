@@ -47,6 +47,10 @@ fn check_finds_what_does_not_hold() {
         &|ledger| ledger.mappings.get_mut(&base).unwrap().serial = 1,
         "the serial 1 was given twice",
     );
+    broken(
+        &|ledger| drop(ledger.mapping_names.insert(77, "stray".into())),
+        "\"stray\" is the name of no mapping",
+    );
     broken(&|ledger| ledger.next_serial = 3, "the serial 3 is still to be given");
     broken(
         &|ledger| {

@@ -1,0 +1,212 @@
+//! Memory behind addresses, in whole steps from their start.
+
+use super::BufferError;
+use super::addresses::Addresses;
+use super::grants::Grants;
+use super::stock::Stock;
+use crate::agent::AgentId;
+use crate::vmm::{Access, AccessDescriptor, Address, Allocation, Mapping, Vmm, VmmError};
+use std::ops::Range;
+
+/// Steps of one size, each a handle and a mapping. Every change is made or leaves all as it was.
+#[derive(Debug)]
+pub(super) struct Steps {
+    /// One a step, from the start.
+    mappings: Vec<Mapping>,
+    /// How many are in use. There are more mappings only while the runtime refuses to unmap them.
+    used: usize,
+    grants: Grants,
+    /// Of one step, in bytes.
+    size: usize,
+    addresses: Addresses,
+    stock: Stock,
+    vmm: Vmm,
+}
+
+impl Steps {
+    pub fn new(vmm: &Vmm, addresses: Addresses, size: usize, stock: Stock) -> Self {
+        let (mappings, grants) = (Vec::new(), Grants::default());
+        Self { mappings, used: 0, grants, size, addresses, stock, vmm: vmm.clone() }
+    }
+
+    pub fn vmm(&self) -> &Vmm {
+        &self.vmm
+    }
+
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Of one step, in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How many bytes are mapped.
+    pub fn bytes(&self) -> usize {
+        self.used * self.size
+    }
+
+    pub fn stock(&self) -> &Stock {
+        &self.stock
+    }
+
+    pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
+        self.mappings.iter().take(self.used).map(Mapping::allocation)
+    }
+
+    /// Reserves more addresses exactly at the end.
+    pub fn extend(&mut self, size: usize) -> Result<(), VmmError> {
+        self.addresses.extend(&self.vmm, size)
+    }
+
+    /// Maps memory or takes it away, so that there are so many steps.
+    ///
+    /// Where several reservations are to be unmapped, one after the other, and one fails, those
+    /// before are mapped again; if that fails too, there are fewer steps.
+    pub fn set(&mut self, steps: usize) -> Result<(), BufferError> {
+        if steps == self.used {
+            return Ok(());
+        }
+        self.unmap_unused()?;
+        if steps < self.used {
+            return self.take_off(steps);
+        }
+        let memory = self.stock.take(steps - self.used)?;
+        self.put_behind(memory).inspect_err(|_| {
+            // What cannot be unmapped now is tried again before the next change.
+            let _ = self.unmap_unused();
+        })
+    }
+
+    /// Maps memory at the end, and lets everybody use it who may use the rest. If that fails, what
+    /// was mapped is still mapped, and not used.
+    fn put_behind(&mut self, memory: Vec<Allocation>) -> Result<(), BufferError> {
+        let mut memory = memory.into_iter();
+        while let Some(one) = memory.next() {
+            match self.map_at_end(&one) {
+                Ok(mapping) => self.mappings.push(mapping),
+                Err(error) => {
+                    std::iter::once(one).chain(memory).for_each(|left| self.stock.give(left));
+                    return Err(error);
+                }
+            }
+        }
+        if !self.grants.list().is_empty() {
+            for part in self.addresses.parts(self.bytes()..self.mappings.len() * self.size) {
+                let address = self.addresses.at(part.start);
+                self.vmm.set_access(address, part.len(), self.grants.list())?;
+            }
+        }
+        self.used = self.mappings.len();
+        Ok(())
+    }
+
+    fn map_at_end(&self, memory: &Allocation) -> Result<Mapping, BufferError> {
+        let end = self.mappings.len() * self.size;
+        let (wanted, maximum) = (end + self.size, self.addresses.size());
+        let full = BufferError::BeyondMaximum { wanted, maximum };
+        let (reservation, offset) = self.addresses.reservation_at(end).ok_or(full)?;
+        Ok(reservation.map(offset, memory)?)
+    }
+
+    /// Unmaps what a failed change has left behind the end.
+    fn unmap_unused(&mut self) -> Result<(), BufferError> {
+        while self.mappings.len() > self.used {
+            let Some(mapping) = self.mappings.pop() else { break };
+            let memory = mapping.allocation().clone();
+            if let Err((mapping, error)) = mapping.unmap() {
+                drop(memory);
+                tracing::warn!(%error, "memory stays mapped behind the end of a buffer");
+                self.mappings.push(mapping);
+                return Err(error.into());
+            }
+            self.stock.give(memory);
+        }
+        Ok(())
+    }
+
+    /// Takes all but so many steps away.
+    fn take_off(&mut self, steps: usize) -> Result<(), BufferError> {
+        let parts: Vec<_> = self.addresses.parts(steps * self.size..self.bytes()).collect();
+        let mut unmapped = Vec::new();
+        for part in parts.iter().rev() {
+            let run = self.mappings.split_off(part.start / self.size);
+            let memory: Vec<_> = run.iter().map(|mapping| mapping.allocation().clone()).collect();
+            let unmap = Mapping::unmap_run(run);
+            if let Err((run, error)) = unmap {
+                self.mappings.extend(run);
+                self.used = self.mappings.len();
+                // Of this reservation nothing is gone, but of those behind it.
+                let again = unmapped.into_iter().rev().flatten().collect();
+                if let Err(undo) = self.put_behind(again) {
+                    tracing::warn!(%undo, "a buffer is shorter than it was");
+                    let _ = self.unmap_unused();
+                }
+                return Err(error.into());
+            }
+            self.used = self.mappings.len();
+            unmapped.push(memory);
+        }
+        unmapped.into_iter().flatten().for_each(|memory| self.stock.give(memory));
+        Ok(())
+    }
+
+    /// What an agent may do.
+    pub fn access(&self, agent: AgentId) -> Access {
+        self.grants.of(agent)
+    }
+
+    /// Grants agents access to all steps there are and will be.
+    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
+        let descriptors = descriptors(agents, |_| access);
+        let change = |address, size| self.vmm.set_access(address, size, &descriptors);
+        self.change_access(agents, change)?;
+        self.grants = self.grants.with(agents, access);
+        Ok(())
+    }
+
+    /// Really takes all steps away from agents.
+    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), VmmError> {
+        self.change_access(agents, |address, size| self.vmm.revoke(address, size, agents))?;
+        self.grants = self.grants.with(agents, Access::None);
+        Ok(())
+    }
+
+    /// Changes access reservation by reservation.
+    fn change_access(
+        &self,
+        agents: &[AgentId],
+        change: impl Fn(Address, usize) -> Result<(), VmmError>,
+    ) -> Result<(), VmmError> {
+        for part in self.addresses.parts(0..self.bytes()) {
+            if let Err(error) = change(self.addresses.at(part.start), part.len()) {
+                for done in self.addresses.parts(0..part.start) {
+                    if let Err(undo) = self.restore_access(agents, done) {
+                        tracing::warn!(%undo, "access to a part of a buffer stays changed");
+                    }
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives agents what they had in a part.
+    fn restore_access(&self, agents: &[AgentId], part: Range<usize>) -> Result<(), VmmError> {
+        let (address, size) = (self.addresses.at(part.start), part.len());
+        let had = |&agent: &AgentId| self.grants.of(agent) != Access::None;
+        let (known, new): (Vec<AgentId>, Vec<AgentId>) =
+            agents.iter().partition(|&agent| had(agent));
+        if !known.is_empty() {
+            let before = descriptors(&known, |agent| self.grants.of(agent));
+            self.vmm.set_access(address, size, &before)?;
+        }
+        // To forbid it would leave it to a GPU that has been let in.
+        if new.is_empty() { Ok(()) } else { self.vmm.revoke(address, size, &new) }
+    }
+}
+
+fn descriptors(agents: &[AgentId], access: impl Fn(AgentId) -> Access) -> Vec<AccessDescriptor> {
+    agents.iter().map(|&agent| AccessDescriptor { agent, access: access(agent) }).collect()
+}

@@ -1,0 +1,29 @@
+//! More addresses than there are.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw};
+use crate::machine::Library;
+use crate::table::RESERVES_MORE_THAN_THERE_IS;
+use hsa_vmm::VmmError;
+
+const HUGE: usize = usize::MAX - (PAGE - 1);
+
+#[test]
+fn on_the_runtime() {
+    RESERVES_MORE_THAN_THERE_IS.is_as_recorded("huge_reservation::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        raw.reserve_at(HUGE, 0, PAGE).is_ok()
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("huge_reservation::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        for size in [HUGE, 1 << 63] {
+            let error = library.vmm.address_reserve(size, 0, None, 0).unwrap_err();
+            assert!(matches!(error, VmmError::OutOfMemory { .. }), "{error}");
+        }
+        library.assert_nothing_held();
+    });
+}

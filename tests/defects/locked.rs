@@ -1,0 +1,63 @@
+//! Memory of the process, locked: for GPUs that were not named, and for good.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw};
+use crate::table::{LOCKED_FOR_EVERYBODY, TWICE_LOCKED_STAYS_LOCKED};
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::{Area, AreaError, AreaFlags, Runtime};
+use std::ptr::NonNull;
+
+/// Memory of this process that stays.
+fn pages() -> usize {
+    Vec::leak(vec![1u8; 4 * PAGE]).as_ptr() as usize
+}
+
+#[test]
+fn another_gpu_on_the_runtime() {
+    LOCKED_FOR_EVERYBODY.is_as_recorded("locked::another_gpu_on_the_runtime", |ground| {
+        let (raw, here) = (Raw::start(ground), pages());
+        let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
+        // A page further on there is nothing, for either of them.
+        assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
+        raw.read_by(raw.gpus[1], there).is_ok()
+    });
+}
+
+#[test]
+fn twice_on_the_runtime() {
+    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::twice_on_the_runtime", |ground| {
+        let (raw, here) = (Raw::start(ground), pages());
+        // What is locked once is unlocked.
+        raw.lock(here, PAGE, &raw.gpus).unwrap();
+        raw.unlock(here).unwrap();
+        assert!(!raw.is_locked(here));
+        raw.lock(here, PAGE, &raw.gpus).unwrap();
+        raw.lock(here, 2 * PAGE, &raw.gpus).unwrap();
+        for _ in 0..2 {
+            raw.unlock(here).unwrap();
+        }
+        raw.is_locked(here)
+    });
+}
+
+#[test]
+fn twice_through_the_library() {
+    on_each("locked::twice_through_the_library", |ground| {
+        let raw = Raw::start(ground);
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        let area = Area::create(&runtime, 0, AreaFlags::MAPPED).unwrap();
+        let here = pages();
+        let map = |size| {
+            let pointer = NonNull::new(here as *mut u8).unwrap();
+            // SAFETY: the pages stay, and nobody uses them.
+            area.mmap(size, unsafe { MmapOptions::new().mapping_pointer(pointer) })
+        };
+        let memory = map(PAGE).unwrap();
+        let error = map(2 * PAGE).unwrap_err();
+        assert!(matches!(error, AreaError::Busy { .. }), "{error}");
+        memory.munmap().unwrap();
+        assert!(!raw.is_locked(here));
+        map(2 * PAGE).unwrap().munmap().unwrap();
+        assert!(!raw.is_locked(here));
+    });
+}

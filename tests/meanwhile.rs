@@ -1,0 +1,35 @@
+//! What others are told while the runtime is still at work: what was, until it is done.
+
+mod hostile;
+
+use hostile::Hostile;
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
+use std::thread;
+
+const SIZE: usize = 4096;
+
+/// Of all of a run at once, and not before the runtime has let the agent in.
+#[test]
+fn access_is_told_of_when_the_runtime_has_given_it() {
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let base = vmm.address_reserve(2 * SIZE, 0, None, 0).unwrap();
+    let last = base.checked_add(SIZE).unwrap();
+    let handle = vmm.create(SIZE, &AllocationProperties::on(gpu), 0).unwrap();
+    for place in [base, last] {
+        vmm.map(place, SIZE, 0, handle, 0).unwrap();
+    }
+    hostile.set(c"hostile_linger", 20_000);
+    let granted = |place| vmm.get_access(gpu, place).unwrap() == Access::ReadWrite;
+    let all = AccessDescriptor { agent: gpu, access: Access::ReadWrite };
+    thread::scope(|scope| {
+        let grant = scope.spawn(|| vmm.set_access(base, 2 * SIZE, &[all]));
+        while !granted(base) && !grant.is_finished() {
+            thread::yield_now();
+        }
+        assert_eq!(hostile.get(c"hostile_told"), 1, "the runtime has not let it in yet");
+        assert!(granted(last), "half of the run has changed");
+        grant.join().unwrap().unwrap();
+    });
+    vmm.unmap(base, 2 * SIZE).unwrap();
+}

@@ -1,0 +1,42 @@
+//! Buffers are reported as what they are made of, and named by their addresses.
+
+use super::*;
+use hsa_vmm::AllocationProperties;
+use hsa_vmm::buffer::{Contents, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
+
+#[test]
+fn every_buffer_is_in_it_under_its_name() {
+    let machine = machine();
+    let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));
+    let mut growable =
+        GrowableBuffer::of(64 * GRANULE).in_steps_of(GRANULE).reserve(vmm, &properties).unwrap();
+    growable.resize(3 * GRANULE).unwrap();
+    let paged =
+        PagedBuffer::of(16 * GRANULE).in_pages_of(GRANULE).reserve(vmm, &properties).unwrap();
+    paged.map(2..4).unwrap();
+    paged.map(9..10).unwrap();
+    let mut pausable = PausableBuffer::create(vmm, GRANULE, &properties).unwrap();
+    let ring = RingBuffer::of(GRANULE).map(vmm, &properties).unwrap();
+    for (address, name) in [
+        (growable.address(), "growable"),
+        (paged.address(), "paged"),
+        (pausable.address(), "pausable"),
+        (ring.address(), "ring"),
+    ] {
+        vmm.name_reservation(address, name).unwrap();
+    }
+    let of = |name: &str| {
+        let report = vmm.report();
+        let named = report.reservations.iter().find(|it| it.name.as_deref() == Some(name));
+        let named = named.unwrap_or_else(|| panic!("no {name} in {report}"));
+        (named.mappings.len(), named.mapped() / GRANULE, named.free().holes)
+    };
+    assert_eq!(of("growable"), (3, 3, 1));
+    assert_eq!(of("paged"), (3, 3, 3));
+    assert_eq!(of("pausable"), (1, 1, 0));
+    assert_eq!(of("ring"), (2, 2, 0));
+    pausable.pause(Contents::Drop).unwrap();
+    assert_eq!(of("pausable"), (0, 0, 1));
+    drop((growable, paged, pausable, ring));
+    assert!(vmm.report().is_empty(), "{}", vmm.report());
+}
