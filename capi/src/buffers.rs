@@ -129,7 +129,8 @@ unsafe extern "C" fn hsavmm_growable_place(
 ) -> hipError_t {
     answer(c"hsavmm_growable_place", || {
         let buffer = process()?.objects.growable(buffer)?;
-        let place = (lock(&buffer).address(), lock(&buffer).size());
+        let buffer = lock(&buffer);
+        let place = (buffer.address(), buffer.size());
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put_place(ptr, size, place) }
     })
@@ -280,7 +281,8 @@ unsafe extern "C" fn hsavmm_pausable_place(
 ) -> hipError_t {
     answer(c"hsavmm_pausable_place", || {
         let buffer = process()?.objects.pausable(buffer)?;
-        let place = (lock(&buffer).address(), lock(&buffer).size());
+        let buffer = lock(&buffer);
+        let place = (buffer.address(), buffer.size());
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put_place(ptr, size, place) }
     })
