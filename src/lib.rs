@@ -38,8 +38,10 @@
 //!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
+//! * [`report`]: what is reserved, mapped and held, for people, for programs and as a picture.
 //! * [`buffer`]: buffers that people build on it: [`GrowableBuffer`], [`GrowableVec`],
-//!   [`RingBuffer`].
+//!   [`RingBuffer`], [`PagedBuffer`], [`PausableBuffer`].
+//! * [`area`]: memory by a few flags, as AML's areas give it ([`Area`]).
 //! * [`transport`]: memory sent to another process, with what describes it.
 //! * [`hip`]: HIP's error codes and what its releases answer differently.
 //!
@@ -55,6 +57,7 @@
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
 pub mod agent;
+pub mod area;
 pub mod buffer;
 mod discovery;
 pub mod hip;
@@ -64,21 +67,28 @@ pub mod memory;
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
+mod process;
+pub mod report;
 pub mod runtime;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod sync;
 pub mod transport;
+mod trust;
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
+pub use area::{Area, AreaError, AreaFlags, AreaMemory};
 pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
+pub use buffer::{PagedBuffer, PausableBuffer};
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
+pub use report::Report;
 pub use runtime::{Runtime, RuntimeError};
+pub use trust::{Stranger, Trust};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
     HandleType, Mapping, Reservation, Vmm, VmmError,

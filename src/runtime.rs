@@ -337,6 +337,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if !self.generation.has_forked() {
             self.imports.close_all(&self.native);
+            for entry in self.memory.entries() {
+                let (address, size, name) = (entry.address, entry.size, entry.name);
+                let name = name.unwrap_or_default();
+                tracing::warn!(%address, size, name, "pool memory was leaked");
+            }
         }
         stop(&self.native, self.generation);
     }

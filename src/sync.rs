@@ -8,11 +8,15 @@
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
 };
+#[cfg(not(feature = "interleavings"))]
+pub(crate) use std::thread;
 
 #[cfg(feature = "interleavings")]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
 };
+#[cfg(feature = "interleavings")]
+pub(crate) use shuttle::thread;
 
 use std::sync::PoisonError;
 

@@ -4,10 +4,18 @@
 mod agents;
 #[path = "../examples/aliases.rs"]
 mod aliases;
+#[path = "../examples/areas.rs"]
+mod areas;
 #[path = "../examples/cycle.rs"]
 mod cycle;
+#[path = "../examples/grow.rs"]
+mod grow;
 #[path = "../examples/ipc.rs"]
 mod ipc;
+#[path = "../examples/report.rs"]
+mod report;
+#[path = "../examples/ring.rs"]
+mod ring;
 #[path = "../examples/share.rs"]
 mod share;
 
@@ -22,8 +30,32 @@ fn aliases_draws_one_memory_at_many_addresses() {
 }
 
 #[test]
+fn areas_shows_every_combination_of_flags() {
+    areas::main().unwrap();
+}
+
+#[test]
 fn cycle_goes_from_reservation_to_reuse() {
     cycle::main().unwrap();
+}
+
+#[test]
+fn report_prints_and_draws_where_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("map.svg");
+    report::run(None).unwrap();
+    report::run(Some(&picture)).unwrap();
+    assert!(std::fs::read_to_string(&picture).unwrap().contains("kv cache"));
+}
+
+#[test]
+fn grow_draws_a_buffer_that_stays_where_it_is() {
+    grow::main().unwrap();
+}
+
+#[test]
+fn ring_writes_over_its_end() {
+    ring::main().unwrap();
 }
 
 #[test]

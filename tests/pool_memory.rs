@@ -108,14 +108,14 @@ fn agents_of_another_runtime_are_refused() {
     assert_eq!(error.problem(), Some(Problem::ForeignMemory));
 }
 
-/// As `NoGpuTst_*` of hip-tests: an error, not a crash.
+/// As `NoGpuTst_hipIpc…` of hip-tests.
 #[test]
 fn a_machine_without_gpus_shares_nothing() {
     let mut config = Config::mi300x(1);
     config.gpus.clear();
     let runtime = Runtime::simulated(config).unwrap();
     let error = Ipc::open(&runtime).unwrap_err();
-    assert_eq!(error.hip(HipProfile::default()), HipError::InvalidDevice, "{error}");
+    assert_eq!(error.hip(HipProfile::default()), HipError::NoDevice, "{error}");
     let memory = PoolMemory::allocate(&runtime, runtime.host().id(), 10).unwrap();
     memory.write(0, b"host only!").unwrap();
     let mut text = [0; 10];

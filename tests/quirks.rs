@@ -5,6 +5,7 @@ mod machine;
 mod process;
 
 use hostile::Hostile;
+use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
@@ -38,6 +39,24 @@ const FAILURES: &[Failure] = &[
         shows: a_gpu_loses_the_memory,
     },
     Failure {
+        quirk: "set_access_of_several_fails",
+        release: || {
+            let mut first = era(Era::A).with_extension(4);
+            first.extension_reported = false;
+            first
+        },
+        is: "a grant of two mappings is refused",
+        shows: |machine| {
+            let granule = machine.granule();
+            let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
+            for address in [base, machine::at(base, granule)] {
+                machine.map(address, granule, handle);
+            }
+            let gpu = machine::access(machine.gpu(0), Access::ReadWrite);
+            machine.vmm.set_access(base, 2 * granule, &[gpu]).is_err()
+        },
+    },
+    Failure {
         quirk: "cpu_unmap_leaves_hole",
         release: || without_cpu_mapping(era(Era::A)),
         is: "addresses of a reservation belong to nobody",
@@ -47,6 +66,19 @@ const FAILURES: &[Failure] = &[
             machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
             machine.vmm.unmap(base, granule).unwrap();
             process::permissions(base.get(), granule).is_err()
+        },
+    },
+    Failure {
+        quirk: "memory_returns_with_addresses",
+        release: || era(Era::B),
+        is: "the memory of a paused buffer stays in use",
+        shows: |machine| {
+            let properties = machine.on(0);
+            let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
+            // Another test's thread may take the addresses; the memory is given back all the same.
+            let paused = buffer.pause(Contents::Drop);
+            assert!(matches!(paused, Ok(()) | Err(BufferError::AddressLost { .. })), "{paused:?}");
+            machine.simulation.usage().vram_used[0] > 0
         },
     },
     Failure {

@@ -1,17 +1,14 @@
-//! Memory as file descriptors: within a process, to another one, and when there are none left.
+//! Memory as file descriptors: within a process, and to another one.
 
 mod machine;
 mod process;
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{HandleTypes, Location, Problem};
-use hsa_vmm::{
-    Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation, VmmError,
-};
+use hsa_vmm::{Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation};
 use machine::{KIB, Machine, access, at, without_cpu_mapping};
 use process::End;
 use process::handover::{receive, send};
-use process::limit::{allow_more, no_limit};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -299,87 +296,6 @@ fn another_process_uses_the_same_memory() {
         assert_eq!(end, End::Well, "{era}");
         ours.read_exact(&mut [0]).unwrap();
         assert_eq!(&text_at(&machine, here), b"pong", "{era}");
-    }
-}
-
-#[test]
-fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let end = process::in_child(|| {
-            let machine = Machine::new(config);
-            let vmm = &machine.vmm;
-            let granule = machine.granule();
-            let handle = machine.create(0, granule);
-            let untouched = machine.create(0, granule);
-            let base = machine.reserve(2 * granule);
-            machine.map(base, granule, handle);
-            machine.map(at(base, granule), granule, untouched);
-            machine.grant(base, granule, machine.gpu(0), Access::Read);
-            let shared = export(&machine, handle);
-            allow_more(0);
-            let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
-            let before = state();
-            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
-            let answers = [
-                ("export", vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
-                ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
-                ("set_access", vmm.set_access(base, granule, &cpu)),
-                ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
-            ];
-            for (name, answer) in answers {
-                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
-                assert!(out, "{name}: {answer:?}");
-            }
-            if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
-                let answer = vmm.create(granule, &machine.on(0), 0);
-                assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
-            }
-            assert_eq!(state(), before);
-            no_limit();
-            machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
-            drop(export(&machine, handle));
-            vmm.import_from_shareable_handle(&shared, FILE).unwrap();
-        });
-        assert_eq!(end, End::Well, "{release}");
-    }
-}
-
-#[test]
-fn running_out_of_descriptors_half_way_changes_nothing() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let end = process::in_child(|| {
-            let machine = Machine::new(config);
-            let vmm = &machine.vmm;
-            let granule = machine.granule();
-            let base = machine.reserve(4 * granule);
-            for number in 0..4 {
-                let handle = machine.create(0, granule);
-                machine.map(at(base, number * granule), granule, handle);
-            }
-            let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
-            for more in 1..4 {
-                allow_more(more);
-                let before = (vmm.usage(), vmm.mappings());
-                let answer = vmm.set_access(base, 4 * granule, &both);
-                if answer.is_ok() {
-                    break;
-                }
-                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
-                assert!(out, "{more}: {answer:?}");
-                assert_eq!((vmm.usage(), vmm.mappings()), before);
-                no_limit();
-                for number in 0..4 {
-                    let page = machine.simulation.page(0, at(base, number * granule).get());
-                    assert_eq!(page, None, "{more}");
-                }
-                process::assert_untouchable(base.get(), 4 * granule, "half-way");
-            }
-            no_limit();
-            vmm.set_access(base, 4 * granule, &both).unwrap();
-        });
-        assert_eq!(end, End::Well, "{release}");
     }
 }
 

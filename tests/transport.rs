@@ -1,15 +1,18 @@
 //! Memory sent with what describes it: what arrives, what is refused, and that nothing is left.
 
+mod exchange;
 mod machine;
 mod process;
 
+use exchange::Role;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{
-    Channel, Description, Malformed, Offer, Step, Ticket, TransportError, Trust,
+    Channel, Description, Malformed, Offer, Step, Stranger, Ticket, TransportError, Trust,
 };
 use hsa_vmm::vmm::Argument;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, VmmError};
 use machine::{Library, MIB, Machine};
+use process::namespaces::{NOBODY, Need, may, new_user_namespace};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -237,7 +240,7 @@ fn a_stranger_is_refused_unless_trusted() {
     let null = File::open("/dev/null").unwrap();
     Channel::over(here).send_descriptor(&null, &example()).unwrap();
     let strict = Channel::over(there.try_clone().unwrap()).trusting(Trust::User(own + 1));
-    let stranger = TransportError::Stranger { user: own, trusted: own + 1 };
+    let stranger = TransportError::Stranger(Stranger { user: Some(own), trusted: own + 1 });
     assert_eq!(strict.receive_descriptor().map(drop), Err(stranger.clone()));
     assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger.clone()));
     // It has not been read: whoever trusts gets it.
@@ -248,35 +251,60 @@ fn a_stranger_is_refused_unless_trusted() {
     assert_eq!(fetched.map(drop), Err(stranger));
 }
 
-/// A process of another user, which only root can make.
+fn two_gpus() -> Library {
+    let runtime = hsa_vmm::Runtime::simulated(Config::mi300x(2)).unwrap();
+    Library::open(runtime, Default::default())
+}
+
 #[test]
-fn a_process_of_another_user_is_a_stranger() {
-    if !rustix::process::getuid().is_root() {
-        let _ = std::io::stderr()
-            .write_all(b"SKIPPED a_process_of_another_user_is_a_stranger: not root\n");
+fn three_generations_share_whoever_dies() {
+    let _alone = process::alone();
+    for killed in [Role::Parent, Role::Child, Role::Grandchild] {
+        exchange::share_among_generations(&two_gpus, killed);
+    }
+}
+
+#[test]
+fn another_user_is_a_stranger_until_trusted() {
+    let _alone = process::alone();
+    if may(Need::OtherUser, "another_user_is_a_stranger_until_trusted") {
+        exchange::share_with_another_user(&two_gpus);
+    }
+}
+
+#[test]
+fn another_pid_namespace_is_no_hindrance_to_a_channel() {
+    let _alone = process::alone();
+    if may(Need::PidNamespace, "another_pid_namespace_is_no_hindrance_to_a_channel") {
+        exchange::share_with_another_namespace(&two_gpus);
+    }
+}
+
+/// There, this process's user and all others are one number, which is also the number of the other.
+#[test]
+fn who_has_no_number_in_a_user_namespace_is_a_stranger() {
+    let test = "who_has_no_number_in_a_user_namespace_is_a_stranger";
+    let _alone = process::alone();
+    if !may(Need::UserNamespace, test) {
         return;
     }
-    let _alone = process::alone();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    for each in [folder.path(), &path] {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(each, std::fs::Permissions::from_mode(0o777)).unwrap();
-    }
-    let child = Child::start(|| {
-        // SAFETY: a forked child of one thread changes its own user.
-        assert_eq!(unsafe { libc::setuid(65534) }, 0);
-        let socket = UnixStream::connect(&path).unwrap();
-        let null = File::open("/dev/null").unwrap();
-        // It may be refused before it is through.
-        let _ = Channel::over(socket).trusting(Trust::Anyone).send_descriptor(&null, &example());
-        0
+    let own = rustix::process::geteuid().as_raw();
+    let (here, there) = UnixStream::pair().unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let end = process::in_child(|| {
+        new_user_namespace();
+        let nobody = rustix::process::geteuid().as_raw();
+        assert_eq!(nobody, NOBODY);
+        let strict = Channel::over(there.try_clone().unwrap());
+        let stranger = TransportError::Stranger(Stranger { user: None, trusted: nobody });
+        assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger));
+        let open = Channel::over(there).trusting(Trust::Anyone);
+        open.send_descriptor(&null, &example()).unwrap();
     });
-    let (socket, _) = listener.accept().unwrap();
-    let error = Channel::over(socket).receive_descriptor().map(drop);
-    assert_eq!(error, Err(TransportError::Stranger { user: 65534, trusted: 0 }));
-    assert_eq!(child.wait(), End::Well);
+    assert_eq!(end, End::Well);
+    // Seen from outside, it is still this user's.
+    let channel = Channel::over(here).trusting(Trust::User(own));
+    assert_eq!(channel.receive_descriptor().unwrap().1, example());
 }
 
 #[test]

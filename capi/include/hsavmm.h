@@ -79,6 +79,84 @@ hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
  * may be using it. The contents stay. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
+/* ---- Areas --------------------------------------------------------------------------------- */
+/* Memory by a few flags, as AML has it. An area costs nothing; its memory may be of any size. */
+
+/* A number that is checked wherever it is used, not a pointer to anything. */
+typedef struct hsavmm_area *hsavmm_area_t;
+
+#define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
+#define HSAVMM_AREA_HOST 0x1    /* the host's */
+#define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
+#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: memory that is there already, given to each mmap */
+#define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
+
+/* `device` below 0: the current one. */
+hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
+/* `host` is null but for areas that map what is there: then it must stay, and be nobody else's to
+ * free, until it is unmapped. */
+hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
+/* What the device calls memory that begins at `ptr`; the same, but for mapped host memory. */
+hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
+hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
+/* hipErrorIllegalState while some of its memory is mapped. */
+hipError_t hsavmm_area_destroy(hsavmm_area_t area);
+
+/* ---- Buffers ------------------------------------------------------------------------------- */
+/* All are memory of one device; nobody may use them before they are granted. hipMemcpy and the like
+ * work on their addresses. Numbers, too. */
+
+/* Grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
+typedef struct hsavmm_growable *hsavmm_growable_t;
+
+hipError_t hsavmm_growable_reserve(hsavmm_growable_t *buffer, int device, size_t maximum);
+/* All or nothing; what growth adds holds anything. */
+hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
+/* Also of what will be added. */
+hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
+                                 size_t count, hipMemAccessFlags flags);
+/* Either result may be left out. */
+hipError_t hsavmm_growable_place(hsavmm_growable_t buffer, void **ptr, size_t *size);
+hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
+
+/* Pages that get memory and lose it, one by one or in runs, as a KV cache needs. */
+typedef struct hsavmm_paged *hsavmm_paged_t;
+
+#define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
+
+/* `page` in bytes, 0: the recommended granularity. */
+hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
+                                unsigned int flags);
+hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
+hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
+hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
+                              hipMemAccessFlags flags);
+/* Any result may be left out. */
+hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
+hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
+
+/* Gives its memory back while its addresses stay. */
+typedef struct hsavmm_pausable *hsavmm_pausable_t;
+
+hipError_t hsavmm_pausable_create(hsavmm_pausable_t *buffer, int device, size_t size);
+/* `save`: whether the contents are kept, in the host's memory. */
+hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
+hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
+hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
+                                 size_t count, hipMemAccessFlags flags);
+hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
+hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
+
+/* Its end is followed by its beginning: the same memory, `times` times in a row. */
+typedef struct hsavmm_ring *hsavmm_ring_t;
+
+/* `size` is rounded up to the granule. */
+hipError_t hsavmm_ring_map(hsavmm_ring_t *buffer, int device, size_t size, size_t times);
+hipError_t hsavmm_ring_grant(hsavmm_ring_t buffer, const hipMemLocation *locations, size_t count,
+                             hipMemAccessFlags flags);
+hipError_t hsavmm_ring_place(hsavmm_ring_t buffer, void **ptr, size_t *size);
+hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
+
 /* ---- The end ------------------------------------------------------------------------------- */
 
 /* Gives everything back and stops the runtime, as soon as calls under way have ended. Whatever was

@@ -4,7 +4,7 @@ use crate::errors;
 use crate::process::profile;
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
-use hsa_vmm::{IpcError, MemoryError, VmmError};
+use hsa_vmm::{AreaError, BufferError, IpcError, MemoryError, VmmError};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,6 +39,18 @@ impl Refusal {
 
 impl From<VmmError> for Refusal {
     fn from(error: VmmError) -> Self {
+        Self::new(errors::code(error.hip(profile())), error)
+    }
+}
+
+impl From<AreaError> for Refusal {
+    fn from(error: AreaError) -> Self {
+        Self::new(errors::code(error.hip(profile())), error)
+    }
+}
+
+impl From<BufferError> for Refusal {
+    fn from(error: BufferError) -> Self {
         Self::new(errors::code(error.hip(profile())), error)
     }
 }

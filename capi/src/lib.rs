@@ -7,7 +7,7 @@
 //! * `types`: C's types, as HIP lays them out. `answer`: errors, and what is between C and a panic.
 //! * `process`: the one runtime that a C program has. `devices`: which GPUs it sees.
 //! * `virtual_memory`, `memory`, `transfer`, `ipc`: HIP's functions, a file a subject.
-//! * `own`: what HIP lacks (`hsavmm_…`).
+//! * `own`, `areas`, `buffers`: what HIP lacks (`hsavmm_…`); `objects`: their numbers.
 //!
 //! A pointer that is given for a result must be null or writable, and one to bytes must be that
 //! many bytes long: of C's pointers no more can be known. Null, handles and addresses of this
@@ -17,11 +17,14 @@
 #![allow(clippy::missing_safety_doc, reason = "the headers say it once for all")]
 
 mod answer;
+mod areas;
+mod buffers;
 mod by_name;
 mod devices;
 mod errors;
 mod ipc;
 mod memory;
+mod objects;
 mod own;
 mod pointers;
 mod process;

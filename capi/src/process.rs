@@ -4,6 +4,7 @@ use crate::answer::Refusal;
 use crate::devices::{Devices, visible};
 use crate::errors;
 use crate::memory::Allocations;
+use crate::objects::Objects;
 use crate::types::hipError_t;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{HipProfile, Ipc, Runtime, RuntimeError, Vmm, VmmError};
@@ -34,6 +35,7 @@ pub struct Process {
     pub runtime: Runtime,
     pub devices: Devices,
     pub allocations: Allocations,
+    pub objects: Objects,
     vmm: Result<Vmm, VmmError>,
     ipc: Vec<OnceLock<Ipc>>,
 }
@@ -127,7 +129,8 @@ impl Process {
         let vmm = Vmm::open_with(&runtime, VmmOptions { profile, ..VmmOptions::default() });
         let devices = visible(&runtime, |variable| std::env::var(variable).ok());
         let ipc = devices.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { runtime, devices, allocations: Allocations::default(), vmm, ipc })
+        let (allocations, objects) = (Allocations::default(), Objects::default());
+        Ok(Self { runtime, devices, allocations, objects, vmm, ipc })
     }
 
     /// Virtual-memory management, if the runtime has any.

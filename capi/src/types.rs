@@ -72,7 +72,7 @@ pub struct hipPointerAttribute_t {
     pub allocation_flags: c_uint,
 }
 
-// What a C compiler makes of the headers is compared with this by tests/layout.
+// What a C compiler makes of the headers is compared with this by tests/abi/layout.rs.
 const _: () = {
     assert!(size_of::<hipMemAllocationProp>() == 32);
     assert!(size_of::<hipMemAccessDesc>() == 12);

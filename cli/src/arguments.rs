@@ -24,6 +24,16 @@ const ENDINGS: &str = "\
 Results go to standard output, notes and progress to standard error.
 Exit status: 0 all well, 1 something failed, 2 bad usage, 3 no runtime.";
 
+const MAP_EXAMPLES: &str = "\
+Examples:
+  hsa-vmm map                                    the example, as text
+  hsa-vmm map --format svg -o map.svg            as a picture, for light and dark
+  hsa-vmm map --trace 3 --until 40 FILE          the fourth trace of a file, 40 operations long
+  hsa-vmm map --format json FILE | jq .memory    for programs
+
+In the text, `r (can write)` and `none (can read and write)` are GPUs: what they are forbidden is only
+remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
+
 /// What the verbs have that use a runtime.
 #[derive(Args, Debug)]
 pub struct Common {
@@ -70,6 +80,13 @@ pub enum Verb {
     Conform(Conform),
     /// Run recorded traces and compare the verdicts
     Replay(Replay),
+    /// Show the address space that a recorded trace leaves: reservations, mappings, who may use them
+    ///
+    /// Performs a trace, or its beginning, and shows what is then reserved, mapped, held and of no
+    /// use to anybody, with the reservations and memory named after the trace's slots (r1, h2).
+    /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
+    #[command(after_help = MAP_EXAMPLES)]
+    Map(Map),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -86,7 +103,8 @@ impl Verb {
         match self {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
-            | Self::Replay(Replay { common, .. }) => common.log,
+            | Self::Replay(Replay { common, .. })
+            | Self::Map(Map { common, .. }) => common.log,
             Self::Emulate(_) | Self::Rocr(_) => None,
         }
     }
@@ -151,6 +169,39 @@ pub struct Replay {
     /// How to print the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+}
+
+/// How an address space is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MapFormat {
+    /// Text
+    #[default]
+    Table,
+    /// JSON
+    Json,
+    /// A picture
+    Svg,
+}
+
+#[derive(Args, Debug)]
+pub struct Map {
+    #[command(flatten)]
+    pub common: Common,
+    /// The traces: one JSON object a line, plain or gzip; without one, an example
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Which trace of the file, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub trace: usize,
+    /// Perform only the first operations
+    #[arg(long, value_name = "OPERATIONS")]
+    pub until: Option<usize>,
+    /// How to show it
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: MapFormat,
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
 }
 
 /// Whose GPUs are emulated.

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Verb::Info(verb) => verbs::info::run(verb),
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
+        Verb::Map(verb) => verbs::map::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
     };
@@ -57,9 +58,11 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
 /// Whoever read the output has read enough (`hsa-vmm info | head -1`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+        let kind = match cause.downcast_ref::<std::io::Error>() {
+            Some(error) => Some(error.kind()),
+            None => cause.downcast_ref().and_then(serde_json::Error::io_error_kind),
+        };
+        kind == Some(std::io::ErrorKind::BrokenPipe)
     })
 }
 

@@ -1,7 +1,7 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{IpcError, MemoryError, Runtime, RuntimeError, VmmError};
+use hsa_vmm::{AreaError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
 use serde::Serialize;
 use std::fmt;
 
@@ -122,6 +122,12 @@ impl From<MemoryError> for NotPassed {
 
 impl From<IpcError> for NotPassed {
     fn from(error: IpcError) -> Self {
+        Self::Failed(format!("should have succeeded: {error}"))
+    }
+}
+
+impl From<AreaError> for NotPassed {
+    fn from(error: AreaError) -> Self {
         Self::Failed(format!("should have succeeded: {error}"))
     }
 }

@@ -8,7 +8,7 @@ use quick_xml::events::Event;
 use serde_json::Value;
 use std::collections::HashSet;
 
-const AREAS: [&str; 14] = [
+const AREAS: [&str; 15] = [
     "runtime",
     "pool",
     "granularity",
@@ -22,6 +22,7 @@ const AREAS: [&str; 14] = [
     "properties",
     "share",
     "ipc",
+    "area",
     "hip",
 ];
 

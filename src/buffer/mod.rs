@@ -1,6 +1,9 @@
 //! Buffers that people build on virtual-memory management, ready made.
 //!
 //! * [`GrowableBuffer`]: grows and shrinks in place; [`GrowableVec`] is the same with a type.
+//! * [`PagedBuffer`]: pages of memory come and go one by one, as in a KV cache; they can be moved
+//!   between buffers without copying.
+//! * [`PausableBuffer`]: gives its memory back for a while and keeps its addresses.
 //! * [`RingBuffer`]: the same memory several times in a row, so that nothing has a seam.
 //!
 //! Device memory is never a slice: agents and other processes may change it at any time. What is
@@ -10,11 +13,43 @@ mod addresses;
 mod error;
 mod grants;
 mod growable;
+mod paged;
+mod pausable;
+mod remap;
 mod ring;
 mod stock;
 mod typed;
 
 pub use error::BufferError;
 pub use growable::{GrowableBuffer, GrowableOptions};
+pub use paged::{PageState, PagedBuffer, PagedOptions, PagedStatistics};
+pub use pausable::{Contents, PausableBuffer};
 pub use ring::{RingBuffer, RingOptions};
 pub use typed::GrowableVec;
+
+use crate::agent::AgentId;
+use crate::vmm::{AllocationProperties, Argument, Location, Operation, Problem, Vmm, VmmError};
+
+/// A size of at least one byte in whole granules.
+fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, VmmError> {
+    let (operation, argument) = (Operation::AddressReserve, Argument::Size);
+    let refuse = |problem| VmmError::InvalidArgument { operation, argument, problem };
+    match size {
+        0 => Err(refuse(Problem::Zero)),
+        _ => size
+            .checked_next_multiple_of(vmm.reservation_granule())
+            .ok_or(refuse(Problem::Overflow)),
+    }
+}
+
+/// Whose memory it is that is made with these properties.
+fn owner(properties: &AllocationProperties) -> Result<AgentId, VmmError> {
+    match properties.location {
+        Location::Agent(agent) => Ok(agent),
+        Location::Unknown => Err(VmmError::InvalidArgument {
+            operation: Operation::Create,
+            argument: Argument::Location,
+            problem: Problem::NoLocation,
+        }),
+    }
+}

@@ -131,6 +131,7 @@ impl Row {
             | Operation::ExportToShareableHandle
             | Operation::ImportFromShareableHandle => Self::NotShared,
             Operation::Open
+            | Operation::Name
             | Operation::AddressFree
             | Operation::Release
             | Operation::Map

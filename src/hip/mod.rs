@@ -49,7 +49,7 @@ impl FromStr for HipProfile {
     }
 }
 
-/// An error of HIP (`hipError_t`), as far as virtual-memory management and IPC have them.
+/// An error of HIP (`hipError_t`), as far as virtual-memory management, IPC and areas have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -62,12 +62,16 @@ pub enum HipError {
     NotInitialized = 3,
     /// `hipErrorInvalidDevicePointer`
     InvalidDevicePointer = 17,
+    /// `hipErrorNoDevice`
+    NoDevice = 100,
     /// `hipErrorInvalidDevice`
     InvalidDevice = 101,
     /// `hipErrorInvalidContext`
     InvalidContext = 201,
     /// `hipErrorOperatingSystem`
     OperatingSystem = 304,
+    /// `hipErrorHostMemoryAlreadyRegistered`
+    HostMemoryAlreadyRegistered = 712,
     /// `hipErrorNotSupported`
     NotSupported = 801,
     /// `hipErrorUnknown`
@@ -89,9 +93,11 @@ impl HipError {
             Self::OutOfMemory => "hipErrorOutOfMemory",
             Self::NotInitialized => "hipErrorNotInitialized",
             Self::InvalidDevicePointer => "hipErrorInvalidDevicePointer",
+            Self::NoDevice => "hipErrorNoDevice",
             Self::InvalidDevice => "hipErrorInvalidDevice",
             Self::InvalidContext => "hipErrorInvalidContext",
             Self::OperatingSystem => "hipErrorOperatingSystem",
+            Self::HostMemoryAlreadyRegistered => "hipErrorHostMemoryAlreadyRegistered",
             Self::NotSupported => "hipErrorNotSupported",
             Self::Unknown => "hipErrorUnknown",
         }

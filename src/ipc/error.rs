@@ -2,6 +2,7 @@
 
 use crate::hip::{HipError, HipProfile};
 use crate::native::{Failure, Status};
+use crate::trust::Stranger;
 use core::fmt;
 use rustix::io::Errno;
 
@@ -58,6 +59,9 @@ pub enum Problem {
     /// A handle whose address is not inside its memory.
     #[error("the handle's offset is not inside its memory")]
     OffsetBeyond,
+    /// A runtime without GPUs.
+    #[error("this runtime has no GPU, whose memory could be shared")]
+    NoGpu,
     /// An agent that is no GPU of this runtime.
     #[error("the agent is no GPU of this runtime; use the identifiers of gpus()")]
     NotAGpu,
@@ -73,8 +77,8 @@ pub enum Problem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stale {
-    /// The exporter has ended.
-    #[error("that process has ended")]
+    /// The exporter has ended, or never had this number here.
+    #[error("that process has ended, or is one of another PID namespace (use transport::Channel)")]
     NoProcess,
     /// The memory was freed, or the handle was changed on its way.
     #[error("that process has freed it or never exported it, or the handle was changed on its way")]
@@ -124,10 +128,33 @@ pub enum IpcError {
         stale: Stale,
     },
 
-    /// This user may not look at the exporter.
+    /// The exporter is another user's.
+    #[error("{operation}: process {process} is {stranger}")]
+    Stranger {
+        /// What was asked for.
+        operation: Operation,
+        /// The exporter.
+        process: i32,
+        /// Whose it is.
+        stranger: Stranger,
+    },
+
+    /// The exporter's number means another process here, or none.
+    #[error(
+        "{operation}: process {process} is a number of another PID namespace than that of this \
+         process, or /proc is not of this one; share between them by transport::Channel"
+    )]
+    OtherNamespace {
+        /// What was asked for.
+        operation: Operation,
+        /// The exporter's number.
+        process: i32,
+    },
+
+    /// This process may not look at the exporter.
     #[error(
         "{operation}: process {process} may not be looked at (/proc/{process}/fd); both processes \
-         must belong to the same user"
+         must belong to the same user, in the same user namespace; transport::Channel needs neither"
     )]
     Forbidden {
         /// What was asked for.
@@ -210,6 +237,8 @@ impl IpcError {
             Self::InvalidArgument { operation, .. }
             | Self::SameProcess { operation }
             | Self::Stale { operation, .. }
+            | Self::Stranger { operation, .. }
+            | Self::OtherNamespace { operation, .. }
             | Self::Forbidden { operation, .. }
             | Self::NotShared { operation, .. }
             | Self::NotSupported { operation, .. }
@@ -234,10 +263,14 @@ impl IpcError {
     #[must_use]
     pub fn hip(&self, _: HipProfile) -> HipError {
         match *self {
+            Self::InvalidArgument { problem: Problem::NoGpu, .. } => HipError::NoDevice,
             Self::InvalidArgument { problem: Problem::NotAGpu, .. } => HipError::InvalidDevice,
             Self::InvalidArgument { .. } => HipError::InvalidValue,
             Self::SameProcess { .. } => HipError::InvalidContext,
-            Self::Stale { .. } | Self::Forbidden { .. } => HipError::InvalidDevicePointer,
+            Self::Stale { .. }
+            | Self::Stranger { .. }
+            | Self::OtherNamespace { .. }
+            | Self::Forbidden { .. } => HipError::InvalidDevicePointer,
             Self::NotSupported { .. } => HipError::NotSupported,
             Self::TooMany { .. } => HipError::OutOfMemory,
             // HIP says that the value is invalid; it has a code that tells the truth.

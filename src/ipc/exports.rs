@@ -17,12 +17,12 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    fn table(&self, process: i32) -> Result<Arc<Table>, Errno> {
+    fn table(&self, process: i32, namespace: u16) -> Result<Arc<Table>, Errno> {
         let mut kept = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = kept.upgrade() {
             return Ok(table);
         }
-        let table = Arc::new(Table::new(process)?);
+        let table = Arc::new(Table::new(process, namespace)?);
         *kept = Arc::downgrade(&table);
         Ok(table)
     }
@@ -119,7 +119,8 @@ fn enter(
 ) -> Result<Export, IpcError> {
     let system = |errno| IpcError::system(operation, errno);
     let process = std::process::id() as i32;
-    let table = runtime.exports().table(process).map_err(system)?;
+    let namespace = super::namespace(operation, process)?;
+    let table = runtime.exports().table(process, namespace).map_err(system)?;
     let size = record.size as u64;
     let registration = table.enter(native, size).map_err(system)?;
     Ok(Export { table, registration, process, native, size })

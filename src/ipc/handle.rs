@@ -30,21 +30,23 @@ pub struct IpcHandle {
 pub(super) struct Registration {
     /// 24 bits.
     pub descriptor: u32,
-    /// 24 bits.
-    pub slot: u32,
-    /// 48 bits, never 0.
+    pub slot: u16,
+    /// The end of the number of the PID namespace in which the exporter has its number.
+    pub namespace: u16,
+    /// 40 bits, never 0.
     pub generation: u64,
 }
 
 impl Registration {
     pub const DESCRIPTORS: u32 = 1 << 24;
-    pub const GENERATIONS: u64 = 1 << 48;
+    pub const GENERATIONS: u64 = 1 << 40;
 
     fn pack(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..3].copy_from_slice(&self.descriptor.to_le_bytes()[..3]);
-        bytes[3..6].copy_from_slice(&self.slot.to_le_bytes()[..3]);
-        bytes[6..].copy_from_slice(&self.generation.to_le_bytes()[..6]);
+        bytes[3..5].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[5..7].copy_from_slice(&self.namespace.to_le_bytes());
+        bytes[7..].copy_from_slice(&self.generation.to_le_bytes()[..5]);
         bytes
     }
 
@@ -54,8 +56,9 @@ impl Registration {
         };
         (bytes != [0; 12]).then(|| Self {
             descriptor: number(&bytes[..3]) as u32,
-            slot: number(&bytes[3..6]) as u32,
-            generation: number(&bytes[6..]),
+            slot: number(&bytes[3..5]) as u16,
+            namespace: number(&bytes[5..7]) as u16,
+            generation: number(&bytes[7..]),
         })
     }
 }
@@ -155,8 +158,12 @@ impl fmt::Debug for IpcHandle {
 mod tests {
     use super::*;
 
-    const REGISTRATION: Registration =
-        Registration { descriptor: 0x00ab_cdef, slot: 0x0012_3456, generation: 0xa1b2_c3d4_e5f6 };
+    const REGISTRATION: Registration = Registration {
+        descriptor: 0x00ab_cdef,
+        slot: 0x1234,
+        namespace: 0x5678,
+        generation: 0xa1_b2c3_d4e5,
+    };
 
     #[test]
     fn the_layout_is_hips() {
@@ -164,8 +171,8 @@ mod tests {
         let handle = IpcHandle::new(native, 0x1122_3344, 0x55, 0x66, REGISTRATION);
         let bytes = handle.to_bytes();
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
-        assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x56));
-        assert_eq!(&bytes[58..], &[0xf6, 0xe5, 0xd4, 0xc3, 0xb2, 0xa1]);
+        assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
+        assert_eq!(&bytes[57..], &[0x78, 0x56, 0xe5, 0xd4, 0xc3, 0xb2, 0xa1]);
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
         assert_eq!(handle.registration(), Some(REGISTRATION));
     }

@@ -6,8 +6,11 @@ use super::relay;
 use super::server::{self, Denial};
 use super::table::{Absent, while_exported};
 use crate::native::{Native, NativeAgent, NativeIpc};
+use crate::process::user;
 use crate::runtime::Runtime;
+use crate::trust::Trust;
 use crate::vmm::Address;
+use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -48,6 +51,7 @@ impl Imports {
 pub(super) fn open(
     runtime: &Runtime,
     handle: &IpcHandle,
+    trust: Trust,
     first: NativeAgent,
     others: &[NativeAgent],
 ) -> Result<usize, IpcError> {
@@ -57,6 +61,9 @@ pub(super) fn open(
     let size = usize::try_from(handle.size)
         .map_err(|_| IpcError::refused(operation, Problem::OffsetBeyond))?;
     let stale = |stale| IpcError::Stale { operation, process, stale };
+    let number = Pid::from_raw(process.max(0)).ok_or(stale(Stale::NoProcess))?;
+    let owner = user(number).map_err(system)?.ok_or(stale(Stale::NoProcess))?;
+    trust.check(owner).map_err(|stranger| IpcError::Stranger { operation, process, stranger })?;
     let attach = || {
         let attach = |native| {
             let attached = runtime.native().ipc_attach(native, size, first, others);
@@ -75,9 +82,6 @@ pub(super) fn open(
     };
     let mut open = runtime.imports().open();
     let Some(registration) = handle.registration() else {
-        if !is_there(process) {
-            return Err(stale(Stale::NoProcess));
-        }
         let start = attach()?;
         // The runtime may answer where it has mapped the memory already; it does not count that.
         open.entry(start).or_insert(Import { size, name: None, count: 0 }).count += 1;
@@ -95,16 +99,11 @@ pub(super) fn open(
     });
     opened.map_err(|absent| match absent {
         // A process that has nothing exported any more has no table either.
-        Absent::Table if !is_there(process) => stale(Stale::NoProcess),
         Absent::Table | Absent::Export => stale(Stale::Freed),
         Absent::Busy => stale(Stale::BeingFreed),
         Absent::Forbidden => IpcError::Forbidden { operation, process },
         Absent::System(errno) => system(errno),
     })?
-}
-
-fn is_there(process: i32) -> bool {
-    std::path::Path::new(&format!("/proc/{process}")).exists()
 }
 
 /// Closes once what an address is in.

@@ -27,6 +27,11 @@
 //! exporter that is about to free, 5 for one that does not answer; and 10 for a made-up handle of
 //! HIP's, which the runtime itself looks for that long.
 //!
+//! Memory of another user's process is refused unless [`Ipc::trusting`] says otherwise. Processes
+//! find each other by number, so both must be in one PID namespace, with `/proc` mounted in it; a
+//! handle of this library says in which it was made, and is refused elsewhere. Between namespaces
+//! there is [`transport::Channel`](crate::transport::Channel).
+//!
 //! An address inside an allocation can be shared, and is where the other side begins: HIP forgets
 //! the offset. A child of a fork has no IPC of its own until it opens a runtime of its own.
 
@@ -46,7 +51,9 @@ pub(crate) use imports::Imports;
 pub use opened::OpenedMemory;
 
 use crate::agent::{Agent, AgentId, AgentKind};
+use crate::process;
 use crate::runtime::Runtime;
+use crate::trust::Trust;
 use crate::vmm::Address;
 use std::sync::Arc;
 
@@ -64,6 +71,7 @@ pub struct Ipc {
     runtime: Runtime,
     /// Never empty.
     agents: Arc<[AgentId]>,
+    trust: Trust,
 }
 
 impl Ipc {
@@ -72,7 +80,8 @@ impl Ipc {
     /// # Errors
     /// [`IpcError::InvalidArgument`] if there is no GPU.
     pub fn open(runtime: &Runtime) -> Result<Self, IpcError> {
-        let first = runtime.gpus().next().unwrap_or(runtime.host());
+        let first = runtime.gpus().next();
+        let first = first.ok_or(IpcError::refused(Operation::Open, Problem::NoGpu))?;
         Self::on(runtime, first.id())
     }
 
@@ -93,7 +102,17 @@ impl Ipc {
             .gpus()
             .filter(|peer| peer.id() != gpu && peer.reaches(gpu) && first.reaches(peer.id()));
         let agents = core::iter::once(first).chain(peers).map(Agent::id).collect();
-        Ok(Self { runtime: runtime.clone(), agents })
+        Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default() })
+    }
+
+    /// Opens memory of these processes only; without this, of those of the same user.
+    ///
+    /// The kernel asks for more: it must let this process look at the other (`/proc/PID/fd`), which
+    /// it lets root, and processes of the same user and user namespace.
+    #[must_use]
+    pub fn trusting(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
     }
 
     /// The runtime below.
@@ -137,7 +156,9 @@ impl Ipc {
     /// # Errors
     /// [`IpcError::SameProcess`] for a handle of this process; [`IpcError::InvalidArgument`] for
     /// other flags or a handle that was never filled in; [`IpcError::Stale`] if the memory is not
-    /// there any more; [`IpcError::Forbidden`] for another user's.
+    /// there any more; [`IpcError::Stranger`] for memory of a user who is not trusted,
+    /// [`IpcError::Forbidden`] where the kernel says no; [`IpcError::OtherNamespace`] where the
+    /// exporter's number means another process.
     pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, IpcError> {
         let operation = Operation::OpenMemHandle;
         let refused = |problem| Err(IpcError::refused(operation, problem));
@@ -151,6 +172,11 @@ impl Ipc {
         if handle.offset >= handle.size {
             return refused(Problem::OffsetBeyond);
         }
+        if let Some(registration) = handle.registration()
+            && registration.namespace != namespace(operation, handle.process)?
+        {
+            return Err(IpcError::OtherNamespace { operation, process: handle.process });
+        }
         if handle.process == std::process::id() as i32 {
             return Err(IpcError::SameProcess { operation });
         }
@@ -159,7 +185,7 @@ impl Ipc {
         let Some((&first, others)) = agents.split_first() else {
             return refused(Problem::NotAGpu);
         };
-        let start = imports::open(&self.runtime, handle, first, others)?;
+        let start = imports::open(&self.runtime, handle, self.trust, first, others)?;
         Ok(Address::new(start + handle.offset as usize))
     }
 
@@ -172,4 +198,10 @@ impl Ipc {
         self.alive(Operation::CloseMemHandle)?;
         imports::close(&self.runtime, address)
     }
+}
+
+/// The end of the number of this process's PID namespace, in which `process` is a number.
+fn namespace(operation: Operation, process: i32) -> Result<u16, IpcError> {
+    let namespace = process::namespace().map_err(|errno| IpcError::system(operation, errno))?;
+    Ok(namespace.ok_or(IpcError::OtherNamespace { operation, process })? as u16)
 }

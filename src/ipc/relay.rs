@@ -5,15 +5,15 @@
 //! runtime wait.
 
 use super::server::{REQUEST, address, limit};
-use crate::native::NativeIpc;
+use crate::native::{NativeIpc, peer_of};
 use rustix::io::{Errno, read};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
     SocketType, accept_with, bind, listen as start_listening, sendmsg, shutdown, socket_with,
 };
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -66,8 +66,8 @@ pub(super) fn listen(number: u32) -> Result<OwnedFd, Errno> {
 /// Answers this process once, with the descriptor if it asks for what is known.
 pub(super) fn serve(listener: &OwnedFd, descriptor: impl AsFd, is_known: impl Fn(u64) -> bool) {
     while let Ok(stream) = accept_with(listener, SocketFlags::CLOEXEC) {
-        let asking = socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().get());
-        if asking != Ok(std::process::id() as i32) {
+        let asking = peer_of(&stream).map(|peer| peer.process.map(NonZero::get));
+        if asking != Ok(Some(std::process::id() as i32)) {
             tracing::warn!(?asking, "another process asked for memory that is not for it");
             continue;
         }

@@ -23,7 +23,8 @@ const NAME: &str = "hsa-vmm:ipc";
 const MAGIC: [u8; 8] = *b"hsavmip1";
 /// The size of an entry. The header has the place of the first.
 const ENTRY: u64 = 64;
-const SLOTS: u32 = 1 << 16;
+/// The size of the file: the header, and an entry for each slot that a handle can name.
+const SIZE: u64 = ENTRY * (1 + (1 << u16::BITS));
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// How long one waits for another process: longer than the runtime's own patience with a process
@@ -60,7 +61,7 @@ fn header(process: i32) -> [u8; ENTRY as usize] {
     bytes
 }
 
-fn place(slot: u32) -> u64 {
+fn place(slot: u16) -> u64 {
     ENTRY * (1 + u64::from(slot))
 }
 
@@ -68,29 +69,32 @@ fn place(slot: u32) -> u64 {
 #[derive(Debug)]
 pub(super) struct Table {
     file: OwnedFd,
+    /// The end of the number of this process's PID namespace.
+    namespace: u16,
     next_generation: AtomicU64,
     free: Mutex<Free>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Free {
-    slots: Vec<u32>,
-    /// The first slot that was never used.
-    fresh: u32,
+    slots: Vec<u16>,
+    /// The first slot that was never used; `None` if there is none.
+    fresh: Option<u16>,
 }
 
 impl Table {
-    pub fn new(process: i32) -> Result<Self, Errno> {
+    pub fn new(process: i32, namespace: u16) -> Result<Self, Errno> {
         let file = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         if file.as_raw_fd() as u32 >= Registration::DESCRIPTORS {
             return Err(Errno::MFILE);
         }
-        ftruncate(&file, place(SLOTS))?;
+        ftruncate(&file, SIZE)?;
         fcntl_add_seals(&file, SEALS)?;
         write(file.as_fd(), 0, &header(process))?;
         // Begun at random, so that no other process with this number ever had the same.
         let first = AtomicU64::new(random()?);
-        Ok(Self { file, next_generation: first, free: Mutex::default() })
+        let free = Mutex::new(Free { slots: Vec::new(), fresh: Some(0) });
+        Ok(Self { file, namespace, next_generation: first, free })
     }
 
     /// Enters an export. `NOSPC`: there are too many.
@@ -99,14 +103,13 @@ impl Table {
         let generation = (next % Registration::GENERATIONS).max(1);
         let slot = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            let fresh = free.fresh;
-            match free.slots.pop() {
-                Some(slot) => slot,
-                None if fresh < SLOTS => {
-                    free.fresh += 1;
+            match (free.slots.pop(), free.fresh) {
+                (Some(slot), _) => slot,
+                (None, Some(fresh)) => {
+                    free.fresh = fresh.checked_add(1);
                     fresh
                 }
-                None => return Err(Errno::NOSPC),
+                (None, None) => return Err(Errno::NOSPC),
             }
         };
         let written =
@@ -115,10 +118,11 @@ impl Table {
             self.reuse(slot);
             return Err(errno);
         }
-        Ok(Registration { descriptor: self.file.as_raw_fd() as u32, slot, generation })
+        let (descriptor, namespace) = (self.file.as_raw_fd() as u32, self.namespace);
+        Ok(Registration { descriptor, slot, namespace, generation })
     }
 
-    fn reuse(&self, slot: u32) {
+    fn reuse(&self, slot: u16) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).slots.push(slot);
     }
 
@@ -128,7 +132,7 @@ impl Table {
     /// `AGAIN` if another process has been mapping it for too long; `free` was not called.
     pub fn end<T, E>(
         &self,
-        slot: u32,
+        slot: u16,
         entry: Entry,
         free: impl FnOnce() -> Result<T, E>,
     ) -> Result<Result<T, E>, Errno> {
@@ -149,7 +153,7 @@ fn write(file: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> Result<(), Errno> {
     if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
-/// 48 bits that nobody guesses.
+/// A number of so many bits that nobody guesses it.
 fn random() -> Result<u64, Errno> {
     let source = open("/dev/urandom", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = [0; 8];
@@ -160,12 +164,12 @@ fn random() -> Result<u64, Errno> {
 /// A slot's lock.
 struct Held<'a> {
     file: BorrowedFd<'a>,
-    slot: u32,
+    slot: u16,
 }
 
 impl<'a> Held<'a> {
     /// Takes the lock, waiting as long as others are given.
-    fn take(file: BorrowedFd<'a>, slot: u32, kind: ByteLock) -> Result<Self, Errno> {
+    fn take(file: BorrowedFd<'a>, slot: u16, kind: ByteLock) -> Result<Self, Errno> {
         let begun = Instant::now();
         loop {
             match lock_byte(file, place(slot), kind) {
@@ -211,9 +215,6 @@ pub(super) fn while_exported<T>(
     act: impl FnOnce() -> T,
 ) -> Result<T, Absent> {
     let file = table_of(process, registration.descriptor)?;
-    if registration.slot >= SLOTS {
-        return Err(Absent::Export);
-    }
     let held = Held::take(file.as_fd(), registration.slot, ByteLock::Shared);
     let _held = held.map_err(|errno| match errno {
         Errno::AGAIN | Errno::ACCESS => Absent::Busy,
@@ -252,7 +253,7 @@ fn table_of(process: i32, descriptor: u32) -> Result<OwnedFd, Absent> {
     let status = fstat(&file).map_err(Absent::System)?;
     let mut first = [0; ENTRY as usize];
     let is_table = sealed
-        && status.st_size as u64 == place(SLOTS)
+        && status.st_size as u64 == SIZE
         && pread(&file, &mut first, 0) == Ok(first.len())
         // A child of the exporter has its table open too.
         && first == header(process);
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn an_export_is_found_until_it_ends_and_never_again() {
-        let table = Table::new(own()).unwrap();
+        let table = Table::new(own(), 7).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
         let first = table.enter(native, 100).unwrap();
         assert_eq!(look(first, 100, native), Ok(7));
@@ -295,14 +296,14 @@ mod tests {
         assert_eq!(look(second, 100, native), Ok(7));
     }
 
-    fn lock_by_another(table: &Table, slot: u32) -> Result<(), Errno> {
+    fn lock_by_another(table: &Table, slot: u16) -> Result<(), Errno> {
         let other = table_of(own(), table.file.as_raw_fd() as u32).unwrap();
         lock_byte(other.as_fd(), place(slot), ByteLock::Shared)
     }
 
     #[test]
     fn an_export_does_not_end_while_it_is_mapped() {
-        let table = Table::new(own()).unwrap();
+        let table = Table::new(own(), 7).unwrap();
         let native = [9; 8];
         let known = table.enter(native, 1).unwrap();
         let entry = Entry { generation: known.generation, size: 1, native };
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_no_table_is_not_opened() {
-        let table = Table::new(own()).unwrap();
+        let table = Table::new(own(), 7).unwrap();
         let (native, size) = ([1; 8], 1);
         let known = table.enter(native, size).unwrap();
         let (reader, _writer) = std::io::pipe().unwrap();
@@ -332,7 +333,7 @@ mod tests {
             let elsewhere = Registration { descriptor, ..known };
             assert_eq!(look(elsewhere, size, native), Err(Absent::Table));
         }
-        for slot in [known.slot + 1, SLOTS - 1, SLOTS, 0x00ff_ffff] {
+        for slot in [known.slot + 1, u16::MAX] {
             let elsewhere = Registration { slot, ..known };
             assert_eq!(look(elsewhere, size, native), Err(Absent::Export));
         }

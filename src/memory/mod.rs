@@ -105,7 +105,7 @@ impl PoolMemory {
             }
         })?;
         let on_gpu = owner.kind() == AgentKind::Gpu;
-        let record = Record::new(start, size, on_gpu);
+        let record = Record::new(start, size, agent, on_gpu);
         runtime.memory().insert(&record);
         Ok(Self {
             span: Span { runtime: runtime.clone(), start, size, agent },
@@ -114,6 +114,13 @@ impl PoolMemory {
             allocated: size.next_multiple_of(pool.granule().max(1)),
             record,
         })
+    }
+
+    /// Names it in [reports](crate::report) and logs. An empty name takes the name away.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        self.record.set_name(name);
+        self
     }
 
     /// Where it begins: the same address for this process and for every agent.

@@ -2,6 +2,8 @@
 
 use crate::agent::AgentId;
 use crate::ipc::Export;
+use crate::report::PoolMemoryEntry;
+use crate::vmm::Address;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Record {
     pub start: usize,
     pub size: usize,
+    /// Whose memory it is.
+    pub agent: AgentId,
     pub on_gpu: bool,
+    name: Mutex<Option<Arc<str>>>,
     /// The agents that may use it besides its own.
     allowed: Mutex<Vec<AgentId>>,
     /// What is held while the memory is exported or freed.
@@ -25,9 +30,30 @@ pub(crate) enum State {
 }
 
 impl Record {
-    pub fn new(start: usize, size: usize, on_gpu: bool) -> Arc<Self> {
+    pub fn new(start: usize, size: usize, agent: AgentId, on_gpu: bool) -> Arc<Self> {
         let state = Mutex::new(State::Live(None));
-        Arc::new(Self { start, size, on_gpu, allowed: Mutex::default(), state })
+        let (name, allowed) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { start, size, agent, on_gpu, name, allowed, state })
+    }
+
+    pub fn set_name(&self, name: &str) {
+        let name = (!name.is_empty()).then(|| name.into());
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
+    fn entry(&self) -> PoolMemoryEntry {
+        let name = self.name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents: Vec<_> = self.allowed().iter().map(|agent| agent.index()).collect();
+        agents.push(self.agent.index());
+        agents.sort_unstable();
+        agents.dedup();
+        PoolMemoryEntry {
+            address: Address::new(self.start),
+            size: self.size,
+            name: name.as_deref().map(str::to_owned),
+            agent: self.agent.index(),
+            agents,
+        }
     }
 
     pub fn allowed(&self) -> MutexGuard<'_, Vec<AgentId>> {
@@ -56,6 +82,13 @@ impl Registry {
 
     pub fn remove(&self, start: usize) {
         self.records().remove(&start);
+    }
+
+    /// All of them, for a report.
+    pub fn entries(&self) -> Vec<PoolMemoryEntry> {
+        // Not while the list is locked: some may be changed this very moment.
+        let records: Vec<_> = self.records().values().cloned().collect();
+        records.iter().map(|record| record.entry()).collect()
     }
 
     /// The allocation that an address is in.

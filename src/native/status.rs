@@ -29,6 +29,7 @@ impl Status {
     pub(crate) const INVALID_ARGUMENT: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ARGUMENT);
     pub(crate) const OUT_OF_RESOURCES: Self = Self(sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES);
     pub(crate) const INVALID_ALLOCATION: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    pub(crate) const RESOURCE_BUSY: Self = Self(sys::HSA_STATUS_ERROR_RESOURCE_BUSY);
     pub(crate) const INCOMPATIBLE_ARGUMENTS: Self =
         Self(sys::HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
 

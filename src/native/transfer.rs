@@ -127,34 +127,18 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        let mut address: *mut c_void = core::ptr::null_mut();
-        let mut agents = [agent.raw()];
-        // SAFETY: the bytes stay where they are until they are unpinned, the agent comes from the
-        // runtime, and `address` is writable.
-        unsafe {
-            call_optional!(
-                native.table.core,
-                hsa_amd_memory_lock(
-                    bytes.as_mut_ptr().cast(),
-                    bytes.len(),
-                    agents.as_mut_ptr(),
-                    1,
-                    &mut address
-                )
-            )
-        }?;
-        Ok(Self { native, bytes, address: address as usize })
+        let address = native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent])?;
+        Ok(Self { native, bytes, address })
     }
 }
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        let address = self.bytes.as_mut_ptr().cast();
-        // SAFETY: what `new` pinned, and no copy from or to it is under way.
-        let unlocked =
-            unsafe { call_optional!(self.native.table.core, hsa_amd_memory_unlock(address)) };
-        if let Err(failure) = unlocked {
+        // No copy from or to it is under way.
+        if let Err(failure) = self.native.unlock(self.bytes.as_mut_ptr() as usize) {
             tracing::warn!(?failure, "memory of this process stays pinned");
+            // An agent still reaches it, so that it must not become anything else's.
+            core::mem::forget(core::mem::take(&mut self.bytes));
         }
     }
 }

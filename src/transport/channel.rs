@@ -3,13 +3,14 @@
 use super::description::{HEADER, length};
 use super::{Description, Step, TransportError, Trust};
 use crate::Vmm;
+use crate::native::peer_of;
 use crate::vmm::Allocation;
 use core::mem::MaybeUninit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -68,6 +69,9 @@ impl Channel {
     }
 
     /// Exchanges memory with these processes only; without this, with those of the same user.
+    ///
+    /// Whose the other end is was settled when it connected or listened, or when the pair was made:
+    /// whoever made it may hand an end on.
     #[must_use]
     pub fn trusting(mut self, trust: Trust) -> Self {
         self.trust = trust;
@@ -228,9 +232,8 @@ impl Channel {
 
     fn check_peer(&self) -> Result<(), TransportError> {
         let step = Step::AskWhoItIs;
-        let peer = sockopt::socket_peercred(&self.socket)
-            .map_err(|errno| TransportError::system(step, errno))?;
-        self.trust.check(peer.uid.as_raw())
+        let peer = peer_of(&self.socket).map_err(|errno| TransportError::system(step, errno))?;
+        Ok(self.trust.check(peer.user)?)
     }
 
     fn deadline(&self) -> Instant {

@@ -1,6 +1,7 @@
 //! Why memory was not sent or received.
 
 use super::Malformed;
+use crate::trust::Stranger;
 use crate::vmm::VmmError;
 use core::fmt;
 use core::time::Duration;
@@ -61,13 +62,8 @@ pub enum TransportError {
         bytes: usize,
     },
     /// The other end is another user's process.
-    #[error("the other end is of user {user}; only {trusted} is trusted (Trust says whom)")]
-    Stranger {
-        /// Whose process it is.
-        user: u32,
-        /// Whose it would have to be.
-        trusted: u32,
-    },
+    #[error("the other end is {0}")]
+    Stranger(#[from] Stranger),
     /// A message that cannot be understood.
     #[error("the message {0}")]
     Malformed(Malformed),
@@ -91,6 +87,15 @@ pub enum TransportError {
     /// The process that made a ticket has ended, or no longer offers that memory.
     #[error("process {process} offers that memory no longer")]
     Withdrawn {
+        /// Which.
+        process: u32,
+    },
+    /// A ticket's number means another process here, or none.
+    #[error(
+        "process {process} is a number of another PID namespace than that of this process, or /proc \
+         is not of this one; a Channel needs no number"
+    )]
+    OtherNamespace {
         /// Which.
         process: u32,
     },

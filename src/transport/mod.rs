@@ -13,6 +13,11 @@
 //! number of descriptors but one is refused, and everything it brought is closed; the size that was
 //! described must be the memory's; and nothing waits longer than its patience.
 //!
+//! Both work for processes of other namespaces as far as they can: a channel between any two, for it
+//! needs no number of a process; a ticket within one PID namespace, and it says so elsewhere. Of a
+//! user who has no number in this process's user namespace nothing is known, so only
+//! [`Trust::Anyone`] lets one in.
+//!
 //! AMD's own IPC answers anyone who connects to an abstract socket named after the process. Nothing
 //! here has a name.
 
@@ -20,10 +25,9 @@ mod channel;
 mod description;
 mod error;
 mod ticket;
-mod trust;
 
+pub use crate::trust::{Stranger, Trust};
 pub use channel::Channel;
 pub use description::{Description, Malformed};
 pub use error::{Step, TransportError};
 pub use ticket::{Offer, Ticket, UnknownTicket};
-pub use trust::Trust;

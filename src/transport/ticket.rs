@@ -2,15 +2,14 @@
 
 use super::{Step, TransportError, Trust};
 use crate::Vmm;
+use crate::process::{began, namespace, user};
 use crate::vmm::Allocation;
 use core::fmt;
 use core::str::FromStr;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 
 /// Memory that other processes may fetch while this value lives.
 #[derive(Debug)]
@@ -21,13 +20,14 @@ pub struct Offer {
 
 /// Where an offer is to be found: a line of text, for whoever is to fetch it.
 ///
-/// It names the process by number and by when it began, and the descriptor by number and by what it
-/// is. A ticket whose process has ended or whose offer was withdrawn is refused, also if other
-/// processes and other files have these numbers by now. It is no secret: the system asks who may
-/// take descriptors of that process.
+/// It names the process by number, by when it began and by the PID namespace that numbers it, and
+/// the descriptor by number and by what it is. A ticket whose process has ended or whose offer was
+/// withdrawn is refused, also if other processes and other files have these numbers by now. It is no
+/// secret: the system asks who may take descriptors of that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     process: u32,
+    namespace: u64,
     /// In the clock ticks of `/proc/PID/stat`.
     began: u64,
     descriptor: i32,
@@ -40,7 +40,8 @@ impl Offer {
     /// [`HandleType::PosixFileDescriptor`](crate::HandleType::PosixFileDescriptor).
     ///
     /// # Errors
-    /// [`TransportError::Vmm`] if it cannot be exported, [`TransportError::System`].
+    /// [`TransportError::Vmm`] if it cannot be exported, [`TransportError::OtherNamespace`] if
+    /// `/proc` does not know this process by its number, [`TransportError::System`].
     pub fn of(allocation: &Allocation) -> Result<Self, TransportError> {
         Self::of_descriptor(allocation.export()?)
     }
@@ -48,15 +49,17 @@ impl Offer {
     /// Offers any descriptor.
     ///
     /// # Errors
-    /// [`TransportError::System`].
+    /// As for [`of`](Self::of).
     pub fn of_descriptor(descriptor: OwnedFd) -> Result<Self, TransportError> {
         let system = |errno| TransportError::system(Step::Offer, errno);
-        let process = getpid();
+        let pid = getpid();
+        let process = pid.as_raw_nonzero().get().unsigned_abs();
+        let namespace = namespace().map_err(system)?;
         let (device, inode) = identity(&descriptor).map_err(system)?;
-        let began = began(process).ok_or(system(Errno::SRCH))?;
         let ticket = Ticket {
-            process: process.as_raw_nonzero().get().unsigned_abs(),
-            began,
+            process,
+            namespace: namespace.ok_or(TransportError::OtherNamespace { process })?,
+            began: began(pid).map_err(system)?.ok_or(system(Errno::SRCH))?,
             descriptor: descriptor.as_raw_fd(),
             device,
             inode,
@@ -88,7 +91,8 @@ impl Ticket {
     ///
     /// # Errors
     /// [`TransportError::Withdrawn`], [`TransportError::NotPermitted`],
-    /// [`TransportError::Stranger`], [`TransportError::OutOfDescriptors`].
+    /// [`TransportError::Stranger`], [`TransportError::OtherNamespace`],
+    /// [`TransportError::OutOfDescriptors`].
     pub fn fetch(&self, vmm: &Vmm, trust: Trust) -> Result<Allocation, TransportError> {
         Ok(Allocation::import(vmm, self.fetch_descriptor(trust)?)?)
     }
@@ -105,6 +109,9 @@ impl Ticket {
             Errno::PERM | Errno::ACCESS => TransportError::NotPermitted { process },
             errno => TransportError::system(Step::Fetch, errno),
         };
+        if namespace().map_err(failed)? != Some(self.namespace) {
+            return Err(TransportError::OtherNamespace { process });
+        }
         // No call takes a negative one.
         if self.descriptor < 0 {
             return Err(withdrawn);
@@ -113,11 +120,11 @@ impl Ticket {
         // From here on the number cannot become another process's without being noticed: the
         // descriptor of the process stays that of this one.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
-        if began(pid) != Some(self.began) {
+        if began(pid).map_err(failed)? != Some(self.began) {
             return Err(withdrawn);
         }
-        let folder = fs::metadata(format!("/proc/{process}"));
-        trust.check(folder.map_err(|_| withdrawn.clone())?.uid())?;
+        let user = user(pid).map_err(failed)?.ok_or(withdrawn.clone())?;
+        trust.check(user)?;
         let descriptor = pidfd_getfd(&pidfd, self.descriptor, PidfdGetfdFlags::empty());
         let descriptor = descriptor.map_err(failed)?;
         if identity(&descriptor).map_err(failed)? != (self.device, self.inode) {
@@ -133,18 +140,10 @@ fn identity(descriptor: &OwnedFd) -> Result<(u64, u64), Errno> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// When a process began; `None` if there is none of this number.
-fn began(process: Pid) -> Option<u64> {
-    let line = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
-    // The second word is the program's name in parentheses, which may contain anything.
-    let (_, rest) = line.rsplit_once(')')?;
-    rest.split_whitespace().nth(19)?.parse().ok()
-}
-
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, began, descriptor, device, inode } = self;
-        write!(f, "hsa-vmm:{process}:{began}:{descriptor}:{device:x}:{inode:x}")
+        let Self { process, namespace, began, descriptor, device, inode } = self;
+        write!(f, "hsa-vmm:{process}:{namespace}:{began}:{descriptor}:{device:x}:{inode:x}")
     }
 }
 
@@ -158,12 +157,13 @@ impl FromStr for Ticket {
 
     fn from_str(text: &str) -> Result<Self, UnknownTicket> {
         let words: Vec<_> = text.split(':').collect();
-        let ["hsa-vmm", process, began, descriptor, device, inode] = words[..] else {
+        let ["hsa-vmm", process, namespace, began, descriptor, device, inode] = words[..] else {
             return Err(UnknownTicket);
         };
         let ticket = || {
             Some(Self {
                 process: process.parse().ok()?,
+                namespace: namespace.parse().ok()?,
                 began: began.parse().ok()?,
                 descriptor: descriptor.parse().ok()?,
                 device: u64::from_str_radix(device, 16).ok()?,
@@ -194,10 +194,10 @@ mod tests {
         for text in [
             "",
             "hsa-vmm",
-            "hsa-vmm:1:2:3:4",
-            "hsa-vmm:1:2:3:4:5:6",
-            "hsa-vmm:+1:2:3:4:5",
-            "hsa-vmm:1:2:-3:4:5",
+            "hsa-vmm:1:2:3:4:5",
+            "hsa-vmm:1:2:3:4:5:6:7",
+            "hsa-vmm:+1:2:3:4:5:6",
+            "hsa-vmm:1:2:3:-4:5:6",
         ] {
             assert_eq!(text.parse::<Ticket>(), Err(UnknownTicket), "{text}");
         }
@@ -216,6 +216,8 @@ mod tests {
         let nobody = Ticket { process: u32::MAX, ..ticket };
         let gone = Err(TransportError::Withdrawn { process: u32::MAX });
         assert_eq!(nobody.fetch_descriptor(Trust::SameUser).map(drop), gone);
+        let elsewhere = Err(TransportError::OtherNamespace { process: ticket.process });
+        assert_eq!(other(Ticket { namespace: ticket.namespace + 1, ..ticket }), elsewhere);
         drop(offer);
         assert_eq!(other(ticket), withdrawn);
     }

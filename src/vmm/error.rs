@@ -34,6 +34,7 @@ pub enum Operation {
     CopyToHost,
     CopyFromHost,
     Fill,
+    Name,
     Exchange,
     Relocate,
 }
@@ -63,6 +64,7 @@ impl fmt::Display for Operation {
             Self::CopyToHost => "copy_to_host",
             Self::CopyFromHost => "copy_from_host",
             Self::Fill => "fill",
+            Self::Name => "name",
             Self::Exchange => "exchange",
             Self::Relocate => "relocate",
         })
@@ -435,3 +437,6 @@ impl Refusal {
         VmmError::InvalidArgument { operation, argument, problem }
     }
 }
+
+#[cfg(test)]
+mod tests;

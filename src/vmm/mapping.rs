@@ -52,6 +52,10 @@ impl Vmm {
     /// range is inside one reservation and empty, `offset` and `flags` are 0. One handle may be
     /// mapped at several addresses, which are then the same memory.
     ///
+    /// To other threads a map that succeeds is two steps: from the first on it holds the handle, so
+    /// that a release does not end the memory; with the second the mapping is there. In between,
+    /// another thread may release the last reference and find nothing mapped yet.
+    ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] says which of this does not hold.
     pub fn map(

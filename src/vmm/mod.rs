@@ -29,6 +29,7 @@ mod handle;
 mod ledger;
 mod look_up;
 mod mapping;
+mod name;
 mod owned;
 mod permission;
 mod physical;
@@ -36,6 +37,7 @@ mod properties;
 mod quarantine;
 mod quirks;
 mod remap;
+mod report;
 mod reserve;
 mod shareable;
 mod transfer;
@@ -162,6 +164,11 @@ impl Vmm {
                 quarantine: Quarantine::default(),
             }),
         })
+    }
+
+    /// Whether the two are clones of one another.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// The runtime below.
@@ -383,6 +390,7 @@ impl Drop for Shared {
         if self.runtime.has_forked() {
             return;
         }
+        self.tell_leaks();
         let operation = Operation::AddressFree;
         let mappings: Vec<_> =
             self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();

@@ -53,6 +53,10 @@ quirks! {
     /// `set_access` takes access from agents that it does not name: the whole set is sent.
     set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6;
 
+    /// `set_access` of several mappings is refused (ROCm 6.0), or ends the process if a CPU is among
+    /// the agents (until 6.3): it is called mapping by mapping.
+    set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6;
+
     /// Taking the CPU's access away leaves a hole in the reservation that a stranger's mapping
     /// can take (`RemoveAccess` is `munmap`): the hole is filled at once.
     cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11;
@@ -62,9 +66,9 @@ quirks! {
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
 
     /// Memory that was mapped once stays in use, unmapped and released, until the reservation that
-    /// it was mapped in is freed (ROCm 7.2): `PausableBuffer` frees
+    /// it was mapped in is freed (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees
     /// its reservation and takes the same addresses anew, and
-    /// `PagedBuffer` keeps pages for their next use.
+    /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for their next use.
     memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
 
     /// To let a GPU in when no descriptor is left ends the process (an assertion about the export,
@@ -151,6 +155,9 @@ mod tests {
         };
         assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
+        // Before version 1 everything is as old as can be.
+        assert_eq!(Quirks::of_extension((0, 21)), Quirks::of_extension((1, 0)));
+        assert_ne!(Quirks::of_extension((0, 21)), rocm_10);
     }
 
     #[test]

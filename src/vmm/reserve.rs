@@ -97,6 +97,10 @@ impl Shared {
         if !size.is_multiple_of(granule) {
             return refuse(Argument::Size, Problem::NotAligned { value: size, granule });
         }
+        // AMD's runtime 6.4.3 answers success to such sizes, and the process is ruined.
+        if size > isize::MAX as usize {
+            return refuse(Argument::Size, Problem::Overflow);
+        }
         if alignment != 0 && !alignment.is_power_of_two() {
             return refuse(Argument::Alignment, Problem::NotPowerOfTwo(alignment));
         }

@@ -33,6 +33,25 @@ impl Vmm {
         self.shared.by_cpu(operation, address, bytes.len(), access, |at| write_memory(at, bytes))
     }
 
+    /// Has an agent that may read and write all of a range use it, which cannot change meanwhile.
+    pub(super) fn lend<T>(
+        &self,
+        operation: Operation,
+        range: Range,
+        agent: AgentId,
+        act: impl FnOnce(NativeAgent) -> T,
+    ) -> Result<T, VmmError> {
+        let shared = &*self.shared;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        shared.alive(operation)?;
+        let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
+        shared.at_gate(operation, range, || {
+            let (argument, needed) = (Argument::Address, Access::ReadWrite);
+            shared.check_granted(argument, range, (index, agent), needed).map_err(refused)?;
+            Ok(act(found.native))
+        })
+    }
+
     /// Has an agent copy between two mapped ranges that do not overlap, and waits for it
     /// (`hsa_amd_memory_async_copy`).
     ///

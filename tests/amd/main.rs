@@ -2,6 +2,8 @@
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;
+#[path = "../exchange/mod.rs"]
+mod exchange;
 #[path = "../machine/mod.rs"]
 mod machine;
 #[path = "../process/mod.rs"]
@@ -16,6 +18,7 @@ mod stranger;
 use std::thread;
 
 mod besieged;
+mod buffers;
 mod examples;
 mod failures;
 mod fork;

@@ -1,7 +1,9 @@
 //! Memory sent from process to process with what describes it, each on AMD's runtime.
 
 use crate::amd_runtime::on_each;
+use crate::exchange::{self, Role};
 use crate::machine::Library;
+use crate::process::namespaces::{Need, may};
 use crate::process::{Child, End, descriptors, regions};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
@@ -70,6 +72,38 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
         drop((senders, receivers));
         assert_eq!(sender.wait(), End::Well, "{}: sender", ground.release());
         assert_eq!(receiver.wait(), End::Well, "{}: receiver", ground.release());
+    });
+}
+
+#[test]
+fn three_generations_share_whoever_dies() {
+    let name = "transport::three_generations_share_whoever_dies";
+    on_each_release(name, &Emulation::gpus(2), |ground| {
+        for killed in [Role::Parent, Role::Child, Role::Grandchild] {
+            exchange::share_among_generations(&|| Library::load(ground.runtime()), killed);
+        }
+    });
+}
+
+#[test]
+fn another_user_is_a_stranger_until_trusted() {
+    let name = "transport::another_user_is_a_stranger_until_trusted";
+    if !may(Need::OtherUser, name) {
+        return;
+    }
+    on_each_release(name, &Emulation::gpus(2), |ground| {
+        exchange::share_with_another_user(&|| Library::load(ground.runtime()));
+    });
+}
+
+#[test]
+fn another_pid_namespace_is_no_hindrance_to_a_channel() {
+    let name = "transport::another_pid_namespace_is_no_hindrance_to_a_channel";
+    if !may(Need::PidNamespace, name) {
+        return;
+    }
+    on_each_release(name, &Emulation::gpus(2), |ground| {
+        exchange::share_with_another_namespace(&|| Library::load(ground.runtime()));
     });
 }
 

@@ -4,44 +4,15 @@ use crate::machine::{KIB, Machine, at, eras};
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Reservation, Vmm};
+use hsa_vmm::{Access, Reservation};
 
 const STEP: usize = 16 * KIB;
-
-/// A buffer of four steps that was extended by so many, one after the other. Whether the addresses
-/// behind a reservation are free is up to the rest of the process, so that it is tried again.
-pub fn extended(
-    vmm: &Vmm,
-    properties: &AllocationProperties,
-    extensions: &[usize],
-) -> GrowableBuffer {
-    for _ in 0..1000 {
-        // Where there was room for all of it just before.
-        let steps = 4 + extensions.iter().sum::<usize>();
-        let room = Reservation::of(steps * STEP).reserve(vmm).unwrap().address();
-        let options = GrowableBuffer::of(4 * STEP).in_steps_of(STEP).exactly_at(room);
-        let Ok(mut buffer) = options.reserve(vmm, properties) else { continue };
-        assert_eq!(buffer.address(), room);
-        let extend = |&steps: &usize| match buffer.extend(steps * STEP) {
-            Ok(()) => true,
-            Err(BufferError::Vmm(error)) => {
-                assert_eq!(error.problem(), Some(Problem::AddressTaken));
-                false
-            }
-            Err(other) => panic!("{other}"),
-        };
-        if extensions.iter().all(extend) {
-            return buffer;
-        }
-    }
-    panic!("the addresses behind a reservation are never free");
-}
 
 #[test]
 fn an_extended_buffer_is_one_buffer() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let mut buffer = extended(&machine.vmm, &machine.on(0), &[1, 3]);
+        let mut buffer = machine.extended(STEP, &[1, 3]);
         assert_eq!(buffer.maximum(), 8 * STEP, "{era}");
         buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(3 * STEP).unwrap();
@@ -75,7 +46,7 @@ fn an_extended_buffer_is_one_buffer() {
 fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let mut buffer = extended(&machine.vmm, &machine.on(0), &[2]);
+        let mut buffer = machine.extended(STEP, &[2]);
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(6 * STEP).unwrap();
         buffer.write(5 * STEP, b"kept").unwrap();
@@ -101,7 +72,7 @@ fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
 #[test]
 fn a_reservation_that_fails_extends_nothing() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut buffer = extended(&machine.vmm, &machine.on(0), &[1]);
+    let mut buffer = machine.extended(STEP, &[1]);
     let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", 0x1008);
     machine.simulation.set_faults(plan);
     buffer.extend(STEP).expect_err("no addresses");

@@ -1,6 +1,5 @@
 //! Every native call on the way fails: the buffer is as it was, and nothing is lost.
 
-use crate::extension::extended;
 use crate::machine::{KIB, Machine, eras, without_cpu_mapping};
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
@@ -30,7 +29,7 @@ impl Stage {
         let machine = Machine::new(config.clone());
         let agents = [machine.cpu(0), machine.gpu(0)];
         let buffer = |steps: usize| {
-            let mut buffer = extended(&machine.vmm, &machine.on(0), &[2]);
+            let mut buffer = machine.extended(STEP, &[2]);
             buffer.grant(&agents, Access::ReadWrite).unwrap();
             buffer.grow(steps * STEP).unwrap();
             buffer.write(0, &text(steps * STEP)).unwrap();
@@ -155,9 +154,11 @@ fn grounds() -> Vec<(&'static str, Config)> {
 #[test]
 fn one_failure_changes_nothing() {
     let mut failures = 0;
-    for (ground, config) in grounds() {
+    for (number, (ground, config)) in grounds().into_iter().enumerate() {
+        // What the runtime answers makes the less difference.
+        let statuses = if number == 0 { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] };
         for &(name, act) in ACTS {
-            for status in [ERROR, OUT_OF_RESOURCES] {
+            for &status in statuses {
                 for call in 1.. {
                     let when = format!("{ground}: {name}, call {call} answers {status:#x}");
                     let mut stage = Stage::new(&config);
@@ -198,7 +199,7 @@ fn one_failure_changes_nothing() {
         }
     }
     println!("{failures} failures");
-    assert!(failures > 1000, "only {failures}");
+    assert!(failures > 800, "only {failures}");
 }
 
 /// From some call on nothing works any more, not even taking back what was done; then it does.
@@ -223,6 +224,17 @@ fn a_runtime_that_goes_on_failing_loses_no_contents() {
                     stage.assert_contents(&when);
                     if answer.is_err() && stage.full.size() == 6 * STEP {
                         act(&mut stage).unwrap_or_else(|error| panic!("{when}, again: {error}"));
+                    }
+                    // Whatever was left behind the ends is gone with the next change of size.
+                    for buffer in [stage.small.buffer_mut(), &mut stage.full] {
+                        let steps = buffer.mapped() / STEP;
+                        buffer.resize((steps + 1) % 2 * STEP).unwrap();
+                        buffer.resize(2 * STEP).unwrap();
+                    }
+                    // Two of each buffer, three of the ring. What could not be dropped is there
+                    // until the end.
+                    if !name.starts_with("make") {
+                        assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
                     }
                 }
                 let Stage { small, full, ring, machine } = stage;

@@ -1,9 +1,12 @@
 //! Calls over several mappings, and the agents that a call does not name.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RO, RW, Raw, SIZE};
+use crate::amd_runtime::raw::{RO, RW, Raw, SIZE, store};
 use crate::machine::{Library, access, at};
-use crate::table::{UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS};
+use crate::process::assert_untouchable;
+use crate::table::{
+    ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS,
+};
 use hsa_vmm::Access;
 
 #[test]
@@ -16,6 +19,28 @@ fn unmapped_on_the_runtime() {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         }
         raw.unmap(base, 2 * SIZE).is_err()
+    });
+}
+
+/// Whoever is let into two mappings in one call sees both, and nothing behind them.
+#[test]
+fn let_in_on_the_runtime() {
+    let test = "several_mappings::let_in_on_the_runtime";
+    ACCESS_OF_SEVERAL_ABORTS.is_as_recorded(test, |ground| {
+        let raw = Raw::start(ground);
+        let base = raw.reserve(3 * SIZE).unwrap();
+        for number in 0..2 {
+            raw.map(base + number * SIZE, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
+        }
+        raw.set(base, 2 * SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW), (raw.cpu, RW)]).unwrap();
+        for number in 0..2 {
+            store(base + number * SIZE, number as u64 + 7);
+            for &gpu in &raw.gpus {
+                assert_eq!(raw.read_by(gpu, base + number * SIZE), Ok(number as u64 + 7));
+            }
+        }
+        assert_untouchable(base + 2 * SIZE, SIZE, "behind them");
+        false
     });
 }
 

@@ -28,6 +28,9 @@ defects! {
     ACCESS_BEYOND_THE_SECOND: [Yes, Yes, Yes],
         "set_access of a mapping and a page more changes all of the next mapping, too",
         "as above";
+    ACCESS_OF_SEVERAL_ABORTS: [Crash(SIGABRT), No, No],
+        "set_access of two mappings ends the process if a CPU is among the agents",
+        "runtime.cpp of 6.1: as much of each is mapped as both are large; fixed by ROCR-Runtime 8f1b0566";
     LIST_HALF_APPLIED: [Yes, Yes, Yes],
         "a list of agents of which a later one is refused has let the earlier ones in",
         "runtime.cpp, VMemorySetAccessPerHandle: returns at the first failure";

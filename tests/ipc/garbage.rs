@@ -46,6 +46,8 @@ plays! {
 
     made_up_handles_are_refused(ground) {
         let mut importer = Stage::on(ground).player();
+        let own = importer.allocate(SIZE);
+        let namespace = importer.get(own).to_bytes();
         let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
         for round in 0..500 {
             let mut bytes = numbers.bytes();
@@ -57,6 +59,7 @@ plays! {
             // So that more than the size is looked at.
             bytes[32..40].copy_from_slice(&(SIZE as u64).to_le_bytes());
             bytes[40..48].fill(0);
+            bytes[57..59].copy_from_slice(&namespace[57..59]);
             let answer = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
             assert!(answer.is_err(), "round {round}");
         }

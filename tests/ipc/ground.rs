@@ -94,9 +94,10 @@ pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
     });
 }
 
-/// A test that runs on the simulation, and on each release of AMD's.
+/// A test that runs on the simulation, and on each release of AMD's; some need more of the system
+/// than every process may have.
 macro_rules! plays {
-    ($($(#[$doc:meta])* $name:ident($ground:ident) $body:block)*) => {
+    ($($(#[$doc:meta])* $name:ident($ground:ident) $(needs $need:ident)? $body:block)*) => {
         $(
             $(#[$doc])*
             mod $name {
@@ -106,6 +107,9 @@ macro_rules! plays {
 
                 #[test]
                 fn on_the_simulation() {
+                    $(if !may(Need::$need, stringify!($name)) {
+                        return;
+                    })?
                     crate::ground::on_simulation(play);
                 }
 
@@ -113,6 +117,9 @@ macro_rules! plays {
                 fn on_amds_runtime() {
                     let test = concat!(module_path!(), "::on_amds_runtime");
                     let test = test.split_once("::").expect("the crate's name comes first").1;
+                    $(if !may(Need::$need, test) {
+                        return;
+                    })?
                     crate::ground::on_amd(test, play);
                 }
             }

@@ -58,7 +58,7 @@ plays! {
         let mut bytes = handle.to_bytes();
         // The stranger has the number, and its account under the same descriptor and slot.
         bytes[48..52].copy_from_slice(&stranger.process.to_le_bytes());
-        bytes[52..58].copy_from_slice(&other.to_bytes()[52..58]);
+        bytes[52..57].copy_from_slice(&other.to_bytes()[52..57]);
         let reused = IpcHandle::from_bytes(&bytes);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
         // Also if the runtime's own part is the stranger's.

@@ -11,6 +11,7 @@ mod garbage;
 mod hip_tests;
 mod lifetime;
 mod rounds;
+mod strangers;
 mod trouble;
 
 use player::{Player, Refused, Stage};

@@ -4,7 +4,8 @@
 //! so that there are children and grandchildren, and it can be stopped or killed at any moment.
 
 use crate::ground::Ground;
-use hsa_vmm::{Address, Ipc, IpcError, IpcHandle, OpenedMemory, PoolMemory, Runtime};
+use crate::process::namespaces;
+use hsa_vmm::{Address, Ipc, IpcError, IpcHandle, OpenedMemory, PoolMemory, Runtime, Trust};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -86,7 +87,9 @@ impl Stage {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a player says who it is");
-        Player { process: line.trim().parse().expect("a number"), stream, is_own_child }
+        // Its number here; in its own namespace it may have another.
+        let who = rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
+        Player { process: who.pid.as_raw_nonzero().get(), stream, is_own_child }
     }
 
     /// The life of a player.
@@ -159,6 +162,22 @@ impl Props {
         let number = |index: usize| -> usize { words[index].parse().expect("a number") };
         let handle = |index: usize| IpcHandle::from_bytes(&from_hex(words[index]));
         match words[0] {
+            "user" => {
+                namespaces::become_user(number(1) as u32);
+                Ok(String::new())
+            }
+            "namespace" => {
+                namespaces::new_pid_namespace();
+                Ok(String::new())
+            }
+            "proc" => {
+                namespaces::own_proc();
+                Ok(String::new())
+            }
+            "trust" => {
+                self.ipc = self.ipc.take().map(|ipc| ipc.trusting(Trust::User(number(1) as u32)));
+                Ok(String::new())
+            }
             "runtime" => {
                 let runtime = ground.open();
                 let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();

@@ -1,9 +1,9 @@
 //! The library, open on a runtime of any kind.
 
-use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::vmm::{Problem, VmmOptions};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Runtime,
-    Vmm,
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, BufferError, GrowableBuffer,
+    Handle, HandleType, Reservation, Runtime, Vmm,
 };
 use std::path::Path;
 
@@ -78,6 +78,34 @@ impl Library {
         let (base, handle) = (self.reserve(size), self.create(gpu, size));
         self.map(base, size, handle);
         (base, handle)
+    }
+
+    /// A buffer on the first GPU of four steps that was extended by so many, one after the other.
+    ///
+    /// Whether the addresses behind a reservation are free is up to the rest of the process, so
+    /// that it is tried again.
+    #[track_caller]
+    pub fn extended(&self, step: usize, extensions: &[usize]) -> GrowableBuffer {
+        for _ in 0..1000 {
+            // Where there was room for all of it just before.
+            let steps = 4 + extensions.iter().sum::<usize>();
+            let room = Reservation::of(steps * step).reserve(&self.vmm).expect("room").address();
+            let options = GrowableBuffer::of(4 * step).in_steps_of(step).exactly_at(room);
+            let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
+            assert_eq!(buffer.address(), room);
+            let extend = |&steps: &usize| match buffer.extend(steps * step) {
+                Ok(()) => true,
+                Err(BufferError::Vmm(error)) => {
+                    assert_eq!(error.problem(), Some(Problem::AddressTaken));
+                    false
+                }
+                Err(other) => panic!("{other}"),
+            };
+            if extensions.iter().all(extend) {
+                return buffer;
+            }
+        }
+        panic!("the addresses behind a reservation are never free");
     }
 
     /// Fails unless the books are right, and everything that was taken has been given back.

@@ -4,6 +4,7 @@
 
 pub mod handover;
 pub mod limit;
+pub mod namespaces;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,6 +3,7 @@
 pub mod conform;
 pub mod emulate;
 pub mod info;
+pub mod map;
 pub mod replay;
 pub mod rocr;
 

@@ -3,6 +3,7 @@
 mod access;
 mod access_refused;
 mod access_use;
+mod area;
 mod create;
 mod export;
 mod granularity;
@@ -47,6 +48,7 @@ pub fn cases() -> Vec<&'static Case> {
         export::CASES,
         import::CASES,
         ipc::CASES,
+        area::CASES,
         hip::CASES,
     ]
     .into_iter()

@@ -5,10 +5,12 @@
 //! recorded one, so that nothing can be said of the rest of that trace: it is not performed, and
 //! counted only in [`ReplayReport::not_compared`].
 
+mod beginning;
 mod report;
 mod rule;
 mod state;
 
+pub use beginning::{Beginning, replay_beginning};
 pub use report::{Divergence, ReplayError, ReplayReport};
 pub use rule::Rule;
 

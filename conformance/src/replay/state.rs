@@ -54,6 +54,25 @@ impl State {
         })
     }
 
+    /// What the operations so far have left.
+    pub fn vmm(&self) -> &Vmm {
+        &self.vmm
+    }
+
+    /// Names what an operation has just made after its slot.
+    pub fn name(&self, call: &Call) -> Result<(), VmmError> {
+        match *call {
+            Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
+                self.vmm.name_reservation(address, &format!("r{r}"))
+            }),
+            Call::Create { h, .. } => self
+                .handles
+                .get(&h)
+                .map_or(Ok(()), |&handle| self.vmm.name_handle(handle, &format!("h{h}"))),
+            _ => Ok(()),
+        }
+    }
+
     /// Performs an operation, and keeps in step with the record.
     pub fn put(&mut self, operation: &Operation) -> Outcome {
         let expected = operation.result.as_str();

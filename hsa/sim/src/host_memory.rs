@@ -27,13 +27,11 @@ pub(crate) unsafe fn lock(
     if address.is_null() || size == 0 || agents.is_null() != (count == 0) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let agents = if agents.is_null() {
-        instance.agents().collect()
-    } else {
+    if !agents.is_null() {
         let count = usize::try_from(count).map_err(|_| HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         // SAFETY: the caller vouches for the array.
-        unsafe { instance.agents_of(agents, count)? }
-    };
+        unsafe { instance.agents_of(agents, count)? };
+    }
     let start = address.addr();
     let mut state = instance.lock();
     let last = start.checked_add(size - 1).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
@@ -47,7 +45,8 @@ pub(crate) unsafe fn lock(
         owner: Agent::Cpu(0),
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
         memory: None,
-        agents,
+        // Whoever is named: AMD's runtimes map it on every GPU (seen in 6.1.2, 6.4.3 and 7.2.4).
+        agents: instance.agents().collect(),
     };
     state.allocations.insert(start, locked);
     // SAFETY: as above.

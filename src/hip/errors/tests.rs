@@ -21,7 +21,8 @@ fn operations() -> Vec<Operation> {
     every![Operation:
         Open, AddressReserve, AddressFree, Create, Release, Map, Unmap, SetAccess, GetAccess,
         Revoke, AllocationGranularity, AllocationProperties, ExportToShareableHandle,
-        ImportFromShareableHandle, RetainAllocationHandle, MapArrayAsync, Read, Write, Copy, Fill,
+        ImportFromShareableHandle, RetainAllocationHandle, MapArrayAsync, Read, Write, Copy, CopyToHost, CopyFromHost, Fill,
+        Exchange, Relocate, Name,
     ]
 }
 
@@ -55,7 +56,8 @@ fn problems() -> Vec<Problem> {
         UnknownAccess = Problem::UnknownAccess(2),
         NotRequested = Problem::NotRequested(HandleType::Fabric),
         NotGranted = Problem::NotGranted { at, agent, verb: "read" },
-        NotImportable, AddressTaken, NotWords,
+        NotImportable, AddressTaken, NotWords, Overlapping,
+        CutDifferently,
     ]
 }
 

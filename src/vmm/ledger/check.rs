@@ -133,3 +133,6 @@ impl<R, H> Ledger<R, H> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

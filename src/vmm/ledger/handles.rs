@@ -5,6 +5,7 @@ use crate::vmm::error::{Argument, Problem, Refusal};
 use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Physical memory.
 #[derive(Debug)]
@@ -13,12 +14,25 @@ pub(crate) struct HandleRecord<H> {
     /// What sizes and addresses of its mappings must be multiples of.
     pub granule: usize,
     pub properties: AllocationProperties,
+    pub name: Option<Arc<str>>,
     /// References of the caller: one for create or import, one for each retain.
     pub(super) references: u32,
     pub(super) mappings: u32,
     /// Operations under way that need it to stay alive: each ends, or becomes a mapping.
     uses: u32,
     pub payload: H,
+}
+
+impl<H> HandleRecord<H> {
+    /// How many references the caller has.
+    pub fn references(&self) -> u32 {
+        self.references
+    }
+
+    /// How many mappings there are of it.
+    pub fn mappings(&self) -> u32 {
+        self.mappings
+    }
 }
 
 #[derive(Debug)]
@@ -35,11 +49,13 @@ pub(super) struct Handles<H> {
     /// Used first in, first out, so that a generation lasts as long as possible.
     pub free: VecDeque<u32>,
     pub live: usize,
+    /// How many slots there may be.
+    most: usize,
 }
 
 impl<H> Handles<H> {
     pub fn new(owner: u16) -> Self {
-        Self { owner, slots: Vec::new(), free: VecDeque::new(), live: 0 }
+        Self { owner, slots: Vec::new(), free: VecDeque::new(), live: 0, most: Handle::SLOTS }
     }
 
     pub fn len(&self) -> usize {
@@ -66,7 +82,7 @@ impl<H> Handles<H> {
     fn insert(&mut self, record: HandleRecord<H>) -> Option<Handle> {
         let slot = match self.free.pop_front() {
             Some(slot) => slot,
-            None if self.slots.len() < Handle::SLOTS => {
+            None if self.slots.len() < self.most => {
                 self.slots.push(Slot { generation: 0, record: None });
                 self.slots.len() as u32 - 1
             }
@@ -153,6 +169,7 @@ impl<R, H> Ledger<R, H> {
             size,
             granule,
             properties,
+            name: None,
             references: 1,
             mappings: 0,
             uses: 0,
@@ -167,6 +184,22 @@ impl<R, H> Ledger<R, H> {
     pub fn handle(&self, handle: Handle) -> Result<&HandleRecord<H>, Refusal> {
         let slot = self.handles.find(handle)?;
         self.handles.by_slot(slot).ok_or(Refusal::new(Argument::Handle, Problem::Released))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn handle_mut(&mut self, handle: Handle) -> Result<&mut HandleRecord<H>, Refusal> {
+        let slot = self.handles.find(handle)?;
+        self.handles.by_slot_mut(slot).ok_or(Refusal::new(Argument::Handle, Problem::Released))
+    }
+
+    /// Every handle that is alive, referenced or only mapped.
+    pub fn handles(&self) -> impl Iterator<Item = (Handle, &HandleRecord<H>)> {
+        (0..self.handles.slots() as u32).filter_map(|slot| self.handle_of_slot(slot))
+    }
+
+    /// The handle in a slot, with its record.
+    pub fn handle_of_slot(&self, slot: u32) -> Option<(Handle, &HandleRecord<H>)> {
+        Some((self.handles.name(slot)?, self.handles.by_slot(slot)?))
     }
 
     /// The record of the handle in this slot, referenced or only mapped.
@@ -259,3 +292,6 @@ impl<R, H> Ledger<R, H> {
         (0..self.handles.slots() as u32).filter_map(|slot| self.handles.remove(slot)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

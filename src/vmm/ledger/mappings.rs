@@ -136,6 +136,7 @@ impl<R, H> Ledger<R, H> {
     /// [`end_use`](Self::end_use).
     pub fn remove_mapping(&mut self, start: usize) -> Option<MappingRecord> {
         let record = self.mappings.remove(&start)?;
+        self.mapping_names.remove(&record.serial);
         self.mapping_became_use(record.slot);
         if let Some((base, _)) = self.reservation_at(start)
             && let Some(reservation) = self.reservations.get_mut(&base)

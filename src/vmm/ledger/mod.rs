@@ -17,6 +17,7 @@
 mod check;
 mod handles;
 mod mappings;
+mod names;
 mod reservations;
 
 pub(crate) use mappings::MappingRecord;
@@ -26,6 +27,7 @@ use super::address::Address;
 use super::error::{Argument, Problem, Refusal};
 use handles::Handles;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A range of addresses that is not empty and does not wrap around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub(crate) struct Ledger<R, H> {
     reservations: BTreeMap<usize, ReservationRecord<R>>,
     handles: Handles<H>,
     mappings: BTreeMap<usize, MappingRecord>,
+    /// The names of those mappings that have one, by serial.
+    mapping_names: BTreeMap<u64, Arc<str>>,
     next_serial: u64,
 }
 
@@ -70,6 +74,7 @@ impl<R, H> Ledger<R, H> {
             reservations: BTreeMap::new(),
             handles: Handles::new(owner),
             mappings: BTreeMap::new(),
+            mapping_names: BTreeMap::new(),
             next_serial: 1,
         }
     }

@@ -3,6 +3,7 @@
 use super::{Ledger, Range};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
+use std::sync::Arc;
 
 /// A reservation.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(crate) struct ReservationRecord<R> {
     pub serial: u64,
     /// Not to be used, and never to be freed.
     pub quarantined: bool,
+    pub name: Option<Arc<str>>,
     pub payload: R,
 }
 
@@ -55,6 +57,7 @@ impl<R, H> Ledger<R, H> {
             mappings: 0,
             serial,
             quarantined: false,
+            name: None,
             payload,
         };
         self.reservations.insert(range.start, record);

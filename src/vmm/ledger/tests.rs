@@ -1,42 +1,41 @@
 //! The ledger by itself: what it refuses, with which words, and that refusing changes nothing.
 
-use super::handles::HandleRecord;
 use super::*;
 use crate::agent::AgentId;
 use crate::vmm::Access;
 use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
-fn range(start: usize, size: usize) -> Range {
+pub(super) fn range(start: usize, size: usize) -> Range {
     Range { start, size }
 }
 
-fn properties() -> AllocationProperties {
+pub(super) fn properties() -> AllocationProperties {
     AllocationProperties::on(AgentId { runtime: 1, index: 1 })
 }
 
 /// One reservation of 16 pages at 1 MiB, one handle of 4 pages.
-fn ledger() -> (Ledger<(), ()>, Handle) {
+pub(super) fn ledger() -> (Ledger<(), ()>, Handle) {
     let mut ledger = Ledger::new(7);
     ledger.reserve(range(1 << 20, 16 * PAGE), ());
     let handle = ledger.add_handle(4 * PAGE, PAGE, properties(), ()).unwrap();
     (ledger, handle)
 }
 
-fn map(ledger: &mut Ledger<(), ()>, at: Range, handle: Handle) -> Result<(), Refusal> {
+pub(super) fn map(ledger: &mut Ledger<(), ()>, at: Range, handle: Handle) -> Result<(), Refusal> {
     let slot = ledger.begin_map(at, handle)?;
     ledger.add_mapping(at, slot);
     Ok(())
 }
 
-fn unmap(ledger: &mut Ledger<(), ()>, start: usize) -> bool {
+pub(super) fn unmap(ledger: &mut Ledger<(), ()>, start: usize) -> bool {
     let record = ledger.remove_mapping(start).unwrap();
     ledger.end_use(record.slot).is_some()
 }
 
-fn problem<T>(result: Result<T, Refusal>) -> (Argument, Problem) {
+pub(super) fn problem<T>(result: Result<T, Refusal>) -> (Argument, Problem) {
     match result {
         Err(Refusal { argument, problem }) => (argument, problem),
         Ok(_) => panic!("was not refused"),
@@ -104,25 +103,8 @@ fn look_ups_end_where_the_mapping_ends() {
     assert!(ledger.mapping_at(base + 2 * PAGE).is_none());
     assert!(ledger.mapping_at(base - 1).is_none());
     assert!(ledger.check_mapped(range(base + 5, PAGE)).is_ok());
+    assert!(ledger.check_mapped(range(base, 2 * PAGE)).is_ok(), "nothing is behind it");
     assert!(ledger.check_mapped(range(base + PAGE, PAGE + 1)).is_err());
-}
-
-#[test]
-fn memory_lives_while_it_is_referenced_or_mapped() {
-    let (mut ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&mut ledger, range(base, PAGE), handle).unwrap();
-    assert_eq!(ledger.begin_release(handle), Ok(None), "the mapping keeps it alive");
-    let released = (Argument::Handle, Problem::Released);
-    assert_eq!(problem(ledger.begin_release(handle)), released);
-    assert_eq!(problem(map(&mut ledger, range(base + PAGE, PAGE), handle)), released);
-    assert_eq!(ledger.retain(base + 17), Ok(handle), "a mapping can be retained from inside");
-    assert!(map(&mut ledger, range(base + PAGE, PAGE), handle).is_ok());
-    assert!(!unmap(&mut ledger, base + PAGE));
-    assert_eq!(ledger.begin_release(handle), Ok(None));
-    assert!(unmap(&mut ledger, base), "the last mapping of a released handle ends it");
-    assert_eq!(problem(ledger.handle(handle).map(|_| ())), released);
-    assert_eq!(ledger.counts(), (1, 0, 0));
 }
 
 #[test]
@@ -145,49 +127,67 @@ fn nobody_may_use_what_was_just_mapped() {
 }
 
 #[test]
-fn either_order_ends_the_same() {
-    let base = 1 << 20;
-    let [unmapped_first, released_first] = [true, false].map(|unmap_first| {
-        let (mut ledger, handle) = ledger();
-        map(&mut ledger, range(base, PAGE), handle).unwrap();
-        if unmap_first {
-            assert!(!unmap(&mut ledger, base), "a reference is left");
-            let slot = ledger.begin_release(handle).unwrap().expect("it was the last");
-            assert!(ledger.forget(slot).is_some());
-        } else {
-            assert_eq!(ledger.begin_release(handle), Ok(None));
-            assert!(unmap(&mut ledger, base), "it was the last");
-        }
-        assert_eq!(ledger.check(), Ok(()));
-        format!("{ledger:?}")
-    });
-    assert_eq!(unmapped_first, released_first);
-}
-
-#[test]
-fn handles_are_refused_when_stale_foreign_or_invented() {
-    let (mut ledger, first) = ledger();
-    let slot = ledger.begin_release(first).unwrap().unwrap();
-    ledger.forget(slot);
-    let second = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
-    assert_eq!(first.slot(), second.slot(), "the slot is used again");
-    let what = |handle| problem(ledger.handle(handle).map(|_| ())).1;
-    assert_eq!(what(first), Problem::Released);
-    assert_eq!(what(Handle::from_bits(0)), Problem::NoHandle);
-    assert_eq!(what(Handle::pack(8, 2, 0)), Problem::ForeignHandle);
-    assert_eq!(what(Handle::pack(7, 3, 0)), Problem::UnknownHandle);
-    assert_eq!(what(Handle::pack(7, 0, 0)), Problem::UnknownHandle);
-    assert_eq!(what(Handle::pack(7, 1, 1)), Problem::UnknownHandle);
-    assert!(ledger.handle(second).is_ok());
-}
-
-#[test]
-fn a_release_that_failed_below_can_be_taken_back() {
+fn what_is_there_is_counted_and_listed() {
     let (mut ledger, handle) = ledger();
-    let slot = ledger.begin_release(handle).unwrap().unwrap();
-    assert!(ledger.handle(handle).is_err(), "nobody may use it while it is being given back");
-    ledger.unrelease(slot);
-    assert!(ledger.handle(handle).is_ok());
+    let base = 1 << 20;
+    let other = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+    ledger.reserve(range(4 << 20, PAGE), ());
+    for page in [0, 1, 3] {
+        map(&mut ledger, range(base + page * PAGE, PAGE), handle).unwrap();
+    }
+    assert_eq!(ledger.counts(), (2, 2, 3));
+    let starts = |found: &mut dyn Iterator<Item = (usize, &MappingRecord)>| -> Vec<usize> {
+        found.map(|(start, _)| (start - base) / PAGE).collect()
+    };
+    assert_eq!(starts(&mut ledger.mappings()), [0, 1, 3]);
+    assert_eq!(starts(&mut ledger.mappings_in(range(base + PAGE, 2 * PAGE))), [1]);
+    assert_eq!(starts(&mut ledger.mappings_in(range(base + 1, 3 * PAGE))), [1, 3]);
+    let slot = handle.slot() as u32;
+    assert_eq!(ledger.handle_in(slot).map(|record| record.size), Some(4 * PAGE));
+    ledger.begin_release(handle).unwrap();
+    assert!(ledger.handle_in(slot).is_some(), "it is mapped");
+    assert!(ledger.handle_in(other.slot() as u32 + 1).is_none());
+    let sizes: Vec<usize> = ledger.drain_handles().iter().map(|record| record.size).collect();
+    assert_eq!(sizes, [4 * PAGE, PAGE]);
+    assert_eq!(ledger.counts().1, 0);
+}
+
+#[test]
+fn reservations_end_where_they_end() {
+    let (mut ledger, _) = ledger();
+    let (base, size) = (1 << 20, 16 * PAGE);
+    let at = |ledger: &Ledger<(), ()>, address| ledger.reservation_at(address).map(|at| at.0);
+    assert_eq!(at(&ledger, base - 1), None);
+    assert_eq!(at(&ledger, base), Some(base));
+    assert_eq!(at(&ledger, base + size - 1), Some(base));
+    assert_eq!(at(&ledger, base + size), None);
+    // A neighbour overlaps nothing.
+    let overlap =
+        |ledger: &Ledger<(), ()>, start, size| ledger.overlapping_reservation(range(start, size));
+    assert_eq!(overlap(&ledger, base + size, PAGE), None);
+    assert_eq!(overlap(&ledger, base - PAGE, PAGE), None);
+    assert_eq!(overlap(&ledger, base + size - 1, PAGE), Some(base + size - 1));
+    assert_eq!(overlap(&ledger, base - PAGE, PAGE + 1), Some(base));
+    ledger.reserve(range(base + size, PAGE), ());
+    assert_eq!(ledger.check(), Ok(()));
+    assert_eq!(at(&ledger, base + size), Some(base + size));
+}
+
+#[test]
+fn reservations_are_put_back_or_set_aside() {
+    let (mut ledger, _) = ledger();
+    let (base, size) = (1 << 20, 16 * PAGE);
+    let record = ledger.remove_reservation(base).unwrap();
+    assert_eq!(ledger.counts().0, 0);
+    ledger.restore_reservation(base, record);
+    assert!(ledger.check_free(range(base, size)).is_ok());
+    let set_aside = |ledger: &Ledger<(), ()>| {
+        ledger.reservations().map(|(_, record)| record.quarantined).collect::<Vec<_>>()
+    };
+    assert_eq!(ledger.quarantine(base + size), None, "nothing is reserved there");
+    assert_eq!(set_aside(&ledger), [false]);
+    assert_eq!(ledger.quarantine(base + PAGE + 1), Some((Address::new(base), size)));
+    assert_eq!(set_aside(&ledger), [true]);
 }
 
 #[test]
@@ -229,63 +229,4 @@ fn serials_are_never_used_twice() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), count, "{seen:?}");
-}
-
-/// The check is what fuzzers and property tests rely on, so it must be able to fail.
-#[test]
-fn check_finds_what_does_not_hold() {
-    let base = 1 << 20;
-    let broken = |spoil: &dyn Fn(&mut Ledger<(), ()>), expected: &str| {
-        let (mut ledger, handle) = ledger();
-        map(&mut ledger, range(base, 2 * PAGE), handle).unwrap();
-        map(&mut ledger, range(base + 2 * PAGE, PAGE), handle).unwrap();
-        assert_eq!(ledger.check(), Ok(()));
-        spoil(&mut ledger);
-        let found = ledger.check().unwrap_err();
-        assert!(found.contains(expected), "{found} instead of {expected}");
-    };
-    let mapping = |ledger: &mut Ledger<(), ()>, start, size| {
-        ledger.mappings.get_mut(&start).unwrap().size = size;
-    };
-    fn handle(ledger: &mut Ledger<(), ()>, slot: usize) -> &mut HandleRecord<()> {
-        ledger.handles.slots[slot].record.as_mut().unwrap()
-    }
-    broken(&|ledger| mapping(ledger, base, 3 * PAGE), "overlaps the one before");
-    broken(&|ledger| mapping(ledger, base + 2 * PAGE, 5 * PAGE), "exceeds its handle");
-    broken(&|ledger| mapping(ledger, base + 2 * PAGE, 32 * PAGE), "is in no reservation");
-    broken(&|ledger| ledger.mappings.get_mut(&base).unwrap().slot = 7, "has no handle");
-    broken(
-        &|ledger| ledger.reservations.get_mut(&base).unwrap().mappings = 3,
-        "counts 3 mappings and has 2",
-    );
-    broken(&|ledger| handle(ledger, 0).mappings = 3, "counts 3 mappings and has 2");
-    broken(
-        &|ledger| {
-            ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
-            handle(ledger, 1).references = 0;
-        },
-        "nothing keeps slot 1 alive",
-    );
-    broken(&|ledger| ledger.handles.free.push_back(0), "slot 0 would be given to two");
-    broken(&|ledger| ledger.handles.free.extend([5, 5]), "slot 5 would be given to two");
-    broken(&|ledger| ledger.handles.live = 0, "0 handles are counted and 1 are alive");
-    broken(&|ledger| ledger.mappings.get_mut(&base).unwrap().size = PAGE + 1, "is off the granule");
-    broken(
-        &|ledger| ledger.mappings.get_mut(&base).unwrap().serial = 1,
-        "the serial 1 was given twice",
-    );
-    broken(&|ledger| ledger.next_serial = 3, "the serial 3 is still to be given");
-    broken(
-        &|ledger| {
-            let inside = ReservationRecord {
-                size: PAGE,
-                mappings: 0,
-                serial: 99,
-                quarantined: false,
-                payload: (),
-            };
-            ledger.reservations.insert(base + 8 * PAGE, inside);
-        },
-        "overlaps the one before",
-    );
 }

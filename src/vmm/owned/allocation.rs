@@ -66,6 +66,14 @@ impl Allocation {
         Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released }) })
     }
 
+    /// Names it in reports and logs; mappings without a name are called the same.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        // Only the child of a fork is refused.
+        let _ = self.inner.vmm.name_handle(self.inner.handle, name);
+        self
+    }
+
     /// The handle, to be used with [`Vmm`]'s calls while this value lives.
     #[must_use]
     pub fn handle(&self) -> Handle {

@@ -2,6 +2,7 @@
 
 use super::{Allocation, Reservation};
 use crate::agent::AgentId;
+use crate::native::NativeAgent;
 use crate::vmm::ledger::Range;
 use crate::vmm::mapping::Serial;
 use crate::vmm::{
@@ -32,6 +33,14 @@ impl Mapping {
         serial: Serial,
     ) -> Self {
         Self { reservation, allocation, address, size, serial, mapped: true }
+    }
+
+    /// Names it in reports and logs. One that has been unmapped by its address meanwhile stays as it
+    /// is.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let _ = self.vmm().shared.name_mapping(self.address, Some(self.serial.0), name);
+        self
     }
 
     /// Where it begins.
@@ -168,6 +177,17 @@ impl Mapping {
             .map_err(|error| error.about(Argument::Destination))?;
         shared.relocate(to, self.range(), Some((reservation.serial(), self.serial)))?;
         Ok(Address::new(to.start))
+    }
+
+    /// Has an agent that may read and write all of it use it, while nobody can change what is here.
+    pub(crate) fn lend<T>(
+        &self,
+        operation: Operation,
+        agent: AgentId,
+        act: impl FnOnce(NativeAgent) -> T,
+    ) -> Result<T, VmmError> {
+        let range = Range { start: self.address.get(), size: self.size };
+        self.vmm().lend(operation, range, agent, act)
     }
 
     /// Unmaps it now, and says whether that worked (`hipMemUnmap`).

@@ -83,6 +83,15 @@ impl Reservation {
         self.inner.size
     }
 
+    /// Names it in reports and logs. One that has been freed by its address meanwhile stays as it
+    /// is.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let Inner { vmm, address, serial, .. } = &*self.inner;
+        let _ = vmm.shared.name_reservation(*address, Some(*serial), name);
+        self
+    }
+
     /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod grant;
 mod revoke;
+mod tell;
 
 use crate::agent::{AgentId, AgentKind};
 use crate::vmm::access::{AccessSet, AgentSet};
@@ -20,6 +21,8 @@ impl Vmm {
     ///
     /// Agents that are not named keep what they have; one that is named twice gets the last.
     /// All of it is checked before the first takes effect, and undone if the runtime fails.
+    /// The runtime is told of GPUs in one call for all neighbouring mappings to which the same is
+    /// news, from ROCm 6.4 on ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
     /// For CPUs a permission is enforced by the memory's protection. For GPUs only the first
     /// grant has an effect: AMD's driver then maps the memory readable and writable, whatever

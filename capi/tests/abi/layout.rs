@@ -1,13 +1,11 @@
 //! The headers' types are HIP's, value by value: compared with AMD's own headers where they are.
 
-mod program;
-
-use program::{Language, Program, package, well};
+use crate::program::{Language, Program, package, well};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Prints sizes, places and values of everything that the header has in common with AMD's.
-const SOURCE: &str = "tests/layout/print.c";
+const SOURCE: &str = "tests/c/layout.c";
 
 #[test]
 fn what_c_and_cplusplus_make_of_the_header_is_the_same() {

@@ -1,11 +1,9 @@
 //! A C program that calls at random, rightly and wrongly, neither crashes nor leaks.
 //!
-//! For longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test torture`.
+//! For longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi torture`.
 
-mod program;
-
+use crate::program::{Language, Program, well};
 use hsa_rocr::{Emulation, Release, test};
-use program::{Language, Program, well};
 use std::process::Command;
 
 fn survives(mut command: Command, seed: &str, what: &str) {
@@ -24,14 +22,14 @@ fn survives(mut command: Command, seed: &str, what: &str) {
 
 #[test]
 fn calls_at_random_on_the_simulation() {
-    let program = Program::compile("tests/torture.c", Language::C99, &[]);
+    let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
     survives(program.on_simulation("era=b,gpus=2"), "1", "simulation");
 }
 
 #[test]
 fn calls_at_random_on_amds_runtime() {
-    let name = "calls_at_random_on_amds_runtime";
-    let program = Program::compile("tests/torture.c", Language::C99, &[]);
+    let name = "torture::calls_at_random_on_amds_runtime";
+    let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
     let releases = test::installations(name).unwrap_or_default().iter();
     for installation in releases.filter(|one| one.release() == Release::R6_4_3) {
         survives(program.on_release(installation, &Emulation::gpus(2)), "2", "6.4.3");

@@ -1,10 +1,8 @@
 //! hip-tests' cases of virtual memory and IPC that need no kernel, written anew in C under their
 //! names, on the simulation and on AMD's runtime.
 
-mod program;
-
+use crate::program::{Language, Program};
 use hsa_rocr::{Emulation, Release, test};
-use program::{Language, Program};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -236,7 +234,7 @@ fn every_case_is_cplusplus_too() {
 
 #[test]
 fn every_case_passes_on_every_release() {
-    let name = "every_case_passes_on_every_release";
+    let name = "hip_tests::every_case_passes_on_every_release";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release();
         for profile in PROFILES {

@@ -1,0 +1,119 @@
+//! What it costs to make a buffer larger: in place, and by allocating, copying and freeing; and
+//! whether that stays the same as the buffer grows.
+//!
+//! ```sh
+//! cargo bench --bench growth
+//! ```
+//!
+//! On the simulation, whose own work is in these figures. Its memory costs nothing before it is
+//! touched, but a copy touches all of it: sizes that do not fit in this machine's free memory are
+//! left out of the copies, and the first lines say which.
+
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, GrowableBuffer, Mapping, Reservation, Runtime, Vmm,
+};
+use std::cell::RefCell;
+
+fn main() {
+    for gib in GIB {
+        if !copies().contains(&gib) {
+            println!("left out: copying {gib} GiB, for want of memory");
+        }
+    }
+    divan::main();
+}
+
+const STEP: usize = 2 << 20;
+const STEPS_A_GIB: usize = (1 << 30) / STEP;
+const GIB: [usize; 4] = [1, 4, 16, 64];
+/// How many pages are mapped for a figure of pages a second.
+const RUN: usize = 64;
+
+/// Sizes whose copy leaves this machine some memory.
+fn copies() -> Vec<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    let available = kib.unwrap_or(0) >> 20;
+    GIB.into_iter().filter(|gib| gib + 3 <= available).collect()
+}
+
+fn vmm() -> Vmm {
+    let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+    Vmm::open(&runtime).unwrap()
+}
+
+fn properties(vmm: &Vmm) -> AllocationProperties {
+    AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id())
+}
+
+/// A buffer of so many GiB in pages of 2 MiB, that both GPUs may use, with room for more.
+fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
+    let vmm = vmm();
+    let options = GrowableBuffer::of((gib + 1) << 30).in_steps_of(STEP);
+    let mut buffer = options.reserve(&vmm, &properties(&vmm)).unwrap();
+    let gpus: Vec<_> = vmm.runtime().gpus().map(|gpu| gpu.id()).collect();
+    buffer.grow(gib << 30).unwrap();
+    buffer.grant(&gpus, Access::ReadWrite).unwrap();
+    assert_eq!(vmm.usage().mappings, gib * STEPS_A_GIB);
+    RefCell::new(buffer)
+}
+
+/// 2 MiB more at the end of a buffer of so many GiB.
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 500)]
+fn grow_in_place(bencher: Bencher, gib: usize) {
+    let buffer = buffer(gib);
+    bencher
+        .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
+        .bench_local_values(|()| buffer.borrow_mut().grow(STEP).unwrap());
+}
+
+/// The same as memory that does not grow has to do it.
+#[divan::bench(args = copies(), sample_size = 1, sample_count = 3)]
+fn allocate_copy_free(bencher: Bencher, gib: usize) {
+    let vmm = vmm();
+    let gpu = vmm.runtime().gpus().next().unwrap().id();
+    let whole = |size: usize| -> Mapping {
+        let reservation = Reservation::of(size).reserve(&vmm).unwrap();
+        let memory = Allocation::create(&vmm, size, &properties(&vmm)).unwrap();
+        let mapping = reservation.map(0, &memory).unwrap();
+        mapping.grant(&[gpu], Access::ReadWrite).unwrap();
+        mapping
+    };
+    let size = gib << 30;
+    bencher.with_inputs(|| whole(size)).bench_local_values(|old| {
+        let new = whole(size + STEP);
+        vmm.copy(gpu, new.address(), old.address(), size).unwrap();
+        drop(old);
+    });
+}
+
+/// Pages of 2 MiB mapped at the end of a buffer of so many GiB, one call each.
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
+fn pages_one_by_one(bencher: Bencher, gib: usize) {
+    let buffer = buffer(gib);
+    bencher
+        .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
+        .bench_local_values(|()| (0..RUN).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
+}
+
+/// The same, all of them in one call.
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
+fn pages_in_a_run(bencher: Bencher, gib: usize) {
+    let buffer = buffer(gib);
+    bencher
+        .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
+        .bench_local_values(|()| buffer.borrow_mut().grow(RUN * STEP).unwrap());
+}
+
+/// 64 pages taken back from the end of a buffer of so many GiB.
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
+fn pages_taken_back(bencher: Bencher, gib: usize) {
+    let buffer = buffer(gib);
+    bencher
+        .with_inputs(|| buffer.borrow_mut().resize((gib << 30) + RUN * STEP).unwrap())
+        .bench_local_values(|()| buffer.borrow_mut().shrink(RUN * STEP).unwrap());
+}

@@ -1,0 +1,66 @@
+/*
+ * The life of virtual memory, in HIP's own words, without HIP:
+ *
+ *   cc cycle.c $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
+ */
+#include <hip/hip_runtime_api.h>
+#include <hsavmm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(hipError_t error, const char *call) {
+  if (error != hipSuccess) {
+    fprintf(stderr, "%s\n  in %s\n", hsavmm_last_message(), call);
+    exit(1);
+  }
+}
+#define CHECK(call) check(call, #call)
+
+int main(void) {
+  hsavmm_runtime_info runtime;
+  CHECK(hsavmm_runtime(&runtime));
+  int devices;
+  CHECK(hipGetDeviceCount(&devices));
+  printf("%s, %d GPU%s\n", runtime.name, devices, devices == 1 ? "" : "s");
+
+  hipMemAllocationProp prop;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location.type = hipMemLocationTypeDevice;
+  prop.location.id = 0;
+  size_t granule;
+  CHECK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
+  printf("granule: %zu bytes\n", granule);
+
+  /* Addresses for four granules; memory for one, at the first and at the third. */
+  void *start;
+  hipMemGenericAllocationHandle_t handle;
+  CHECK(hipMemAddressReserve(&start, 4 * granule, 0, NULL, 0));
+  CHECK(hipMemCreate(&handle, granule, &prop, 0));
+  char *third = (char *)start + 2 * granule;
+  CHECK(hipMemMap(start, granule, 0, handle, 0));
+  CHECK(hipMemMap(third, granule, 0, handle, 0));
+
+  hipMemAccessDesc desc;
+  desc.location = prop.location;
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  CHECK(hipMemSetAccess(start, granule, &desc, 1));
+  CHECK(hipMemSetAccess(third, granule, &desc, 1));
+
+  char text[32];
+  CHECK(hipMemcpyHtoD(start, "written at the first", 21));
+  CHECK(hipMemcpyDtoH(text, third, 21));
+  printf("read at the third: \"%s\"\n", text);
+
+  /* What HIP crashes on is an error here, with a reason. */
+  if (hipMemUnmap(start, granule / 2) != hipSuccess)
+    printf("refused: %s\n", hsavmm_last_message());
+
+  CHECK(hipMemUnmap(start, granule));
+  CHECK(hipMemUnmap(third, granule));
+  CHECK(hipMemRelease(handle));
+  CHECK(hipMemAddressFree(start, 4 * granule));
+  CHECK(hsavmm_shut_down());
+  return 0;
+}

@@ -1,0 +1,83 @@
+// A vector that grows in place: addresses are reserved once, memory comes below them as it is needed,
+// and pointers into it stay good.
+//
+//   c++ -std=c++17 growing.cpp $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
+#include <hip/hip_runtime.h>
+#include <hsavmm.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <vector>
+
+static void check(hipError_t error) {
+  if (error != hipSuccess) throw std::runtime_error(hsavmm_last_message());
+}
+
+class Growing {
+public:
+  Growing(int device, size_t most) : access_{{hipMemLocationTypeDevice, device},
+                                             hipMemAccessFlagsProtReadWrite} {
+    prop_.type = hipMemAllocationTypePinned;
+    prop_.location = access_.location;
+    check(hipMemGetAllocationGranularity(&granule_, &prop_,
+                                         hipMemAllocationGranularityRecommended));
+    reserved_ = (most + granule_ - 1) / granule_ * granule_;
+    check(hipMemAddressReserve(&start_, reserved_, 0, nullptr, 0));
+  }
+  Growing(const Growing &) = delete;
+  Growing &operator=(const Growing &) = delete;
+  ~Growing() {
+    // One call for all of the mappings: they are a run.
+    hipError_t error = mapped_ == 0 ? hipSuccess : hipMemUnmap(start_, mapped_);
+    if (error == hipSuccess) error = hipMemAddressFree(start_, reserved_);
+    if (error != hipSuccess) std::fprintf(stderr, "%s\n", hsavmm_last_message());
+  }
+
+  void grow(size_t size) {
+    while (mapped_ < size) {
+      hipMemGenericAllocationHandle_t handle;
+      char *end = static_cast<char *>(start_) + mapped_;
+      check(hipMemCreate(&handle, granule_, &prop_, 0));
+      check(hipMemMap(end, granule_, 0, handle, 0));
+      mapped_ += granule_;
+      // Mapped memory lives until it is unmapped.
+      check(hipMemRelease(handle));
+      check(hipMemSetAccess(end, granule_, &access_, 1));
+    }
+  }
+  void *start() const { return start_; }
+  size_t mapped() const { return mapped_; }
+
+private:
+  hipMemAccessDesc access_;
+  hipMemAllocationProp prop_{};
+  void *start_ = nullptr;
+  size_t granule_ = 0, reserved_ = 0, mapped_ = 0;
+};
+
+int main() {
+  try {
+    {
+      Growing buffer(0, size_t(64) << 20);
+      std::vector<int> numbers(1 << 20), back(1 << 20);
+      for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = int(i);
+      size_t bytes = numbers.size() * sizeof(int);
+      for (size_t round = 1; round <= 4; ++round) {
+        buffer.grow(round * bytes);
+        char *part = static_cast<char *>(buffer.start()) + (round - 1) * bytes;
+        check(hipMemcpyHtoD(part, numbers.data(), bytes));
+        // What was written in the first round is where it was.
+        check(hipMemcpyDtoH(back.data(), buffer.start(), bytes));
+        std::printf("%2zu MiB at the same address: %s\n", buffer.mapped() >> 20,
+                    back == numbers ? "contents kept" : "CONTENTS LOST");
+        if (back != numbers) return 1;
+      }
+    }
+    check(hsavmm_shut_down());
+  } catch (const std::exception &error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,105 @@
+//! Areas (`hsavmm_area_…`).
+
+use crate::answer::{Refusal, answer};
+use crate::devices::current;
+use crate::errors;
+use crate::objects::{Object, OpenArea, lock};
+use crate::pointers::{address, not_null, put};
+use crate::process::process;
+use crate::types::hipError_t;
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::NonNull;
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::{Area, AreaFlags};
+use std::sync::{Arc, Mutex};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_area_create(
+    area: *mut *mut c_void,
+    device: c_int,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hsavmm_area_create", || {
+        not_null("area", area)?;
+        let process = process()?;
+        let agent = process.devices.agent(if device < 0 { current() } else { device })?;
+        let flags = AreaFlags::from_bits_retain(flags);
+        let made = match process.vmm() {
+            Ok(vmm) => Area::create_in(vmm, agent, flags),
+            Err(_) => Area::create(&process.runtime, agent, flags),
+        }?;
+        let object = Object::Area(Arc::new(OpenArea { area: made, memory: Mutex::default() }));
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("area", area, process.objects.insert(object)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_area_mmap(
+    area: *mut c_void,
+    ptr: *mut *mut c_void,
+    size: usize,
+    host: *mut c_void,
+) -> hipError_t {
+    answer(c"hsavmm_area_mmap", || {
+        not_null("ptr", ptr)?;
+        let open = process()?.objects.area(area)?;
+        let mut options = MmapOptions::new();
+        if let Some(host) = NonNull::new(host.cast()) {
+            // SAFETY: the header asks C for just this: `size` bytes that stay until munmap.
+            options = unsafe { options.mapping_pointer(host) };
+        }
+        let memory = open.area.mmap(size, options)?;
+        let at = memory.address();
+        lock(&open.memory).insert(at.get(), memory);
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("ptr", ptr, at.as_ptr()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_area_device_pointer(
+    area: *mut c_void,
+    device_ptr: *mut *mut c_void,
+    ptr: *mut c_void,
+) -> hipError_t {
+    answer(c"hsavmm_area_device_pointer", || {
+        let open = process()?.objects.area(area)?;
+        let memory = lock(&open.memory);
+        let found = memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("device_ptr", device_ptr, found.device_address().as_ptr()) }
+    })
+}
+
+fn not_of_area() -> Refusal {
+    Refusal::value("ptr", "is not where memory of this area begins")
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_area_munmap", || {
+        let open = process()?.objects.area(area)?;
+        let at = address(ptr).get();
+        let mut all = lock(&open.memory);
+        let memory = all.remove(&at).ok_or_else(not_of_area)?;
+        memory.munmap().map_err(|(memory, error)| {
+            all.insert(at, memory);
+            Refusal::from(error)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_area_destroy", || {
+        let process = process()?;
+        let open = process.objects.area(area)?;
+        let count = lock(&open.memory).len();
+        if count > 0 {
+            let words = format_args!("{count} pieces of its memory are still mapped");
+            return Err(Refusal::new(errors::ILLEGAL_STATE, words));
+        }
+        process.objects.remove(area).map(|_| ())
+    })
+}

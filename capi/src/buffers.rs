@@ -1,0 +1,341 @@
+//! Buffers (`hsavmm_growable_…`, `hsavmm_paged_…`, `hsavmm_pausable_…`, `hsavmm_ring_…`).
+
+use crate::answer::{Refusal, answer};
+use crate::errors;
+use crate::objects::{Object, lock};
+use crate::pointers::{not_null, put, take};
+use crate::process::{Process, process};
+use crate::types::{hipError_t, hipMemLocation};
+use core::ffi::{c_int, c_uint, c_void};
+use core::ops::Range;
+use hsa_vmm::buffer::Contents;
+use hsa_vmm::{
+    Access, Address, AgentId, AllocationProperties, BufferError, GrowableBuffer, PagedBuffer,
+    PausableBuffer, RingBuffer, Vmm,
+};
+use std::sync::{Arc, Mutex};
+
+/// Makes a buffer of a device's memory and gives it a number.
+fn make(
+    to: *mut *mut c_void,
+    device: c_int,
+    act: impl FnOnce(&Vmm, &AllocationProperties) -> Result<Object, BufferError>,
+) -> Result<(), Refusal> {
+    not_null("buffer", to)?;
+    let process = process()?;
+    let properties = AllocationProperties::on(process.devices.agent(device)?);
+    let object = act(process.vmm()?, &properties)?;
+    // SAFETY: as lib.rs says of pointers for results.
+    unsafe { put("buffer", to, process.objects.insert(object)) }
+}
+
+/// Who is to be granted what.
+///
+/// # Safety
+/// `locations` is null or has `count`.
+unsafe fn grants(
+    process: &Process,
+    locations: *const hipMemLocation,
+    count: usize,
+    flags: c_uint,
+) -> Result<(Vec<AgentId>, Access), Refusal> {
+    not_null("locations", locations)?;
+    if count > 1 << 16 {
+        return Err(Refusal::value("count", format_args!("({count}) is too many")));
+    }
+    let mut agents = Vec::with_capacity(count);
+    for index in 0..count {
+        // SAFETY: as the caller says.
+        let one = unsafe { take("locations", locations.add(index)) }?;
+        agents.push(process.devices.at(&process.runtime, one, errors::INVALID_VALUE)?);
+    }
+    let access = Access::from_bits(flags);
+    let access =
+        access.ok_or_else(|| Refusal::value("flags", format_args!("({flags}) are none")))?;
+    Ok((agents, access))
+}
+
+/// Writes where a buffer is and how large; either may be left out.
+///
+/// # Safety
+/// As lib.rs says of pointers for results.
+unsafe fn put_place(
+    ptr: *mut *mut c_void,
+    size: *mut usize,
+    place: (Address, usize),
+) -> Result<(), Refusal> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if !ptr.is_null() {
+            put("ptr", ptr, place.0.as_ptr())?;
+        }
+        if size.is_null() { Ok(()) } else { put("size", size, place.1) }
+    }
+}
+
+/// Forgets a buffer, if the number names one of this kind; what it holds goes with it.
+fn destroy<T>(
+    number: *mut c_void,
+    find: impl FnOnce(&Process) -> Result<T, Refusal>,
+) -> Result<(), Refusal> {
+    let process = process()?;
+    find(&process)?;
+    process.objects.remove(number).map(|_| ())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_growable_reserve(
+    buffer: *mut *mut c_void,
+    device: c_int,
+    maximum: usize,
+) -> hipError_t {
+    answer(c"hsavmm_growable_reserve", || {
+        make(buffer, device, |vmm, properties| {
+            let made = GrowableBuffer::of(maximum).reserve(vmm, properties)?;
+            Ok(Object::Growable(Arc::new(Mutex::new(made))))
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_growable_resize(buffer: *mut c_void, size: usize) -> hipError_t {
+    answer(c"hsavmm_growable_resize", || {
+        let buffer = process()?.objects.growable(buffer)?;
+        Ok(lock(&buffer).resize(size)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_growable_grant(
+    buffer: *mut c_void,
+    locations: *const hipMemLocation,
+    count: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hsavmm_growable_grant", || {
+        let process = process()?;
+        let buffer = process.objects.growable(buffer)?;
+        // SAFETY: C promises `count` locations.
+        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
+        Ok(lock(&buffer).grant(&agents, access)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_growable_place(
+    buffer: *mut c_void,
+    ptr: *mut *mut c_void,
+    size: *mut usize,
+) -> hipError_t {
+    answer(c"hsavmm_growable_place", || {
+        let buffer = process()?.objects.growable(buffer)?;
+        let place = (lock(&buffer).address(), lock(&buffer).size());
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put_place(ptr, size, place) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_growable_destroy(buffer: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_growable_destroy", || destroy(buffer, |it| it.objects.growable(buffer)))
+}
+
+/// `HSAVMM_PAGED_ZERO`.
+const ZERO_PAGE: c_uint = 1;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_paged_reserve(
+    buffer: *mut *mut c_void,
+    device: c_int,
+    capacity: usize,
+    page: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hsavmm_paged_reserve", || {
+        if flags & !ZERO_PAGE != 0 {
+            return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
+        }
+        make(buffer, device, |vmm, properties| {
+            let mut options = PagedBuffer::of(capacity);
+            if page != 0 {
+                options = options.in_pages_of(page);
+            }
+            if flags & ZERO_PAGE != 0 {
+                options = options.with_zero_page();
+            }
+            Ok(Object::Paged(Arc::new(options.reserve(vmm, properties)?)))
+        })
+    })
+}
+
+fn pages(first: usize, count: usize) -> Result<Range<usize>, Refusal> {
+    let overflow = || Refusal::value("count", "reaches beyond all pages");
+    Ok(first..first.checked_add(count).ok_or_else(overflow)?)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_paged_map(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
+    answer(c"hsavmm_paged_map", || {
+        Ok(process()?.objects.paged(buffer)?.map(pages(first, count)?)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_paged_unmap(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
+    answer(c"hsavmm_paged_unmap", || {
+        Ok(process()?.objects.paged(buffer)?.unmap(pages(first, count)?)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_paged_grant(
+    buffer: *mut c_void,
+    locations: *const hipMemLocation,
+    count: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hsavmm_paged_grant", || {
+        let process = process()?;
+        let buffer = process.objects.paged(buffer)?;
+        // SAFETY: C promises `count` locations.
+        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
+        Ok(buffer.grant(&agents, access)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_paged_place(
+    buffer: *mut c_void,
+    ptr: *mut *mut c_void,
+    page: *mut usize,
+    count: *mut usize,
+) -> hipError_t {
+    answer(c"hsavmm_paged_place", || {
+        let buffer = process()?.objects.paged(buffer)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe {
+            put_place(ptr, page, (buffer.address(), buffer.page_size()))?;
+            if count.is_null() { Ok(()) } else { put("count", count, buffer.pages()) }
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_paged_destroy(buffer: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_paged_destroy", || destroy(buffer, |it| it.objects.paged(buffer)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_pausable_create(
+    buffer: *mut *mut c_void,
+    device: c_int,
+    size: usize,
+) -> hipError_t {
+    answer(c"hsavmm_pausable_create", || {
+        make(buffer, device, |vmm, properties| {
+            let made = PausableBuffer::create(vmm, size, properties)?;
+            Ok(Object::Pausable(Arc::new(Mutex::new(made))))
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_pausable_pause(buffer: *mut c_void, save: c_int) -> hipError_t {
+    answer(c"hsavmm_pausable_pause", || {
+        let buffer = process()?.objects.pausable(buffer)?;
+        let contents = if save != 0 { Contents::Save } else { Contents::Drop };
+        Ok(lock(&buffer).pause(contents)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_pausable_resume(buffer: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_pausable_resume", || {
+        let buffer = process()?.objects.pausable(buffer)?;
+        Ok(lock(&buffer).resume()?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_pausable_grant(
+    buffer: *mut c_void,
+    locations: *const hipMemLocation,
+    count: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hsavmm_pausable_grant", || {
+        let process = process()?;
+        let buffer = process.objects.pausable(buffer)?;
+        // SAFETY: C promises `count` locations.
+        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
+        Ok(lock(&buffer).grant(&agents, access)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_pausable_place(
+    buffer: *mut c_void,
+    ptr: *mut *mut c_void,
+    size: *mut usize,
+) -> hipError_t {
+    answer(c"hsavmm_pausable_place", || {
+        let buffer = process()?.objects.pausable(buffer)?;
+        let place = (lock(&buffer).address(), lock(&buffer).size());
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put_place(ptr, size, place) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_pausable_destroy(buffer: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_pausable_destroy", || destroy(buffer, |it| it.objects.pausable(buffer)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_ring_map(
+    buffer: *mut *mut c_void,
+    device: c_int,
+    size: usize,
+    times: usize,
+) -> hipError_t {
+    answer(c"hsavmm_ring_map", || {
+        make(buffer, device, |vmm, properties| {
+            let made = RingBuffer::of(size).times(times).map(vmm, properties)?;
+            Ok(Object::Ring(Arc::new(made)))
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_ring_grant(
+    buffer: *mut c_void,
+    locations: *const hipMemLocation,
+    count: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer(c"hsavmm_ring_grant", || {
+        let process = process()?;
+        let buffer = process.objects.ring(buffer)?;
+        // SAFETY: C promises `count` locations.
+        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
+        Ok(buffer.grant(&agents, access)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_ring_place(
+    buffer: *mut c_void,
+    ptr: *mut *mut c_void,
+    size: *mut usize,
+) -> hipError_t {
+    answer(c"hsavmm_ring_place", || {
+        let buffer = process()?.objects.ring(buffer)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put_place(ptr, size, (buffer.address(), buffer.size())) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_ring_destroy(buffer: *mut c_void) -> hipError_t {
+    answer(c"hsavmm_ring_destroy", || destroy(buffer, |it| it.objects.ring(buffer)))
+}

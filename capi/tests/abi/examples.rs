@@ -1,0 +1,51 @@
+//! The examples do what they say, in both languages, on the simulation and on AMD's runtime.
+
+use crate::program::{Language, Program, well};
+use hsa_rocr::{Emulation, test};
+
+/// The program, and what each run of it prints, line by line, in parts.
+fn examples() -> [(Program, &'static [&'static str]); 3] {
+    let cycle: &[&str] = &[
+        ", 2 GPUs",
+        "granule: ",
+        "read at the third: \"written at the first\"",
+        "refused: hipMemUnmap: ",
+    ];
+    let growing: &[&str] = &["contents kept"; 4];
+    [
+        (Program::compile("examples/cycle.c", Language::C99, &[]), cycle),
+        (Program::compile("examples/cycle.c", Language::Cpp17, &[]), cycle),
+        (Program::compile("examples/growing.cpp", Language::Cpp17, &[]), growing),
+    ]
+}
+
+#[track_caller]
+fn judge(printed: &str, parts: &[&str]) {
+    assert_eq!(printed.lines().count(), parts.len(), "{printed}");
+    for (line, part) in printed.lines().zip(parts) {
+        assert!(line.contains(part), "{part:?} in {line:?}");
+    }
+}
+
+#[test]
+fn on_the_simulation() {
+    for (program, parts) in examples() {
+        for era in ["a", "b", "c", "d"] {
+            let output =
+                program.on_simulation(&format!("mi300x,gpus=2,era={era}")).output().unwrap();
+            judge(&well(&output, era), parts);
+        }
+    }
+}
+
+#[test]
+fn on_amds_runtime() {
+    let Some(installations) = test::installations("examples::on_amds_runtime") else { return };
+    for (program, parts) in examples() {
+        for installation in installations {
+            let mut command = program.on_release(installation, &Emulation::gpus(2));
+            let release = installation.release().to_string();
+            judge(&well(&command.output().unwrap(), &release), parts);
+        }
+    }
+}

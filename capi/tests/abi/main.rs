@@ -1,0 +1,9 @@
+//! The C ABI as C and C++ programs see it.
+
+mod examples;
+mod hip_tests;
+mod interface;
+mod layout;
+mod own;
+mod program;
+mod torture;

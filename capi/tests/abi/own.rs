@@ -1,0 +1,71 @@
+//! What HIP lacks; and what the environment says.
+
+use crate::program::{Language, Program, well};
+use hsa_rocr::{Emulation, test};
+
+#[test]
+fn what_hip_lacks_does_what_it_says() {
+    for language in Language::ALL {
+        let program = Program::compile("tests/c/own.c", language, &[]);
+        for era in ["a", "b", "c", "d"] {
+            let output = program.on_simulation(&format!("gpus=2,era={era}")).output().unwrap();
+            assert_eq!(well(&output, era), "all of it\n");
+        }
+    }
+}
+
+#[test]
+fn what_hip_lacks_does_what_it_says_on_amds_runtime() {
+    let name = "own::what_hip_lacks_does_what_it_says_on_amds_runtime";
+    let Some(installations) = test::installations(name) else { return };
+    let program = Program::compile("tests/c/own.c", Language::C99, &[]);
+    for installation in installations {
+        let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
+        assert_eq!(well(&output, &installation.release().to_string()), "all of it\n");
+    }
+}
+
+/// Devices of a simulation of four, by the end of their place on the bus.
+fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
+    let mut command = program.on_simulation("mi300x,gpus=4");
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    well(&output, &format!("{variables:?}")).trim_end().to_owned()
+}
+
+#[test]
+fn the_environment_chooses_devices() {
+    let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
+    let all = devices(&program, &[]);
+    let places: Vec<&str> = all.split_whitespace().skip(2).collect();
+    assert!(all.starts_with("hipSuccess 4:") && places.len() == 4, "{all}");
+    let chosen = |which: &[usize]| {
+        let list: String = which.iter().map(|&index| format!(" {}", places[index])).collect();
+        format!("hipSuccess {}:{list}", which.len())
+    };
+    let none = "hipErrorNoDevice 0:";
+    let hip = |list| devices(&program, &[("HIP_VISIBLE_DEVICES", list)]);
+    assert_eq!(hip("2,0"), chosen(&[2, 0]));
+    // The list ends at the first that is none, and at one that was there before.
+    assert_eq!(hip("1,9,0"), chosen(&[1]));
+    assert_eq!(hip("1,1,0"), chosen(&[1]));
+    assert_eq!(hip(""), none);
+    assert_eq!(hip("-1"), none);
+    assert_eq!(devices(&program, &[("CUDA_VISIBLE_DEVICES", "3")]), chosen(&[3]));
+    assert_eq!(
+        devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "0")]),
+        chosen(&[0])
+    );
+    // HIP counts what ROCR leaves.
+    let both = [("ROCR_VISIBLE_DEVICES", "3,2,1"), ("HIP_VISIBLE_DEVICES", "1")];
+    assert_eq!(devices(&program, &both), chosen(&[2]));
+}
+
+#[test]
+fn without_a_runtime_the_error_says_what_was_tried() {
+    let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
+    let mut command = program.on_simulation("");
+    let output = command.env("HSA_VMM_RUNTIME", "/nowhere/libhsa.so").output().unwrap();
+    assert_eq!(well(&output, "no runtime"), "hipErrorSharedObjectInitFailed 0:\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/nowhere/libhsa.so") && said.contains("HSA_VMM_RUNTIME"), "{said}");
+}

@@ -1,0 +1,226 @@
+/* What hsavmm.h has: each function does what it says, and refuses what is none. */
+#include <hsavmm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fail(int line, const char *what) {
+  fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
+  exit(1);
+}
+#define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+#define OK(call) EXPECT((call) == hipSuccess)
+#define REFUSED(call, code, word) \
+  (EXPECT((call) == (code)), EXPECT(strstr(hsavmm_last_message(), word) != NULL))
+
+static const hipMemLocation both[2] = {{hipMemLocationTypeDevice, 0}, {hipMemLocationTypeHost, 0}};
+
+static void runtime(void) {
+  hsavmm_runtime_info info;
+  OK(hsavmm_runtime(&info));
+  EXPECT(info.virtual_memory == 1 && info.extension_major == 1 && info.name[0] != '\0');
+  REFUSED(hsavmm_runtime(NULL), hipErrorInvalidValue, "`info` is null");
+  /* It is too late to choose. */
+  REFUSED(hsavmm_use_runtime("sim"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
+  REFUSED(hsavmm_use_simulation("gpus=3"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
+  REFUSED(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue, "gpus");
+  REFUSED(hsavmm_use_profile(7), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
+  REFUSED(hsavmm_use_profile(5), hipErrorInvalidValue, "6 and 7");
+}
+
+static void virtual_memory(size_t granule) {
+  void *taken, *other;
+  OK(hipMemAddressReserve(&taken, granule, 0, NULL, 0));
+  REFUSED(hsavmm_reserve_at(taken, granule), hipErrorInvalidValue, "hsavmm_reserve_at");
+  OK(hipMemAddressFree(taken, granule));
+  /* Alone in this process, so that it is still free. */
+  OK(hsavmm_reserve_at(taken, granule));
+  OK(hipMemAddressFree(taken, granule));
+  REFUSED(hsavmm_reserve_at(NULL, granule), hipErrorInvalidValue, "null");
+
+  hipMemAllocationProp prop;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = both[0];
+  hipMemGenericAllocationHandle_t handle;
+  OK(hipMemAddressReserve(&other, granule, 0, NULL, 0));
+  OK(hipMemCreate(&handle, granule, &prop, 0));
+  OK(hipMemMap(other, granule, 0, handle, 0));
+  hipMemAccessDesc desc;
+  desc.location = both[0];
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  OK(hipMemSetAccess(other, granule, &desc, 1));
+  unsigned long long flags = 9;
+  OK(hipMemGetAccess(&flags, &both[0], other));
+  EXPECT(flags == 3);
+  OK(hsavmm_revoke(other, granule, both, 2));
+  OK(hipMemGetAccess(&flags, &both[0], other));
+  EXPECT(flags == 0);
+  EXPECT(hipMemset(other, 1, granule) == hipErrorInvalidValue);
+  REFUSED(hsavmm_revoke(other, granule, both, 0), hipErrorInvalidValue, "revoke");
+  REFUSED(hsavmm_revoke(other, granule, NULL, 1), hipErrorInvalidValue, "null");
+  int enforced = 9;
+  OK(hsavmm_enforcement(&enforced, &both[0]));
+  EXPECT(enforced == 0);
+  OK(hsavmm_enforcement(&enforced, &both[1]));
+  EXPECT(enforced == 1);
+
+  hsavmm_usage usage;
+  OK(hsavmm_count(&usage));
+  EXPECT(usage.reservations == 1 && usage.handles == 1 && usage.mappings == 1);
+  OK(hipMemUnmap(other, granule));
+  OK(hipMemRelease(handle));
+  OK(hipMemAddressFree(other, granule));
+  OK(hsavmm_count(&usage));
+  EXPECT(usage.reservations + usage.handles + usage.mappings + usage.quarantined == 0);
+  hsavmm_quarantined list[1];
+  size_t count = 1;
+  OK(hsavmm_quarantine(list, &count));
+  EXPECT(count == 0);
+  OK(hsavmm_check());
+}
+
+static void areas(void) {
+  static char own[3 * 4096];
+  for (unsigned int flags = 0; flags < 16; ++flags) {
+    hsavmm_area_t area;
+    OK(hsavmm_area_create(&area, 0, flags));
+    int existing = (flags & HSAVMM_AREA_MAPPED) && !(flags & (HSAVMM_AREA_HOST | HSAVMM_AREA_UNIFIED));
+    void *memory, *on_device;
+    if (existing) REFUSED(hsavmm_area_mmap(area, &memory, 5, NULL), hipErrorInvalidValue, "mmap");
+    hipError_t error = hsavmm_area_mmap(area, &memory, 5, existing ? own + 100 : NULL);
+    EXPECT(error == hipSuccess);
+    OK(hsavmm_area_device_pointer(area, &on_device, memory));
+    EXPECT(existing ? memory == own + 100 : memory == on_device);
+    REFUSED(hsavmm_area_destroy(area), hipErrorIllegalState, "still mapped");
+    OK(hsavmm_area_munmap(area, memory));
+    REFUSED(hsavmm_area_munmap(area, memory), hipErrorInvalidValue, "not where memory");
+    OK(hsavmm_area_destroy(area));
+    REFUSED(hsavmm_area_destroy(area), hipErrorInvalidHandle, "no such object");
+  }
+  hsavmm_area_t area;
+  REFUSED(hsavmm_area_create(&area, 99, 0), hipErrorInvalidDevice, "device 99");
+  EXPECT(hsavmm_area_create(&area, 0, 16) == hipErrorInvalidValue);
+  REFUSED(hsavmm_area_mmap(NULL, NULL, 1, NULL), hipErrorInvalidValue, "null");
+}
+
+static void growable(size_t granule) {
+  hsavmm_growable_t buffer;
+  void *start, *after;
+  size_t size;
+  char text[6] = "";
+  OK(hsavmm_growable_reserve(&buffer, 0, 64 * granule));
+  OK(hsavmm_growable_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_growable_resize(buffer, 10));
+  OK(hsavmm_growable_place(buffer, &start, &size));
+  EXPECT(size == 10);
+  OK(hipMemcpy(start, "hello", 6, hipMemcpyHostToDevice));
+  OK(hsavmm_growable_resize(buffer, 40 * granule));
+  OK(hsavmm_growable_place(buffer, &after, NULL));
+  EXPECT(after == start);
+  OK(hipMemcpy(text, start, 6, hipMemcpyDeviceToHost));
+  EXPECT(strcmp(text, "hello") == 0);
+  EXPECT(hsavmm_growable_resize(buffer, (size_t)1 << 60) == hipErrorInvalidValue);
+  REFUSED(hsavmm_growable_grant(buffer, both, 2, (hipMemAccessFlags)2), hipErrorInvalidValue, "flags");
+  /* A number of another kind is none. */
+  REFUSED(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "no such object");
+  OK(hsavmm_growable_destroy(buffer));
+  REFUSED(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "no such object");
+}
+
+static void paged(void) {
+  hsavmm_paged_t buffer;
+  void *start;
+  size_t page, count;
+  unsigned char byte = 9;
+  OK(hsavmm_paged_reserve(&buffer, 0, (size_t)64 << 20, (size_t)2 << 20, HSAVMM_PAGED_ZERO));
+  OK(hsavmm_paged_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_paged_place(buffer, &start, &page, &count));
+  EXPECT(page == (size_t)2 << 20 && count == 32);
+  OK(hsavmm_paged_map(buffer, 3, 2));
+  OK(hipMemset((char *)start + 3 * page, 7, 2 * page));
+  OK(hipMemcpyDtoH(&byte, (char *)start + 4 * page, 1));
+  EXPECT(byte == 7);
+  OK(hipMemcpyDtoH(&byte, (char *)start + 5 * page, 1));
+  EXPECT(byte == 0);
+  EXPECT(hsavmm_paged_map(buffer, 4, 1) == hipErrorInvalidValue);
+  EXPECT(hsavmm_paged_map(buffer, 32, 1) == hipErrorInvalidValue);
+  EXPECT(hsavmm_paged_map(buffer, 1, (size_t)-1) == hipErrorInvalidValue);
+  OK(hsavmm_paged_unmap(buffer, 3, 2));
+  EXPECT(hsavmm_paged_unmap(buffer, 3, 1) == hipErrorInvalidValue);
+  OK(hsavmm_paged_destroy(buffer));
+  EXPECT(hsavmm_paged_reserve(&buffer, 0, 1, 0, 2) == hipErrorInvalidValue);
+}
+
+static void pausable(void) {
+  hsavmm_pausable_t buffer;
+  void *start, *after;
+  char text[5] = "";
+  OK(hsavmm_pausable_create(&buffer, 0, 100));
+  OK(hsavmm_pausable_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_pausable_place(buffer, &start, NULL));
+  OK(hipMemcpyHtoD(start, "kept", 5));
+  OK(hsavmm_pausable_pause(buffer, 1));
+  EXPECT(hsavmm_pausable_pause(buffer, 1) == hipErrorInvalidValue);
+  OK(hsavmm_pausable_resume(buffer));
+  OK(hsavmm_pausable_place(buffer, &after, NULL));
+  EXPECT(after == start);
+  OK(hipMemcpyDtoH(text, start, 5));
+  EXPECT(strcmp(text, "kept") == 0);
+  OK(hsavmm_pausable_destroy(buffer));
+}
+
+static void ring(void) {
+  hsavmm_ring_t buffer;
+  char *start;
+  void *place;
+  size_t size;
+  char text[6] = "";
+  OK(hsavmm_ring_map(&buffer, 0, 1, 2));
+  OK(hsavmm_ring_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_ring_place(buffer, &place, &size));
+  start = (char *)place;
+  OK(hipMemcpyHtoD(start + size - 3, "around", 6));
+  OK(hipMemcpyDtoH(text, start, 3));
+  EXPECT(strncmp(text, "und", 3) == 0);
+  OK(hsavmm_ring_destroy(buffer));
+  EXPECT(hsavmm_ring_map(&buffer, 0, 1, 1) == hipErrorInvalidValue);
+}
+
+int main(void) {
+  size_t granule;
+  hipMemAllocationProp prop;
+  EXPECT(strcmp(hsavmm_last_message(), "") == 0);
+  OK(hipInit(0));
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = both[0];
+  OK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
+  runtime();
+  virtual_memory(granule);
+  areas();
+  growable(granule);
+  paged();
+  pausable();
+  ring();
+  hsavmm_usage usage;
+  OK(hsavmm_count(&usage));
+  EXPECT(usage.reservations + usage.handles + usage.mappings + usage.quarantined == 0);
+  OK(hsavmm_check());
+  OK(hsavmm_shut_down());
+  /* And once more, as the program chooses. */
+  OK(hsavmm_use_simulation("mi300x,gpus=3"));
+  OK(hsavmm_use_profile(6));
+  int count;
+  OK(hipGetDeviceCount(&count));
+  EXPECT(count == 3);
+  hsavmm_runtime_info info;
+  OK(hsavmm_runtime(&info));
+  EXPECT(info.is_simulation == 1 && info.profile == 6);
+  void *nowhere;
+  EXPECT(hipMemAddressReserve(&nowhere, 0, 0, NULL, 0) == hipErrorOutOfMemory);
+  EXPECT(hipGetLastError() == hipErrorOutOfMemory && hipGetLastError() == hipSuccess);
+  OK(hsavmm_shut_down());
+  puts("all of it");
+  return 0;
+}

@@ -1,0 +1,155 @@
+//! `hsa-vmm map`: the address space that a trace leaves.
+
+mod hsa_vmm;
+
+use hsa_rocr::test;
+use hsa_vmm::{HSA_VMM, err, json, out, run};
+use serde_json::Value;
+
+const TRACES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
+
+/// A report without what is another's each time.
+fn without_places(mut report: Value) -> Value {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Array(all) => all.iter_mut().for_each(strip),
+            Value::Object(all) => {
+                all.retain(|key, _| key != "address" && key != "handle" && key != "agents");
+                all.remove("memory").into_iter().for_each(|mut memory| {
+                    // A list of memory, or the handle behind a mapping.
+                    strip(&mut memory);
+                    if memory.is_array() {
+                        all.insert("memory".to_owned(), memory);
+                    }
+                });
+                all.values_mut().for_each(strip);
+            }
+            _ => {}
+        }
+    }
+    strip(&mut report);
+    // Which address is lower is up to the runtime.
+    let reservations = report["reservations"].as_array_mut().unwrap();
+    reservations.sort_by_key(|it| it["name"].as_str().unwrap().to_owned());
+    report
+}
+
+#[test]
+fn the_example_is_shown_as_text() {
+    let output = run(&["map", "--runtime", "sim"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).ends_with("trace 0 (seed 0), after 49 of 49 operations\n"), "{output:?}");
+    let text = out(&output);
+    for words in [
+        "4 reservations of 16.1 GiB; 11 mappings of 52 MiB",
+        "\"r2\"  14 MiB mapped, 50 MiB free in 3 holes, the largest 44 MiB (12 % fragmented)",
+        "GPU 0  \"h1\": GPU 0 rw, GPU 1 none (can read and write)",
+        "GPU 1 in 2 mappings  \"h4\": GPU 1 rw",
+        "\"h5\"  mapped nowhere",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "no colours in a pipe");
+}
+
+#[test]
+fn a_beginning_is_shown_as_it_was_then() {
+    let mappings = |operations: &str| {
+        let output = run(&["map", "--runtime", "sim", "--until", operations, "--format", "json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let report = json(&output);
+        let all = report["reservations"].as_array().unwrap().iter();
+        all.map(|it| it["mappings"].as_array().unwrap().len()).collect::<Vec<_>>()
+    };
+    assert_eq!(mappings("0"), [0; 0]);
+    assert_eq!(mappings("1"), [0]);
+    assert_eq!(mappings("3"), [1]);
+    let beyond = run(&["map", "--runtime", "sim", "--until", "50"]);
+    assert_eq!(beyond.status.code(), Some(1));
+    assert!(err(&beyond).contains("49 operations"), "{}", err(&beyond));
+}
+
+#[test]
+fn a_picture_goes_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("map.svg");
+    let name = path.to_str().unwrap();
+    let output = run(&["map", "--runtime", "sim", "--format", "svg", "-o", name]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(out(&output), "");
+    let svg = std::fs::read_to_string(&path).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    for words in ["r1", "h4 · 2 × 4 MiB", "mapped nowhere"] {
+        assert!(svg.contains(words), "{words} is not in\n{svg}");
+    }
+    let nowhere = run(&["map", "--runtime", "sim", "-o", "/nowhere/map.svg"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(err(&nowhere).contains("/nowhere/map.svg"), "{}", err(&nowhere));
+}
+
+#[test]
+fn a_recorded_trace_is_shown() {
+    let arguments = ["map", "--runtime", "sim", TRACES, "--trace", "3", "--until", "60"];
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).ends_with("trace 3 (seed 1), after 60 of 80 operations\n"), "{output:?}");
+    assert!(out(&output).contains("\"r1\"  6 MiB mapped, 12 MiB free"), "{}", out(&output));
+    let none = run(&["map", "--runtime", "sim", TRACES, "--trace", "1500"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(err(&none).contains("has no trace 1500"), "{}", err(&none));
+}
+
+#[test]
+fn where_the_verdict_is_another_it_stops_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.jsonl");
+    let reserve = |r: u32, result: &str| {
+        format!(r#"{{"op":"reserve","r":{r},"size":2097152,"result":"{result}"}}"#)
+    };
+    let operations = [reserve(1, "SUCCESS"), reserve(2, "OUT_OF_MEMORY"), reserve(3, "SUCCESS")];
+    let head = r#"{"seed":7,"trace":0,"granule":2097152,"devices":1,"ops":"#;
+    std::fs::write(&path, format!("{head}[{}]}}\n", operations.join(","))).unwrap();
+    let output = run(&["map", "--runtime", "sim", path.to_str().unwrap(), "--format", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("after 2 of 3 operations"), "{}", err(&output));
+    assert!(err(&output).contains("recorded OUT_OF_MEMORY, here SUCCESS"), "{}", err(&output));
+    // What there was then is shown all the same.
+    assert_eq!(json(&output)["reservations"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(err(&missing).contains("/nowhere/trace.jsonl"), "{}", err(&missing));
+    let few = run(&["map", "--runtime", "sim", "--gpus", "1"]);
+    assert_eq!(few.status.code(), Some(1));
+    assert!(err(&few).contains("2 GPUs"), "{}", err(&few));
+}
+
+#[test]
+fn nobody_need_read_to_the_end() {
+    let arguments = ["map", "--runtime", "sim", "--format", "json"];
+    let mut child = hsa_vmm::command(&arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn amds_runtime_leaves_the_same() {
+    let expected = run(&["map", "--runtime", "sim", "--gpus", "2", "--format", "json"]);
+    let expected = without_places(json(&expected));
+    for installation in test::installations("amds_runtime_leaves_the_same").unwrap_or_default() {
+        let release = installation.release().version();
+        let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
+        let output = run(&[&start[..], &["map", "--format", "json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
+        assert!(!err(&output).contains("simulation"), "{release}: {}", err(&output));
+        assert_eq!(without_places(json(&output)), expected, "{release}");
+    }
+}

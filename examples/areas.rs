@@ -1,0 +1,78 @@
+//! Areas: every combination of flags, where its memory is, and who reaches it; then bytes of this
+//! program that a GPU works on.
+//!
+//! ```sh
+//! cargo run --example areas                                       # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example areas
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::{Area, AreaFlags, Runtime};
+
+const SIZE: usize = 1000;
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(3))?,
+    };
+    let gpus: Vec<_> = runtime.gpus().collect();
+    let device = gpus.len().checked_sub(1).context("this runtime has no GPU")?;
+    println!("{SIZE} bytes for device {device} of {} on {}:\n", gpus.len(), runtime.info().name);
+    let columns: String = (0..gpus.len()).map(|gpu| format!(" GPU{gpu}")).collect();
+    println!("{:<30} {:<15} {:<6}  CPU{columns}   taken", "flags", "behind it", "whose");
+    for bits in 0..16 {
+        let area = Area::create(&runtime, device, AreaFlags::from_bits_retain(bits))?;
+        let mut own = vec![0; SIZE];
+        let options = if area.flags().maps_existing_memory() {
+            MmapOptions::new().mapping(&mut own)
+        } else {
+            MmapOptions::new()
+        };
+        let memory = area.mmap(SIZE, options)?;
+        let sees = |agent| if memory.is_visible_to(agent) { "  ●" } else { "  ·" };
+        let seen: String = gpus.iter().map(|gpu| format!("  {}", sees(gpu.id()))).collect();
+        let owner = runtime.agent(memory.owner()).context("an agent of this runtime")?;
+        println!(
+            "{:<30} {:<15} {:<6}  {}{seen}  {:>6}",
+            area.flags().to_string(),
+            memory.backing().to_string(),
+            owner.kind().to_string(),
+            sees(runtime.host().id()),
+            memory.allocated_size()
+        );
+    }
+
+    // A text of this program, lent to the device: it is shuffled there, four bytes at a time.
+    let mut text = *b"AREAS!  made of pages, by flags.";
+    println!("\nbefore: {}", String::from_utf8_lossy(&text));
+    let scratch =
+        Area::create(&runtime, device, AreaFlags::DEFAULT)?.mmap(32, MmapOptions::new())?;
+    let mapped = Area::create(&runtime, device, AreaFlags::MAPPED)?
+        .mmap(32, MmapOptions::new().mapping(&mut text))?;
+    let (here, there) = (mapped.address(), mapped.device_address());
+    for word in 0..8 {
+        scratch.copy(4 * word, &mapped, 28 - 4 * word, 4)?;
+    }
+    mapped.copy(0, &scratch, 0, 32)?;
+    // The bytes are this program's again.
+    mapped.munmap().map_err(|(_, error)| error)?;
+    println!("after:  {}", String::from_utf8_lossy(&text));
+    println!("at {here} for this program, at {there} for the device");
+    ensure!(text.starts_with(b"ags."), "the device has not written");
+
+    // A wrong call is an error that says what would be right.
+    for wrong in [
+        Area::create(&runtime, gpus.len(), AreaFlags::DEFAULT).map(drop),
+        Area::create(&runtime, 0usize, AreaFlags::MAPPED)?.mmap(1, MmapOptions::new()).map(drop),
+        scratch.write(30, b"too long"),
+    ] {
+        match wrong {
+            Err(error) => println!("refused: {error}"),
+            Ok(()) => anyhow::bail!("a wrong call went through"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! A buffer that grows where it is: every step is drawn with what is in it, and the address of the
+//! first byte never changes.
+//!
+//! ```sh
+//! cargo run --example grow                                        # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example grow
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Reservation, Runtime, Vmm};
+
+const STEP: usize = 2 << 20;
+const STEPS: usize = 8;
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
+    let properties = AllocationProperties::on(gpu.id());
+    println!("{} on {}", gpu.name(), runtime.info().name);
+
+    // Where there is room for more behind it.
+    let room = Reservation::of(2 * STEPS * STEP).reserve(&vmm)?.address();
+    let options = GrowableBuffer::of(STEPS * STEP).in_steps_of(STEP);
+    let there = options.exactly_at(room).reserve(&vmm, &properties);
+    let mut buffer = there.or_else(|_| options.reserve(&vmm, &properties))?;
+    buffer.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
+    let address = buffer.address();
+    println!("a letter is 2 MiB of memory, a dot 2 MiB of addresses with nothing behind\n");
+    draw("reserved, no memory yet", &buffer)?;
+
+    let mut letters = b'A'..;
+    let mut grow = |buffer: &mut GrowableBuffer, steps: usize, what: &str| {
+        for _ in 0..steps {
+            let end = buffer.size();
+            buffer.grow(STEP)?;
+            buffer.write(end, &[letters.next().unwrap_or(b'?')])?;
+        }
+        draw(what, buffer)
+    };
+    grow(&mut buffer, 1, "grown by a step")?;
+    grow(&mut buffer, 2, "by two more: A is where it was")?;
+    buffer.shrink(STEP)?;
+    draw("shrunk by one, whose memory is free", &buffer)?;
+    grow(&mut buffer, 6, "grown to all that was reserved")?;
+
+    // More than was reserved: the addresses behind it may be free, or not.
+    match buffer.grow(1) {
+        Err(error) => println!("refused: {error}"),
+        Ok(()) => anyhow::bail!("there are no addresses for that"),
+    }
+    match buffer.extend(4 * STEP) {
+        Ok(()) => {
+            draw("four steps more reserved at its end", &buffer)?;
+            grow(&mut buffer, 3, "and grown into them")?;
+        }
+        Err(error) => println!("not extended: {error}"),
+    }
+
+    ensure!(buffer.address() == address, "it has moved");
+    let mut first = [0];
+    buffer.read(0, &mut first)?;
+    ensure!(&first == b"A", "the first byte has changed");
+    Ok(())
+}
+
+/// Where it begins, its size, and the first byte of every step.
+fn draw(what: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
+    let mut row = String::new();
+    for offset in (0..buffer.maximum()).step_by(buffer.step()) {
+        let mut byte = [b'.'];
+        if offset < buffer.mapped() {
+            buffer.read(offset, &mut byte)?;
+        }
+        row.push(char::from(byte[0]));
+    }
+    let mib = buffer.size() >> 20;
+    println!("{}  {mib:>3} MiB  |{row:<12}|  {what}", buffer.address());
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! A KV cache: sequences grow and end, pages of memory come and go behind addresses that stay, and a
+//! hole that is left is filled without copying.
+//!
+//! ```sh
+//! cargo run --example pages                                       # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example pages
+//! ```
+
+use anyhow::Context;
+use hsa_vmm::buffer::PageState;
+use hsa_vmm::{Access, AllocationProperties, PagedBuffer, Runtime, Vmm};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How many pages a sequence may have; its addresses are its own from the start.
+const MOST: usize = 16;
+const SEQUENCES: usize = 4;
+const PAGE: usize = 64 << 10;
+
+/// A sequence of the cache.
+struct Sequence {
+    name: char,
+    first: usize,
+    pages: usize,
+}
+
+impl Sequence {
+    fn all(&self) -> Range<usize> {
+        self.first..self.first + self.pages
+    }
+
+    fn grow(&mut self, cache: &PagedBuffer, pages: usize) -> anyhow::Result<()> {
+        let end = self.all().end;
+        cache.map(end..end + pages)?;
+        for page in end..end + pages {
+            cache.write(page * PAGE, &[self.name as u8; 64])?;
+        }
+        self.pages += pages;
+        Ok(())
+    }
+}
+
+/// A line a sequence's addresses: the letter of its sequence, or what is there instead.
+fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
+    println!("\n{title}");
+    for line in 0..SEQUENCES {
+        let mut picture = String::new();
+        for page in line * MOST..(line + 1) * MOST {
+            let mut byte = [0];
+            picture.push(match cache.state(page)? {
+                PageState::Mapped => {
+                    cache.read(page * PAGE, &mut byte)?;
+                    char::from(byte[0])
+                }
+                PageState::Ahead => '+',
+                PageState::Zero => '0',
+                PageState::Empty => '.',
+                PageState::Lost => '!',
+            });
+        }
+        println!("  {} {picture}", cache.address_of(line * MOST)?);
+    }
+    println!("  {}", cache.statistics());
+    Ok(())
+}
+
+/// Gives the thread the time to map ahead what it wants to.
+fn let_it_map(cache: &PagedBuffer, pages: usize) {
+    let begun = Instant::now();
+    while cache.statistics().ahead < pages && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
+    println!(
+        "{} on {}; A-D: pages of a sequence, +: mapped ahead, .: nothing, 0: zeros",
+        gpu.name(),
+        runtime.info().name
+    );
+
+    let properties = AllocationProperties::on(gpu.id());
+    let options = PagedBuffer::of(SEQUENCES * MOST * PAGE).in_pages_of(PAGE).mapping_ahead(2);
+    let cache = options.reserve(&vmm, &properties)?;
+    cache.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
+    let mut sequences: Vec<Sequence> = (0..SEQUENCES)
+        .map(|number| Sequence {
+            name: (b'A' + number as u8) as char,
+            first: number * MOST,
+            pages: 0,
+        })
+        .collect();
+
+    for (sequence, pages) in sequences.iter_mut().zip([3, 7, 2, 5]) {
+        sequence.grow(&cache, pages)?;
+    }
+    let_it_map(&cache, 8);
+    draw(&cache, "Four sequences, and two pages ahead of each of them:")?;
+
+    sequences[0].grow(&cache, 2)?;
+    sequences[2].grow(&cache, 1)?;
+    let_it_map(&cache, 8);
+    draw(&cache, "A and C have grown into what was there already:")?;
+
+    cache.unmap(sequences[1].all())?;
+    cache.unmap(sequences[3].first..sequences[3].first + 2)?;
+    draw(&cache, "B has ended; D has forgotten its first two pages:")?;
+
+    let left = sequences[3].first + 2..sequences[3].all().end;
+    cache.move_pages(left, &cache, sequences[1].first)?;
+    draw(&cache, "What is left of D is in B's place by now, and no byte was copied:")?;
+
+    // With zeros behind all that is not mapped, a kernel may read over the end of a sequence.
+    let options = PagedBuffer::of(SEQUENCES * MOST * PAGE).in_pages_of(PAGE).with_zero_page();
+    let zeros = options.reserve(&vmm, &properties)?;
+    zeros.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
+    cache.move_pages(sequences[1].first..sequences[1].first + 3, &zeros, 20)?;
+    let mut byte = [0xff];
+    zeros.read(23 * PAGE, &mut byte)?;
+    draw(&zeros, &format!("In another buffer, of {} where nothing is mapped:", byte[0]))?;
+    cache.trim()?;
+    draw(&cache, "And the first one, trimmed:")?;
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! A model sleeps: its memory is given back, another one runs in its place, and then it goes on at the
+//! same address with the same contents.
+//!
+//! ```sh
+//! cargo run --example pause                                       # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example pause
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::buffer::{BufferError, Contents};
+use hsa_vmm::{Access, AllocationProperties, PausableBuffer, Runtime, Vmm};
+use std::time::Instant;
+
+const SIZE: usize = (24 << 20) + 100;
+
+fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
+    let state = if buffer.is_paused() { "paused  " } else { "resident" };
+    println!(
+        "  {name:8} {state} at {}, {:5.1} MiB saved on the host; {} handles of memory in all",
+        buffer.address(),
+        buffer.saved() as f64 / f64::from(1 << 20),
+        vmm.usage().handles,
+    );
+}
+
+/// Pauses it. Who has lost the addresses (another thread was faster, on ROCm 7.2) has the contents.
+fn pause(buffer: &mut PausableBuffer, contents: Contents) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    match buffer.pause(contents) {
+        Err(lost @ BufferError::AddressLost { .. }) => println!("  {lost}"),
+        paused => paused?,
+    }
+    println!("  paused in {:.1?}", begun.elapsed());
+    Ok(())
+}
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1).with_vram(40 << 20))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
+    let users = [gpu.id(), runtime.host().id()];
+    let properties = AllocationProperties::on(gpu.id());
+    println!("{} on {}", gpu.name(), runtime.info().name);
+
+    let mut weights = PausableBuffer::create(&vmm, SIZE, &properties)?;
+    weights.grant(&users, Access::ReadWrite)?;
+    let text = b"what a graph has recorded points here";
+    weights.write(SIZE - text.len(), text)?;
+    let address = weights.address();
+    show("weights", &weights, &vmm);
+
+    println!("the weights make room for another model:");
+    pause(&mut weights, Contents::Save)?;
+    show("weights", &weights, &vmm);
+    let mut other = PausableBuffer::create(&vmm, SIZE, &properties)?;
+    other.grant(&users, Access::ReadWrite)?;
+    other.write(0, b"scratch")?;
+    show("other", &other, &vmm);
+
+    println!("and go on, when that has nothing to keep:");
+    pause(&mut other, Contents::Drop)?;
+    show("other", &other, &vmm);
+    let begun = Instant::now();
+    let now = weights.resume_anywhere()?;
+    println!("  resumed in {:.1?}", begun.elapsed());
+    show("weights", &weights, &vmm);
+    let mut bytes = vec![0; text.len()];
+    weights.read(SIZE - text.len(), &mut bytes)?;
+    ensure!(bytes == text, "the contents have changed");
+    let place =
+        if now == address { "the same address" } else { "another address, for its own was taken" };
+    println!("  at {place}: {:?}", String::from_utf8_lossy(&bytes));
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! What a program holds, as text; and as a picture, if a file is named for it.
+//!
+//! ```sh
+//! cargo run --example report                    # on the simulation
+//! cargo run --example report -- map.svg
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example report
+//! ```
+
+use anyhow::Context;
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, Mapping, PoolMemory, Reservation, Runtime, Vmm,
+};
+use std::path::Path;
+
+const MIB: usize = 1 << 20;
+
+#[allow(dead_code, reason = "the examples' tests call run")]
+fn main() -> anyhow::Result<()> {
+    run(std::env::args_os().nth(1).as_ref().map(Path::new))
+}
+
+/// The example; the picture goes to a file if there is one.
+pub fn run(picture: Option<&Path>) -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+    let (first, last) = (*gpus.first().context("there is no GPU")?, *gpus.last().context("none")?);
+    let memory = |gpu, size, name: &str| {
+        let made = Allocation::create(&vmm, size, &AllocationProperties::on(gpu))?;
+        anyhow::Ok(made.named(name))
+    };
+
+    // Weights that all GPUs read, and the CPU writes.
+    let weights = Reservation::of(24 * MIB).reserve(&vmm)?.named("weights");
+    let layers = weights.map(0, &memory(first, 24 * MIB, "layers 0 to 11")?)?;
+    layers.grant(&gpus, Access::Read)?;
+    layers.grant(&[runtime.host().id()], Access::ReadWrite)?;
+
+    // Room for many pages of a KV cache; some are mapped, two of those were given back.
+    let cache = Reservation::of(64 * MIB).reserve(&vmm)?.named("kv cache");
+    let page = |number: usize| -> anyhow::Result<Mapping> {
+        let mapping = cache.map(2 * MIB * number, &memory(last, 2 * MIB, "page")?)?;
+        mapping.grant(&gpus, Access::ReadWrite)?;
+        Ok(mapping)
+    };
+    let mut pages = (0..14).map(page).collect::<anyhow::Result<Vec<_>>>()?;
+    drop((pages.remove(9), pages.remove(4)));
+
+    // A buffer that may grow to 16 GiB and has 6 MiB; nobody was let in yet.
+    let growing = Reservation::of(16 << 30).reserve(&vmm)?.named("activations");
+    let begun = growing.map(0, &memory(first, 6 * MIB, "first 6 MiB")?)?;
+
+    // The same memory twice in a row.
+    let ring = Reservation::of(8 * MIB).reserve(&vmm)?.named("ring");
+    let turn = memory(last, 4 * MIB, "turn")?;
+    let turns = [ring.map(0, &turn)?, ring.map(4 * MIB, &turn)?];
+    for mapping in &turns {
+        mapping.grant(&[last], Access::ReadWrite)?;
+    }
+
+    // Made ahead, and mapped nowhere; and memory of a pool.
+    let stock = [memory(first, 2 * MIB, "stock")?, memory(last, 2 * MIB, "stock")?];
+    let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
+
+    let report = vmm.report();
+    print!("{report}");
+    if let Some(file) = picture {
+        std::fs::write(file, report.to_svg())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    drop((layers, pages, begun, turns, stock, staging));
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! A ring without a seam: the same memory twice in a row, so that what goes over its end goes on
+//! at its beginning by itself.
+//!
+//! ```sh
+//! cargo run --example ring                                        # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example ring
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::{Access, AllocationProperties, RingBuffer, Runtime, Vmm};
+
+const LINES: [&str; 3] = ["begun before the end, ", "written in one piece, ", "read in one piece"];
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();
+    let ring = RingBuffer::of(1).times(2).map(&vmm, &AllocationProperties::on(gpu))?;
+    ring.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
+    let (size, first) = (ring.size(), ring.address());
+    let second = ring.address().get() + size;
+    println!("{size} bytes of memory, mapped at {first} and again at {second:#x}\n");
+
+    // Just before the end.
+    let mut position = 3 * size as u64 - 10;
+    for line in LINES {
+        println!("write {:>2} bytes at {}", line.len(), ring.address_of(position));
+        ring.write(position, line.as_bytes())?;
+        draw(&ring)?;
+        let mut bytes = vec![0; line.len()];
+        ring.read(position, &mut bytes)?;
+        ensure!(bytes == line.as_bytes(), "something else was read");
+        position += line.len() as u64;
+    }
+    Ok(())
+}
+
+/// The bytes around the two ends: the last ones are followed by the first.
+fn draw(ring: &RingBuffer) -> anyhow::Result<()> {
+    let mut bytes = [0; 77];
+    ring.read(ring.size() as u64 - 14, &mut bytes)?;
+    let text: String =
+        bytes.iter().map(|&byte| if byte == 0 { '.' } else { byte.into() }).collect();
+    let (end, beginning) = text.split_at(14);
+    println!("  …{end}┆{beginning}…");
+    Ok(())
+}

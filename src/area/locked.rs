@@ -1,0 +1,103 @@
+//! The caller's own memory, locked so that agents reach it.
+
+use super::error::{Argument, Cause, Problem};
+use super::{AreaError, Operation};
+use crate::memory::Span;
+use crate::native::{Failure, NativeAgent};
+use crate::runtime::Runtime;
+use crate::vmm::Address;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where what is locked on a runtime begins, and where it ends.
+type Locked = BTreeMap<(u32, usize), usize>;
+
+/// What areas of this process have locked. AMD's runtime knows what is locked by where it begins
+/// alone: of two of different sizes it gives neither back (seen in 6.1, 6.4 and 7.2).
+static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
+
+fn locked() -> MutexGuard<'static, Locked> {
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of the caller. Whoever makes one sees to it that the memory outlives it, and that this
+/// process touches it through [`bytes`](Self::bytes) alone.
+#[derive(Debug)]
+pub(super) struct LockedMemory {
+    /// Reads and writes by this process wait for each other: it is no device memory, but plain
+    /// memory of the program.
+    bytes: Mutex<Span>,
+    key: (u32, usize),
+    /// Where agents find it: not where this process does.
+    device_address: usize,
+    held: bool,
+}
+
+impl LockedMemory {
+    pub fn new(
+        runtime: &Runtime,
+        start: usize,
+        size: usize,
+        agents: &[NativeAgent],
+    ) -> Result<Self, AreaError> {
+        let operation = Operation::Mmap;
+        let host = runtime.host().id();
+        let problem = Problem::Overflow(Address::new(start));
+        let refused = AreaError::refused(operation, Argument::Host, problem);
+        let end = start.checked_add(size).ok_or(refused)?;
+        let mut locked = locked();
+        let before = locked.range((host.runtime, 0)..(host.runtime, end)).next_back();
+        if let Some((&(_, at), _)) = before.filter(|&(_, &other)| other > start) {
+            let cause = Cause::AlreadyMapped { at: Address::new(at) };
+            return Err(AreaError::Busy { operation, cause });
+        }
+        let device_address = runtime
+            .native()
+            .lock(start, size, agents)
+            .map_err(|failure| AreaError::of_call(operation, failure, size))?;
+        let key = (host.runtime, start);
+        locked.insert(key, end);
+        let bytes = Mutex::new(Span { runtime: runtime.clone(), start, size, agent: host });
+        Ok(Self { bytes, key, device_address, held: true })
+    }
+
+    /// The memory, for this process's loads and stores.
+    pub fn bytes(&self) -> MutexGuard<'_, Span> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn address(&self) -> Address {
+        Address::new(self.key.1)
+    }
+
+    pub fn device_address(&self) -> Address {
+        Address::new(self.device_address)
+    }
+
+    /// Unlocks it, or leaves it as it was.
+    pub fn free(mut self) -> Result<(), (Self, Failure)> {
+        let unlocked = self.unlock();
+        self.held = unlocked.is_err();
+        unlocked.map_err(|failure| (self, failure))
+    }
+
+    fn unlock(&self) -> Result<(), Failure> {
+        let mut locked = locked();
+        self.bytes().runtime.native().unlock(self.key.1)?;
+        locked.remove(&self.key);
+        Ok(())
+    }
+}
+
+impl Drop for LockedMemory {
+    fn drop(&mut self) {
+        if !self.held || self.bytes().runtime.has_forked() {
+            return;
+        }
+        if let Err(failure) = self.unlock() {
+            tracing::warn!(?failure, address = %self.address(), "memory stays locked");
+            // Whether it can be locked again is for the runtime to say.
+            locked().remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Memory that goes away for a while and comes back at the same address.
+//!
+//! What is held is a ladder: nothing, addresses, memory, and a mapping of it. To pause is to climb
+//! down, to resume is to climb up, and who cannot go on climbs back.
+
+use super::grants::Grants;
+use super::{BufferError, owner, whole_granules};
+use crate::agent::AgentId;
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Mapping, Operation,
+    Reservation, Vmm, VmmError,
+};
+use rustix::io::Errno;
+
+/// What becomes of the contents while a [`PausableBuffer`] is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// They are copied to this process's own memory, and back when the buffer resumes.
+    Save,
+    /// They are lost. What is in the buffer after it resumes is not defined.
+    Drop,
+}
+
+/// A buffer whose physical memory can be given back while its addresses stay.
+///
+/// What inference servers call sleep: a model's weights make room for another's, and pointers to
+/// them that a recorded graph holds are right again afterwards. Any size from one byte is taken;
+/// memory is a multiple of the granule.
+///
+/// While it is paused, nothing is behind its addresses: no agent may use them.
+///
+/// # Addresses that get lost
+///
+/// ROCm 7.2 gives the memory back only when the reservation is freed
+/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). There [`pause`](Self::pause)
+/// frees it and reserves the same addresses at once. Another thread of the process can be faster:
+/// then `pause` ends with [`BufferError::AddressLost`], and the buffer is paused all the same, its
+/// memory given back and its contents saved. [`resume`](Self::resume) tries to get the addresses
+/// once more; [`resume_anywhere`](Self::resume_anywhere) takes others if they are not to be had.
+///
+/// ```
+/// use hsa_vmm::buffer::{Contents, PausableBuffer};
+/// use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+///
+/// let mut weights = PausableBuffer::create(&vmm, 5 << 20, &AllocationProperties::on(gpu))?;
+/// weights.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
+/// let address = weights.address();
+/// weights.write(100, b"kept")?;
+///
+/// weights.pause(Contents::Save)?;
+/// assert_eq!(vmm.usage().handles, 0);
+/// weights.resume()?;
+///
+/// let mut text = [0; 4];
+/// weights.read(100, &mut text)?;
+/// assert_eq!((&text, weights.address()), (b"kept", address));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct PausableBuffer {
+    vmm: Vmm,
+    properties: AllocationProperties,
+    owner: AgentId,
+    size: usize,
+    /// What is reserved and mapped: the size in whole granules.
+    extent: usize,
+    address: Address,
+    grants: Grants,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Resident(Mapping),
+    Paused {
+        held: Held,
+        /// To be put into new memory. If there are none, they are lost, or in the memory that is held.
+        saved: Option<Vec<u8>>,
+    },
+}
+
+/// What a paused buffer has: its addresses, unless something went wrong.
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Addresses(Reservation),
+    /// The runtime did not take the memory back.
+    Memory(Reservation, Allocation),
+    /// Nor let it be unmapped.
+    Mapping(Mapping),
+}
+
+impl PausableBuffer {
+    /// Makes a buffer of `size` bytes, which need not be a multiple of anything. Nobody may use it
+    /// before [`grant`](Self::grant).
+    ///
+    /// # Errors
+    /// As for [`Vmm::address_reserve`], [`Vmm::create`], [`Vmm::map`] and [`Vmm::set_access`].
+    pub fn create(
+        vmm: &Vmm,
+        size: usize,
+        properties: &AllocationProperties,
+    ) -> Result<Self, BufferError> {
+        let (owner, extent) = (owner(properties)?, whole_granules(vmm, size)?);
+        let reservation = Reservation::of(extent).reserve(vmm)?;
+        let memory = Allocation::create(vmm, extent, properties)?;
+        let mapping = reservation.map(0, &memory)?;
+        Ok(Self {
+            vmm: vmm.clone(),
+            properties: *properties,
+            owner,
+            size,
+            extent,
+            address: mapping.address(),
+            grants: Grants::default(),
+            state: State::Resident(mapping),
+        })
+    }
+
+    /// Where it begins; while it is paused, where it will begin.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Its size in bytes, as it was asked for.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The bytes of addresses, and of memory while it is not paused: the size in whole granules.
+    #[must_use]
+    pub fn extent(&self) -> usize {
+        self.extent
+    }
+
+    /// Whether it is paused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        matches!(self.state, State::Paused { .. })
+    }
+
+    /// Whether its addresses are reserved for it: always, but after
+    /// [`BufferError::AddressLost`].
+    #[must_use]
+    pub fn holds_addresses(&self) -> bool {
+        !matches!(self.state, State::Paused { held: Held::Nothing, .. })
+    }
+
+    /// The bytes of this process's own memory that keep the contents.
+    #[must_use]
+    pub fn saved(&self) -> usize {
+        match &self.state {
+            State::Paused { saved: Some(bytes), .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+
+    /// What an agent may do with it, or will when it resumes.
+    #[must_use]
+    pub fn access(&self, agent: AgentId) -> Access {
+        self.grants.of(agent)
+    }
+
+    /// Gives several agents the same access; agents that are not named keep what they have. While
+    /// it is paused, that is remembered for the time when it resumes.
+    ///
+    /// # Errors
+    /// As for [`Vmm::set_access`].
+    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
+        let descriptors: Vec<_> =
+            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        self.vmm.check_access(&self.properties, &descriptors)?;
+        if let State::Resident(mapping) = &self.state {
+            mapping.set_access(&descriptors)?;
+        }
+        self.grants = self.grants.with(agents, access);
+        Ok(())
+    }
+
+    /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::read`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
+        let address = self.at(offset, bytes.len())?;
+        Ok(self.vmm.read(address, bytes)?)
+    }
+
+    /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::write`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
+        let address = self.at(offset, bytes.len())?;
+        Ok(self.vmm.write(address, bytes)?)
+    }
+
+    /// The address at an offset, if `size` bytes from there are the buffer's.
+    fn at(&self, offset: usize, size: usize) -> Result<Address, BufferError> {
+        if self.is_paused() {
+            return Err(BufferError::Paused);
+        }
+        let beyond = BufferError::BeyondEnd { offset, size, end: self.size };
+        let inside = offset.checked_add(size).is_some_and(|end| end <= self.size);
+        let address = self.address.checked_add(offset).filter(|_| inside);
+        address.ok_or(beyond)
+    }
+
+    /// Gives the memory back and keeps the addresses. Nobody may be using the buffer.
+    ///
+    /// # Errors
+    /// [`BufferError::Paused`] if it is paused already; [`BufferError::AddressLost`] if it is
+    /// paused now, but without its addresses; else as for [`Vmm::copy_to_host`], [`Vmm::unmap`],
+    /// [`Vmm::address_free`] and [`Vmm::release`], and the buffer is as it was. If the runtime then
+    /// does not let it be made as it was, it is paused and keeps the memory with the contents in
+    /// it, until it resumes.
+    pub fn pause(&mut self, contents: Contents) -> Result<(), BufferError> {
+        let State::Resident(mapping) = &self.state else { return Err(BufferError::Paused) };
+        let saved = match contents {
+            Contents::Save => Some(self.save(mapping.allocation())?),
+            Contents::Drop => None,
+        };
+        let nothing = State::Paused { held: Held::Nothing, saved: None };
+        let State::Resident(mapping) = core::mem::replace(&mut self.state, nothing) else {
+            return Err(BufferError::Paused);
+        };
+        let (held, answer) = self.let_go(Held::Mapping(mapping));
+        self.state = match held {
+            // The contents are where they were.
+            held @ (Held::Mapping(_) | Held::Memory(..)) => match self.take_up(held, None) {
+                Ok(mapping) => State::Resident(mapping),
+                Err((held, error)) => {
+                    tracing::error!(%error, address = %self.address, "a buffer stays paused");
+                    State::Paused { held, saved: None }
+                }
+            },
+            held => State::Paused { held, saved },
+        };
+        answer
+    }
+
+    /// Makes memory, maps it at the same address, and puts back the contents that were saved and the
+    /// access that agents had.
+    ///
+    /// # Errors
+    /// [`BufferError::NotPaused`]; [`BufferError::AddressLost`] if the addresses had got lost and
+    /// are still not to be had; else as for [`Vmm::create`], [`Vmm::map`], [`Vmm::set_access`] and
+    /// [`Vmm::copy_from_host`]. The buffer is paused as it was, and may resume later.
+    pub fn resume(&mut self) -> Result<(), BufferError> {
+        let nothing = State::Paused { held: Held::Nothing, saved: None };
+        let (held, saved) = match core::mem::replace(&mut self.state, nothing) {
+            State::Paused { held, saved } => (held, saved),
+            resident => {
+                self.state = resident;
+                return Err(BufferError::NotPaused);
+            }
+        };
+        // Memory that could not be given back is kept, with what is in it.
+        let had_memory = matches!(held, Held::Mapping(_) | Held::Memory(..));
+        let (held, error) = match self.take_up(held, saved.as_deref()) {
+            Ok(mapping) => {
+                self.state = State::Resident(mapping);
+                return Ok(());
+            }
+            Err((held, error)) if had_memory => (held, error),
+            Err((held, error)) => (self.let_go(held).0, error),
+        };
+        self.state = State::Paused { held, saved };
+        Err(error)
+    }
+
+    /// The same, but at other addresses if its own got lost and are not to be had. Says where it
+    /// begins now.
+    ///
+    /// # Errors
+    /// As for [`resume`](Self::resume), but for [`BufferError::AddressLost`].
+    pub fn resume_anywhere(&mut self) -> Result<Address, BufferError> {
+        match self.resume() {
+            Err(BufferError::AddressLost { .. }) if !self.holds_addresses() => {}
+            answer => return answer.map(|()| self.address),
+        }
+        let reservation = Reservation::of(self.extent).reserve(&self.vmm)?;
+        let before = core::mem::replace(&mut self.address, reservation.address());
+        if let State::Paused { held, .. } = &mut self.state {
+            *held = Held::Addresses(reservation);
+        }
+        self.resume().map(|()| self.address).inspect_err(|_| {
+            self.address = before;
+            if let State::Paused { held, .. } = &mut self.state {
+                *held = Held::Nothing;
+            }
+        })
+    }
+
+    /// Gives back what is held but for the addresses, as far as that goes.
+    fn let_go(&self, held: Held) -> (Held, Result<(), BufferError>) {
+        let (reservation, memory) = match held {
+            Held::Nothing | Held::Addresses(_) => return (held, Ok(())),
+            Held::Memory(reservation, memory) => (reservation, memory),
+            Held::Mapping(mapping) => {
+                let both = (mapping.reservation().clone(), mapping.allocation().clone());
+                match mapping.unmap() {
+                    Ok(()) => both,
+                    Err((mapping, error)) => return (Held::Mapping(mapping), Err(error.into())),
+                }
+            }
+        };
+        let (addresses, answer) = if self.vmm.quirks().memory_returns_with_addresses {
+            match reservation.free() {
+                Err((reservation, error)) => {
+                    return (Held::Memory(reservation, memory), Err(error.into()));
+                }
+                Ok(()) => match self.reserve() {
+                    Ok(reservation) => (Some(reservation), Ok(())),
+                    Err(lost) => (None, Err(lost)),
+                },
+            }
+        } else {
+            (Some(reservation), Ok(()))
+        };
+        match (memory.release(), addresses) {
+            (Ok(()), Some(reservation)) => (Held::Addresses(reservation), answer),
+            (Ok(()), None) => (Held::Nothing, answer),
+            (Err((memory, error)), Some(reservation)) => {
+                (Held::Memory(reservation, memory), Err(error.into()))
+            }
+            // Nobody can name the memory any more: it is given back when the `Vmm` goes.
+            (Err(_), None) => (Held::Nothing, answer),
+        }
+    }
+
+    /// Makes a mapping of what is held, with the access that agents have, and with these bytes in it
+    /// if the memory is new; or says how far it came.
+    fn take_up(&self, held: Held, bytes: Option<&[u8]>) -> Result<Mapping, (Held, BufferError)> {
+        let (reservation, memory) = match held {
+            Held::Mapping(mapping) => return self.open(mapping),
+            Held::Memory(reservation, memory) => (reservation, memory),
+            held => {
+                let reservation = match held {
+                    Held::Addresses(reservation) => reservation,
+                    held => self.reserve().map_err(|lost| (held, lost))?,
+                };
+                let memory = Allocation::create(&self.vmm, self.extent, &self.properties);
+                let restored = memory.and_then(|memory| {
+                    bytes.map_or(Ok(()), |bytes| self.restore(&memory, bytes)).map(|()| memory)
+                });
+                match restored {
+                    Ok(memory) => (reservation, memory),
+                    Err(error) => return Err((Held::Addresses(reservation), error.into())),
+                }
+            }
+        };
+        match reservation.map(0, &memory) {
+            Ok(mapping) => self.open(mapping),
+            Err(error) => Err((Held::Memory(reservation, memory), error.into())),
+        }
+    }
+
+    /// Lets agents in.
+    fn open(&self, mapping: Mapping) -> Result<Mapping, (Held, BufferError)> {
+        let opened = match self.grants.list() {
+            [] => Ok(()),
+            grants => mapping.set_access(grants),
+        };
+        match opened {
+            Ok(()) => Ok(mapping),
+            Err(error) => Err((Held::Mapping(mapping), error.into())),
+        }
+    }
+
+    /// The addresses once more, after they were freed.
+    fn reserve(&self) -> Result<Reservation, BufferError> {
+        let Self { address, extent, .. } = *self;
+        let reserved = Reservation::of(extent).exactly_at(address).reserve(&self.vmm);
+        reserved.map_err(|cause| BufferError::AddressLost { address, size: extent, cause })
+    }
+
+    fn save(&self, memory: &Allocation) -> Result<Vec<u8>, VmmError> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.size).map_err(|_| VmmError::System {
+            operation: Operation::CopyToHost,
+            call: "malloc",
+            errno: Errno::NOMEM,
+        })?;
+        bytes.resize(self.size, 0);
+        self.through_a_window(memory, Access::Read, |window| {
+            self.vmm.copy_to_host(self.owner, &mut bytes, window)
+        })?;
+        Ok(bytes)
+    }
+
+    fn restore(&self, memory: &Allocation, bytes: &[u8]) -> Result<(), VmmError> {
+        self.through_a_window(memory, Access::ReadWrite, |window| {
+            self.vmm.copy_from_host(self.owner, window, bytes)
+        })
+    }
+
+    /// Lets the owner at the memory for a while, at addresses of its own: it may not be allowed to
+    /// use the buffer's.
+    fn through_a_window(
+        &self,
+        memory: &Allocation,
+        access: Access,
+        act: impl FnOnce(Address) -> Result<(), VmmError>,
+    ) -> Result<(), VmmError> {
+        let reservation = Reservation::of(self.extent).reserve(&self.vmm)?;
+        let window = reservation.map(0, memory)?;
+        window.grant(&[self.owner], access)?;
+        act(window.address())?;
+        window.unmap().map_err(|(_, error)| error)?;
+        reservation.free().map_err(|(_, error)| error)
+    }
+}

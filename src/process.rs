@@ -1,0 +1,73 @@
+//! Other processes by number, and what the numbers mean.
+//!
+//! A number is a process only within a PID namespace; and `/proc` speaks of the namespace that it
+//! was mounted in, which need not be this process's.
+
+use rustix::fs::stat;
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::fs;
+
+/// The PID namespace of this process, which no other on this machine has the number of; `None` if
+/// `/proc` is not there, or speaks of another one.
+pub(crate) fn namespace() -> Result<Option<u64>, Errno> {
+    // One number for each namespace, from that of `/proc` down to the process's own.
+    let status = read("self", "status")?.unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    if numbers.is_none_or(|numbers| numbers.split_whitespace().count() != 1) {
+        return Ok(None);
+    }
+    Ok(Some(stat("/proc/self/ns/pid")?.st_ino))
+}
+
+/// When a process began, in the clock ticks of `/proc/PID/stat`; `None` if there is none of this
+/// number.
+pub(crate) fn began(process: Pid) -> Result<Option<u64>, Errno> {
+    let line = read(&process.as_raw_nonzero().to_string(), "stat")?;
+    // The second word is the program's name in parentheses, which may contain anything.
+    let after = line.as_deref().and_then(|line| line.rsplit_once(')'));
+    Ok(after.and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok()))
+}
+
+/// The effective user of a process, which its folder in `/proc` belongs to; `None` if there is none
+/// of this number.
+pub(crate) fn user(process: Pid) -> Result<Option<u32>, Errno> {
+    match stat(format!("/proc/{}", process.as_raw_nonzero())) {
+        Ok(folder) => Ok(Some(folder.st_uid)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A file of a process's in `/proc`; `None` if there is no such process.
+fn read(process: &str, file: &str) -> Result<Option<String>, Errno> {
+    // A program's name need not be text.
+    match fs::read(format!("/proc/{process}/{file}")) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) => match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+            // One that ends while it is read is `SRCH`.
+            Errno::NOENT | Errno::SRCH => Ok(None),
+            errno => Err(errno),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{geteuid, getpid};
+
+    #[test]
+    fn this_process_is_found() {
+        let (began, user) = (began(getpid()).unwrap(), user(getpid()).unwrap());
+        assert!(began.is_some_and(|ticks| ticks > 0), "{began:?}");
+        assert_eq!(user, Some(geteuid().as_raw()));
+        assert!(namespace().unwrap().is_some());
+    }
+
+    #[test]
+    fn numbers_of_no_process_are_nobody() {
+        let none = Pid::from_raw(i32::MAX).unwrap();
+        assert_eq!((began(none), user(none)), (Ok(None), Ok(None)));
+    }
+}

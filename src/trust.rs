@@ -1,0 +1,70 @@
+//! Who may be at the other end when memory goes from process to process.
+
+use core::fmt;
+use rustix::process::geteuid;
+use std::fs;
+
+/// Whose processes memory is exchanged with. Users are the effective ones, as the user namespace of
+/// this process numbers them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Those of the user of this process.
+    #[default]
+    SameUser,
+    /// Those of one user, by number.
+    User(u32),
+    /// Anybody's. What arrives is checked all the same, but the memory is no longer this user's
+    /// alone.
+    Anyone,
+}
+
+/// A user who is not trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stranger {
+    /// Whose process it is; `None` if that user has no number in the user namespace of this
+    /// process.
+    pub user: Option<u32>,
+    /// Whose it would have to be.
+    pub trusted: u32,
+}
+
+impl Trust {
+    /// Refuses a process of a user who is not trusted.
+    pub(crate) fn check(self, user: u32) -> Result<(), Stranger> {
+        let trusted = match self {
+            Self::SameUser => geteuid().as_raw(),
+            Self::User(trusted) => trusted,
+            Self::Anyone => return Ok(()),
+        };
+        let user = Some(user).filter(|user| !stands_for_many(*user));
+        if user == Some(trusted) { Ok(()) } else { Err(Stranger { user, trusted }) }
+    }
+}
+
+/// Whether a number is what the kernel calls all users that this user namespace has none for: then
+/// it is nobody's, also if it is the one of this process.
+fn stands_for_many(user: u32) -> bool {
+    let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    // The kernel's own default.
+    let number = number.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
+    user == number && !every_user_has_a_number()
+}
+
+/// Whether the user namespace of this process is the first, or one that leaves nobody out.
+fn every_user_has_a_number() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let words: Vec<_> = map.split_whitespace().collect();
+    words == ["0", "0", "4294967295"]
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.user {
+            Some(user) => write!(f, "of user {user}")?,
+            None => f.write_str("of a user who has no number in this user namespace")?,
+        }
+        write!(f, "; only user {} is trusted (Trust says whom)", self.trusted)
+    }
+}
+
+impl core::error::Error for Stranger {}

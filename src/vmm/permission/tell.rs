@@ -1,0 +1,161 @@
+//! What the runtime is told of access: no more than is news, and in the order that it bears.
+
+use super::Change;
+use super::grant::Progress;
+use crate::native::NativeAccess;
+use crate::vmm::access::AgentSet;
+use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::mapping::Piece;
+use crate::vmm::{Access, Operation, Shared, VmmError, out_of_descriptors};
+
+impl Shared {
+    /// Whether the runtime can be told in one call what is news to two neighbours: it has to be
+    /// told the same of both, in the same order.
+    pub(super) fn are_told_together(
+        &self,
+        one: &Progress,
+        next: &Progress,
+        changes: &[Change],
+    ) -> bool {
+        let list = |mapping| self.list_of_news(mapping, changes);
+        !self.quirks.set_access_of_several_fails && list(one) == list(next)
+    }
+
+    /// Tells the runtime those of the changes that are any, in one call for neighbours that are
+    /// [told together](Self::are_told_together), and notes whom it was told of.
+    pub(super) fn tell_news(
+        &self,
+        operation: Operation,
+        alike: &mut [Progress],
+        changes: &[Change],
+    ) -> Result<(), VmmError> {
+        let Some(first) = alike.first() else { return Ok(()) };
+        let list = self.list_of_news(first, changes);
+        let size = alike.iter().map(|mapping| mapping.before.record.size).sum();
+        let range = Range { start: first.before.start, size };
+        for mapping in &*alike {
+            let news = self.news(mapping, changes);
+            self.check_descriptors(operation, mapping.before.record.granted, &news)?;
+        }
+        for mapping in &mut *alike {
+            for (index, _) in self.news(mapping, changes) {
+                mapping.asked.insert(index);
+            }
+        }
+        self.tell(operation, range, &list)?;
+        for mapping in alike {
+            for (index, _) in self.news(mapping, changes) {
+                mapping.record.granted.insert(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn list_of_news(&self, mapping: &Progress, changes: &[Change]) -> Vec<Change> {
+        self.list(&mapping.before, &mapping.record, &self.news(mapping, changes))
+    }
+
+    /// Those of the changes that the runtime does not know to be so.
+    fn news(&self, mapping: &Progress, changes: &[Change]) -> Vec<Change> {
+        let before = &mapping.before.record;
+        let is_news = |&&(index, access): &&Change| {
+            // To forbid what was never allowed would make AMD's runtime map it; to repeat what
+            // is so already costs a call.
+            let known = before.granted.contains(index);
+            if known {
+                self.access_in_runtime(&before.access, index) != access
+            } else {
+                access != Access::None
+            }
+        };
+        changes.iter().filter(is_news).copied().collect()
+    }
+
+    /// What is to be said of a mapping for it to be told of changes: its owner last (ROCm 7.14
+    /// corrupts the mapping if a peer comes after it: rocm-systems#9908).
+    fn list(&self, piece: &Piece, now: &MappingRecord, told: &[Change]) -> Vec<Change> {
+        let mut list = Vec::with_capacity(told.len());
+        if self.quirks.set_access_drops_unnamed_agents && !told.is_empty() {
+            let named = |&index: &usize| told.iter().any(|&(other, _)| other == index);
+            let unnamed = now.granted.iter().filter(|index| !named(index));
+            let access = |index| self.access_in_runtime(&now.access, index);
+            list.extend(unnamed.map(|index| (index, access(index))));
+        }
+        // In the caller's order: whose an import is may be known to nobody else.
+        list.extend(told);
+        list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
+        list
+    }
+
+    /// Tells the runtime, unless there is nothing to tell.
+    fn tell(&self, operation: Operation, range: Range, list: &[Change]) -> Result<(), VmmError> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let agents = self.runtime.agents();
+        let native = |&(index, access): &Change| -> Option<NativeAccess> {
+            Some((agents.get(index)?.native, access.to_bits()))
+        };
+        let list: Vec<NativeAccess> = list.iter().filter_map(native).collect();
+        self.call(|native| native.set_access(range.start, range.size, &list))
+            .map_err(|failure| self.failure(operation, failure, range.size))
+    }
+
+    /// Tells the runtime of changes to one mapping, news or not.
+    pub(super) fn tell_again(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        now: &MappingRecord,
+        told: &[Change],
+    ) -> Result<(), VmmError> {
+        let range = Range { start: piece.start, size: piece.record.size };
+        self.tell(operation, range, &self.list(piece, now, told))
+    }
+
+    /// Lets the agents use a mapping as `record` says, and returns those that the runtime was
+    /// told of. What they may do already is not changed.
+    pub(in crate::vmm) fn let_use(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+        record: &MappingRecord,
+    ) -> Result<AgentSet, VmmError> {
+        let cpu_is_ours = self.show_to_cpu(operation, piece, &record.access)?;
+        let mut after = MappingRecord { granted: AgentSet::default(), ..*record };
+        let mut told = Vec::new();
+        for index in 0..self.runtime.agents().len() {
+            if self.is_cpu(index) && (cpu_is_ours || index != self.host_index()) {
+                continue;
+            }
+            let access = self.access_in_runtime(&after.access, index);
+            if access != Access::None {
+                after.granted.insert(index);
+                told.push((index, access));
+            }
+        }
+        self.check_descriptors(operation, AgentSet::default(), &told)?;
+        self.tell_again(operation, piece, &after, &told)?;
+        Ok(after.granted)
+    }
+
+    /// Refuses to let a GPU in that was not `granted` access before, where the runtime would need
+    /// a descriptor and end the process for want of one.
+    fn check_descriptors(
+        &self,
+        operation: Operation,
+        granted: AgentSet,
+        told: &[Change],
+    ) -> Result<(), VmmError> {
+        let is_let_in = |&(index, _): &Change| !self.is_cpu(index) && !granted.contains(index);
+        if told.iter().any(is_let_in) { self.check_a_descriptor(operation) } else { Ok(()) }
+    }
+
+    /// Refuses what the runtime needs a descriptor for, if there is none left.
+    pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
+        if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
+            return Err(VmmError::OutOfDescriptors { operation });
+        }
+        Ok(())
+    }
+}

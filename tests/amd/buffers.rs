@@ -1,0 +1,277 @@
+//! Growable buffers and rings.
+
+use super::failures::{driver_calls, may_abort};
+use crate::amd_runtime::{emulate, kernel_fails, on_each};
+use crate::machine::{Library, MIB, at};
+use crate::process::{End, assert_untouchable, descriptors, in_child};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::vmm::{MappingInfo, Problem};
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec, Reservation, RingBuffer, VmmError};
+
+const GIB: usize = 1 << 30;
+const STEP: usize = 64 << 10;
+
+fn text(length: usize) -> Vec<u8> {
+    (0..length).map(|byte| (byte % 253) as u8 + 1).collect()
+}
+
+#[test]
+fn a_buffer_may_be_of_any_size() {
+    on_each("buffers::a_buffer_may_be_of_any_size", |ground| {
+        let library = Library::load(ground.runtime());
+        let options = GrowableBuffer::of(4 * GIB);
+        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        buffer.grant(&agents, Access::ReadWrite).unwrap();
+        let address = buffer.address();
+        for size in [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB] {
+            buffer.resize(size).unwrap();
+            buffer.write(size - 1, b"z").unwrap();
+            let mut byte = [0];
+            buffer.read(size - 1, &mut byte).unwrap();
+            assert_eq!((&byte, buffer.address()), (b"z", address), "{size:#x}");
+            assert!(buffer.read(size, &mut byte).is_err(), "{size:#x}");
+            let ring = RingBuffer::of(size).map(&library.vmm, &library.on(1)).unwrap();
+            ring.grant(&agents, Access::ReadWrite).unwrap();
+            ring.write(ring.size() as u64 - 1, b"ab").unwrap();
+            ring.read(0, &mut byte).unwrap();
+            assert_eq!(&byte, b"b", "{size:#x}");
+            buffer.resize(size % 2).unwrap();
+        }
+        drop(buffer);
+        library.assert_nothing_held();
+    });
+}
+
+#[test]
+fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
+    on_each("buffers::what_grows_stays_where_it_is_and_keeps_what_is_in_it", |ground| {
+        let library = Library::load(ground.runtime());
+        let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP).with_stock(3);
+        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
+        let mut words = GrowableVec::<u64>::new(buffer);
+        let address = words.address();
+        let all: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
+        for round in 0..3 {
+            for (number, some) in all.chunks(1000).enumerate() {
+                words.extend(some).unwrap();
+                if number == 100 {
+                    words.buffer_mut().grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
+                }
+            }
+            assert!(words.to_vec().unwrap() == all, "round {round}");
+            // The other GPU copies across mappings, where it was let in later and where at once.
+            let (from, to) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
+            library.vmm.copy(library.gpu(1), to, from, 2 * STEP).unwrap();
+            let copied = &all[3 * STEP / 8 - 1..][..2 * STEP / 8];
+            let mut found = vec![0; copied.len()];
+            words.read(40 * STEP / 8 - 2, &mut found).unwrap();
+            assert!(found == copied, "round {round}");
+            words.buffer().fill(STEP - 8, 7, 16).unwrap();
+            assert_eq!(words.get(STEP / 8), Ok(7 << 32 | 7), "round {round}");
+            words.write(STEP / 8 - 1, &all[STEP / 8 - 1..][..2]).unwrap();
+            words.truncate(STEP / 8 + 1).unwrap();
+            assert!(words.to_vec().unwrap() == all[..STEP / 8 + 1], "round {round}");
+            assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "given back");
+            words.truncate(0).unwrap();
+            assert_eq!(words.address(), address);
+        }
+        drop(words);
+        library.assert_nothing_held();
+    });
+}
+
+#[test]
+fn memory_that_a_buffer_gives_back_can_be_used() {
+    on_each("buffers::memory_that_a_buffer_gives_back_can_be_used", |ground| {
+        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        let library = Library::load(ground.runtime());
+        let mut buffers = [0, 1].map(|_| {
+            let options = GrowableBuffer::of(GIB).in_steps_of(MIB);
+            let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+            buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
+            buffer
+        });
+        let mut most = None;
+        for round in 0..6 {
+            let buffer = &mut buffers[round % 2];
+            let error = loop {
+                if let Err(error) = buffer.grow(MIB) {
+                    break error;
+                }
+            };
+            let out = matches!(error, BufferError::Vmm(VmmError::OutOfMemory { .. }));
+            assert!(out, "{round}: {error}");
+            assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
+            assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
+            // All at once fails as well, and leaves it as it was.
+            buffer.grow(64 * MIB).expect_err("there is not so much");
+            assert_eq!(Some(buffer.size()), most, "{round}");
+            buffer.write(buffer.size() - 4, b"last").unwrap();
+            buffer.resize(0).unwrap();
+        }
+        drop(buffers);
+        library.assert_nothing_held();
+    });
+}
+
+#[test]
+fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
+    on_each("buffers::a_buffer_is_extended_exactly_at_its_end_or_not_at_all", |ground| {
+        let library = Library::load(ground.runtime());
+        let mut buffer = library.extended(STEP, &[1, 3]);
+        buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
+        buffer.grow(8 * STEP).unwrap();
+        let text = text(8 * STEP);
+        buffer.write(0, &text).unwrap();
+        let mut found = vec![0; 8 * STEP];
+        buffer.read(0, &mut found).unwrap();
+        assert!(found == text);
+        buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
+        buffer.revoke(&[library.gpu(0)]).unwrap();
+        buffer.shrink(5 * STEP).unwrap();
+        buffer.grow(5 * STEP).unwrap();
+        buffer.read(0, &mut found).unwrap();
+        assert!(found[..3 * STEP] == text[..3 * STEP]);
+        let end = at(buffer.address(), buffer.maximum());
+        let neighbour = Reservation::of(STEP).exactly_at(end).reserve(&library.vmm);
+        let before = (library.vmm.reservations(), library.vmm.mappings());
+        match buffer.extend(STEP) {
+            Err(BufferError::Vmm(error)) => {
+                assert_eq!(error.problem(), Some(Problem::AddressTaken));
+            }
+            other => panic!("the addresses are taken: {other:?}"),
+        }
+        assert_eq!((library.vmm.reservations(), library.vmm.mappings()), before);
+        drop((buffer, neighbour));
+        library.assert_nothing_held();
+    });
+}
+
+#[test]
+fn a_ring_has_no_seam_for_anybody() {
+    on_each("buffers::a_ring_has_no_seam_for_anybody", |ground| {
+        let library = Library::load(ground.runtime());
+        let text = text(STEP);
+        for times in [2, 3, 7] {
+            let options = RingBuffer::of(STEP).times(times);
+            let ring = options.map(&library.vmm, &library.on(0)).unwrap();
+            let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+            ring.grant(&agents, Access::ReadWrite).unwrap();
+            let elsewhere = library.mapped(1, STEP).0;
+            library.grant(elsewhere, STEP, library.gpu(1), Access::ReadWrite);
+            library.grant(elsewhere, STEP, library.cpu(0), Access::ReadWrite);
+            library.vmm.write(elsewhere, &text).unwrap();
+            // A GPU writes over the seam, the CPU reads on each side of it.
+            let position = (5 * STEP - 1000) as u64;
+            library.vmm.copy(library.gpu(1), ring.address_of(position), elsewhere, STEP).unwrap();
+            let mut found = vec![0; STEP];
+            ring.read(0, &mut found).unwrap();
+            assert!(found[..STEP - 1000] == text[1000..] && found[STEP - 1000..] == text[..1000]);
+            ring.read(position, &mut found).unwrap();
+            assert!(found == text, "{times} times");
+            ring.revoke(&[library.gpu(1)]).unwrap();
+            ring.read(position + 9 * STEP as u64, &mut found).unwrap();
+            assert!(found == text, "{times} times, after a revocation");
+        }
+    });
+}
+
+/// Two buffers, one with room and one full, each in two reservations, and a ring.
+struct Stage {
+    small: GrowableBuffer,
+    full: GrowableBuffer,
+    ring: RingBuffer,
+    library: Library,
+}
+
+type Act = fn(&mut Stage) -> Result<(), BufferError>;
+
+const ACTS: &[(&str, Act)] = &[
+    ("grow", |s| s.small.grow(4 * STEP)),
+    ("shrink", |s| s.full.shrink(3 * STEP)),
+    ("grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),
+    ("revoke", |s| s.full.revoke(&[s.library.gpu(0)])),
+    ("grant the ring", |s| s.ring.grant(&[s.library.gpu(0)], Access::ReadWrite)),
+];
+
+impl Stage {
+    fn new(library: Library) -> Self {
+        let agents = [library.cpu(0), library.gpu(0)];
+        let [small, full] = [2, 6].map(|steps| {
+            let mut buffer = library.extended(STEP, &[2]);
+            buffer.grant(&agents, Access::ReadWrite).unwrap();
+            buffer.grow(steps * STEP).unwrap();
+            buffer.write(0, &text(steps * STEP)).unwrap();
+            buffer
+        });
+        let ring = RingBuffer::of(STEP).map(&library.vmm, &library.on(1)).unwrap();
+        ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
+        ring.write(0, &text(STEP)).unwrap();
+        Self { small, full, ring, library }
+    }
+
+    fn state(&self) -> ([(usize, usize); 2], Vec<MappingInfo>, usize) {
+        self.library.vmm.check().unwrap();
+        let sizes = [&self.small, &self.full].map(|buffer| (buffer.size(), buffer.mapped()));
+        (sizes, self.library.vmm.mappings(), descriptors())
+    }
+
+    fn assert_contents(&self, when: &str) {
+        for buffer in [&self.small, &self.full] {
+            let mut found = vec![0; buffer.size()];
+            buffer.read(0, &mut found).unwrap();
+            assert!(found == text(buffer.size()), "{when}");
+        }
+        let mut found = vec![0; STEP];
+        self.ring.read(2 * STEP as u64, &mut found).unwrap();
+        assert!(found == text(STEP), "{when}");
+    }
+}
+
+/// The kernel driver refuses one call, each in turn.
+#[test]
+fn one_refused_call_changes_nothing() {
+    let test = "buffers::one_refused_call_changes_nothing";
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
+        for &(name, act) in ACTS {
+            let start = || Stage::new(Library::load(ground.runtime()));
+            for call in driver_calls(start, |stage| act(stage).unwrap()) {
+                let when = format!("{}: {name}, {call}", ground.release());
+                let end = in_child(|| {
+                    kernel_fails(&format!("{call}=ENOMEM"));
+                    let mut stage = start();
+                    let mut before = stage.state();
+                    if let Err(error) = act(&mut stage) {
+                        println!("{when}: {error}");
+                        if call.starts_with("PRIME_FD_TO_HANDLE") {
+                            // The runtime's map has leaked the dma-buf.
+                            before.2 = before.2.max(stage.state().2.min(before.2 + 1));
+                        }
+                        assert_eq!(stage.state(), before, "{when}");
+                        stage.assert_contents(&when);
+                        act(&mut stage).unwrap();
+                    }
+                    let Stage { small, full, ring, library } = stage;
+                    drop((small, full, ring));
+                    library.assert_nothing_held();
+                });
+                tried += 1;
+                // To grow is to grant.
+                let verb = if name.starts_with("grow") { "grant" } else { name };
+                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(verb, &call).is_some();
+                aborts += usize::from(aborted);
+                if end != End::Well && !aborted {
+                    failures.push((when, end));
+                }
+            }
+        }
+        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        assert_eq!(failures, [], "of {tried}");
+        assert!(tried > 40, "only {tried} calls were refused");
+    });
+}

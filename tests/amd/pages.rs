@@ -1,0 +1,354 @@
+//! Paged and pausable buffers, and memory that is exchanged and moved.
+
+use super::failures::{driver_calls, may_abort};
+use crate::amd_runtime::{emulate, kernel_fails, on_each};
+use crate::machine::{Library, MIB, at};
+use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_vmm::buffer::{BufferError, Contents, PageState};
+use hsa_vmm::vmm::{MappingInfo, VmmOptions};
+use hsa_vmm::{Access, PagedBuffer, PausableBuffer, Runtime, VmmError};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 64 << 10;
+
+fn text(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|byte| (byte % 253) as u8 ^ seed).collect()
+}
+
+fn pausable(library: &Library, size: usize) -> PausableBuffer {
+    let mut buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
+    buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
+    buffer.write(0, &text(size.min(MIB), 1)).unwrap();
+    buffer
+}
+
+fn holds_text(buffer: &PausableBuffer) -> bool {
+    let mut found = vec![0; buffer.size().min(MIB)];
+    buffer.read(0, &mut found).unwrap();
+    found == text(found.len(), 1)
+}
+
+#[test]
+fn a_pausable_buffer_comes_back_where_it_was_at_every_size() {
+    on_each("pages::a_pausable_buffer_comes_back_where_it_was_at_every_size", |ground| {
+        let library = Library::load(ground.runtime());
+        for size in [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 << 30] {
+            let mut buffer = pausable(&library, size);
+            buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
+            let (address, extent) = (buffer.address(), buffer.extent());
+            // To copy three gibibytes takes too long for every run.
+            let contents = if size > 1 << 30 { Contents::Drop } else { Contents::Save };
+            buffer.pause(contents).unwrap();
+            assert_eq!(library.vmm.usage().handles, 0, "{size:#x}");
+            assert_untouchable(address.get(), extent, "paused");
+            buffer.resume().unwrap();
+            assert_eq!(buffer.address(), address, "{size:#x}");
+            assert!(contents == Contents::Drop || holds_text(&buffer), "{size:#x}");
+            for (agent, expected) in [
+                (library.cpu(0), Access::ReadWrite),
+                (library.gpu(0), Access::ReadWrite),
+                (library.gpu(1), Access::Read),
+            ] {
+                assert_eq!(library.vmm.get_access(agent, address), Ok(expected), "{size:#x}");
+            }
+            buffer.write(size - 1, b"z").unwrap();
+        }
+        library.assert_nothing_held();
+    });
+}
+
+/// Two buffers that have no room beside each other take turns.
+fn take_turns(library: &Library) {
+    let size = 40 * MIB;
+    let mut one = pausable(library, size);
+    one.write(size - 4, b"last").unwrap();
+    for round in 0..4 {
+        one.pause(Contents::Save).unwrap();
+        let mut other = PausableBuffer::create(&library.vmm, size, &library.on(0))
+            .unwrap_or_else(|error| panic!("{round}: the memory was not given back: {error}"));
+        let full = one.resume().unwrap_err();
+        let full_is = matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. }));
+        assert!(full_is && one.is_paused(), "{round}: {full}");
+        other.pause(Contents::Drop).unwrap();
+        one.resume().unwrap();
+        let mut last = [0; 4];
+        one.read(size - 4, &mut last).unwrap();
+        assert!(&last == b"last" && holds_text(&one), "{round}");
+    }
+    drop(one);
+    library.assert_nothing_held();
+}
+
+#[test]
+fn a_paused_buffers_memory_can_be_used_by_others() {
+    on_each("pages::a_paused_buffers_memory_can_be_used_by_others", |ground| {
+        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        take_turns(&Library::load(ground.runtime()));
+    });
+}
+
+/// What the library puts in the place of unmapped memory already lets it go, on the emulated driver.
+#[test]
+fn covering_gives_memory_back_on_the_emulated_driver() {
+    on_each("pages::covering_gives_memory_back_on_the_emulated_driver", |ground| {
+        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
+        let mut quirks = known;
+        quirks.memory_returns_with_addresses = false;
+        take_turns(&Library::open(runtime, VmmOptions { quirks: Some(quirks), ..VmmOptions::default() }));
+    });
+}
+
+/// `HSA_VMM_PAUSE_ROUNDS=10000` for as many as users have.
+#[test]
+fn many_rounds_leave_everything_where_it_was() {
+    let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
+    let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
+    on_each("pages::many_rounds_leave_everything_where_it_was", |ground| {
+        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        let library = Library::load(ground.runtime());
+        let mut buffer = pausable(&library, PAGE);
+        let address = buffer.address();
+        let vram = |library: &Library| {
+            let all = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0), 0).ok());
+            let all: Vec<_> = all.take(100).collect();
+            all.iter().for_each(|&piece| library.vmm.release(piece).unwrap());
+            all.len()
+        };
+        let before = (descriptors(), regions().len(), vram(&library));
+        for round in 0..rounds {
+            let saved = round % 10 == 0;
+            buffer.pause(if saved { Contents::Save } else { Contents::Drop }).unwrap();
+            buffer.resume().unwrap();
+            assert!(!saved || holds_text(&buffer), "round {round}");
+            buffer.write(0, &text(PAGE, 1)).unwrap();
+            assert_eq!(buffer.address(), address, "round {round}");
+        }
+        let after = (descriptors(), regions().len(), vram(&library));
+        println!("{}: {rounds} rounds, {before:?} then {after:?}", ground.release());
+        assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
+        // The heap may have become one larger.
+        assert!(after.1 <= before.1 + 8, "{} regions, there were {}", after.1, before.1);
+        library.vmm.check().unwrap();
+        drop(buffer);
+        library.assert_nothing_held();
+    });
+}
+
+fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
+    let options = PagedBuffer::of(16 * PAGE).in_pages_of(PAGE).mapping_ahead(ahead);
+    let options = if zero { options.with_zero_page() } else { options };
+    let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+    buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
+    buffer
+}
+
+#[test]
+fn pages_come_and_go_and_show_zeros_where_they_are_not() {
+    on_each("pages::pages_come_and_go_and_show_zeros_where_they_are_not", |ground| {
+        let library = Library::load(ground.runtime());
+        for zero in [false, true] {
+            let buffer = paged(&library, zero, 0);
+            for round in 0..20u8 {
+                buffer.map(2..8).unwrap();
+                (2..8).for_each(|page| {
+                    buffer.write(page * PAGE, &text(100, page as u8 ^ round)).unwrap();
+                });
+                buffer.unmap(3..5).unwrap();
+                for page in 0..10 {
+                    let mut found = [0xee; 100];
+                    match (buffer.read(page * PAGE, &mut found), page) {
+                        (Ok(()), 2 | 5..8) => {
+                            assert!(found[..] == text(100, page as u8 ^ round), "{page}");
+                        }
+                        (Ok(()), _) => assert!(zero && found == [0; 100], "{page}"),
+                        (Err(error), _) => {
+                            assert!(!zero, "{error}");
+                            let address = buffer.address_of(page).unwrap().get();
+                            assert_untouchable(address, PAGE, "not mapped");
+                        }
+                    }
+                }
+                if zero {
+                    // A GPU reads zeros, too: over the edge of what is mapped.
+                    let elsewhere = library.mapped(0, PAGE).0;
+                    library.grant(elsewhere, PAGE, library.gpu(0), Access::ReadWrite);
+                    library.grant(elsewhere, PAGE, library.cpu(0), Access::ReadWrite);
+                    let edge = at(buffer.address(), 8 * PAGE);
+                    library.vmm.fill(elsewhere, u32::MAX, PAGE).unwrap();
+                    library.vmm.copy(library.gpu(0), elsewhere, edge, PAGE).unwrap();
+                    let mut bytes = vec![0xee; PAGE];
+                    library.vmm.read(elsewhere, &mut bytes).unwrap();
+                    assert!(bytes.iter().all(|&byte| byte == 0));
+                    assert!(buffer.zero_page_is_clean().unwrap());
+                }
+                buffer.unmap(2..3).unwrap();
+                buffer.unmap(5..8).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn pages_are_mapped_ahead_and_their_thread_ends() {
+    on_each("pages::pages_are_mapped_ahead_and_their_thread_ends", |ground| {
+        let library = Library::load(ground.runtime());
+        for _ in 0..10 {
+            let buffer = paged(&library, false, 3);
+            buffer.map(0..2).unwrap();
+            let begun = Instant::now();
+            while buffer.statistics().ahead < 3 {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{}", buffer.statistics());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(buffer.state(4), Ok(PageState::Ahead));
+            buffer.map(2..5).unwrap();
+            assert_eq!(buffer.statistics().found_ahead, 3);
+            buffer.write(4 * PAGE, b"there").unwrap();
+            assert_eq!(in_child(|| drop(buffer.map(9..10).unwrap_err())), End::Well);
+            buffer.unmap(0..5).unwrap();
+            drop(buffer);
+            library.assert_nothing_held();
+        }
+    });
+}
+
+#[test]
+fn memory_changes_its_address_and_is_the_same() {
+    on_each("pages::memory_changes_its_address_and_is_the_same", |ground| {
+        let library = Library::load(ground.runtime());
+        for zeros in [[false, false], [true, false], [false, true]] {
+            let [here, there] = zeros.map(|zero| paged(&library, zero, 0));
+            there.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
+            here.map(0..4).unwrap();
+            (0..4).for_each(|page| here.write(page * PAGE, &text(PAGE, page as u8)).unwrap());
+            let before = descriptors();
+            for _ in 0..10 {
+                here.move_pages(1..3, &there, 8).unwrap();
+                there.map(0..2).unwrap();
+                there.exchange_pages(0..2, &there, 8).unwrap();
+                // The other GPU has it where it was moved to.
+                library.vmm.copy(library.gpu(1), there.address_of(8).unwrap(), there.address(), PAGE).unwrap();
+                let mut found = vec![0; PAGE];
+                for (page, seed) in [(0, 1), (1, 2), (8, 1)] {
+                    there.read(page * PAGE, &mut found).unwrap();
+                    assert!(found == text(PAGE, seed), "{page}");
+                }
+                there.move_pages(0..2, &here, 1).unwrap();
+                there.unmap(8..10).unwrap();
+            }
+            assert_eq!(descriptors(), before);
+            for page in 0..4 {
+                let mut found = vec![0; PAGE];
+                here.read(page * PAGE, &mut found).unwrap();
+                assert!(found == text(PAGE, page as u8), "{page}");
+            }
+        }
+        library.assert_nothing_held();
+    });
+}
+
+/// Two paged buffers and two pausable ones, one of them paused.
+struct Stage {
+    plain: PagedBuffer,
+    zero: PagedBuffer,
+    resident: PausableBuffer,
+    paused: PausableBuffer,
+    library: Library,
+}
+
+type Act = fn(&mut Stage) -> Result<(), BufferError>;
+
+const ACTS: &[(&str, Act)] = &[
+    ("map", |s| s.plain.map(4..6)),
+    ("map over zeros", |s| s.zero.map(4..6)),
+    ("unmap", |s| s.zero.unmap(1..3)),
+    ("grant", |s| s.zero.grant(&[s.library.gpu(1)], Access::Read)),
+    ("move", |s| s.plain.move_pages(1..3, &s.zero, 8)),
+    ("exchange", |s| s.plain.exchange_pages(1..2, &s.zero, 2)),
+    ("pause", |s| s.resident.pause(Contents::Save)),
+    ("resume", |s| s.paused.resume()),
+];
+
+impl Stage {
+    fn new(library: Library) -> Self {
+        let [plain, zero] = [false, true].map(|zero| {
+            let buffer = paged(&library, zero, 0);
+            buffer.map(1..3).unwrap();
+            (1..3).for_each(|page| buffer.write(page * PAGE, &text(100, page as u8)).unwrap());
+            buffer
+        });
+        let (resident, mut paused) = (pausable(&library, PAGE), pausable(&library, PAGE));
+        paused.pause(Contents::Save).unwrap();
+        Self { plain, zero, resident, paused, library }
+    }
+
+    fn state(&self) -> (Vec<PageState>, [bool; 2], Vec<MappingInfo>, usize) {
+        self.library.vmm.check().unwrap();
+        let states = [&self.plain, &self.zero].into_iter();
+        let states = states.flat_map(|it| (0..it.pages()).map(|page| it.state(page).unwrap()));
+        let paused = [self.resident.is_paused(), self.paused.is_paused()];
+        (states.collect(), paused, self.library.vmm.mappings(), descriptors())
+    }
+
+    fn assert_contents(&self, when: &str) {
+        for buffer in [&self.plain, &self.zero] {
+            for page in 1..3 {
+                let mut found = [0; 100];
+                buffer.read(page * PAGE, &mut found).unwrap();
+                assert!(found[..] == text(100, page as u8), "{when}: page {page}");
+            }
+        }
+        assert!(holds_text(&self.resident), "{when}");
+    }
+}
+
+/// The kernel driver refuses one call, each in turn.
+#[test]
+fn one_refused_call_changes_nothing() {
+    let test = "pages::one_refused_call_changes_nothing";
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
+        for &(name, act) in ACTS {
+            let start = || Stage::new(Library::load(ground.runtime()));
+            for call in driver_calls(start, |stage| act(stage).unwrap()) {
+                let when = format!("{}: {name}, {call}", ground.release());
+                let end = in_child(|| {
+                    kernel_fails(&format!("{call}=ENOMEM"));
+                    let mut stage = start();
+                    let mut before = stage.state();
+                    if let Err(error) = act(&mut stage) {
+                        println!("{when}: {error}");
+                        if call.starts_with("PRIME_FD_TO_HANDLE") {
+                            // The runtime's map has leaked the dma-buf.
+                            before.3 = before.3.max(stage.state().3.min(before.3 + 1));
+                        }
+                        assert_eq!(stage.state(), before, "{when}");
+                        stage.assert_contents(&when);
+                        act(&mut stage).unwrap();
+                    }
+                    if stage.paused.is_paused() {
+                        stage.paused.resume().unwrap();
+                    }
+                    assert!(holds_text(&stage.paused), "{when}");
+                    let Stage { plain, zero, resident, paused, library } = stage;
+                    drop((plain, zero, resident, paused));
+                    library.assert_nothing_held();
+                });
+                tried += 1;
+                // Whatever maps lets somebody in.
+                let aborted = end == End::Signal(libc::SIGABRT) && may_abort("grant", &call).is_some();
+                aborts += usize::from(aborted);
+                if end != End::Well && !aborted {
+                    failures.push((when, end));
+                }
+            }
+        }
+        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        assert_eq!(failures, [], "of {tried}");
+        assert!(tried > 60, "only {tried} calls were refused");
+    });
+}

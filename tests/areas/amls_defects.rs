@@ -1,0 +1,151 @@
+//! What AML's implementation for HIP does wrong (`src/area/hip.c`), and areas here do not.
+
+use crate::ground::Ground;
+use hsa_vmm::area::{Argument, Device, MmapOptions, Operation, Problem};
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::{Area, AreaError, AreaFlags};
+
+/// `opts->device > 0`: an area of another device cannot be told to use device 0.
+#[test]
+fn device_0_can_be_chosen_for_one_mmap() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
+    for area in [0usize, 1] {
+        let area = Area::create(&ground.runtime, area, AreaFlags::DEFAULT).unwrap();
+        for number in [0usize, 1] {
+            let memory = area.mmap(1, MmapOptions::new().on(number)).unwrap();
+            assert_eq!(memory.device(), gpus[number], "{area}");
+            let memory = area.mmap(1, MmapOptions::new().on(gpus[number])).unwrap();
+            assert_eq!(memory.owner(), gpus[number], "{area}");
+        }
+        let memory = area.mmap(1, MmapOptions::new().on(Device::Current)).unwrap();
+        assert_eq!(memory.device(), gpus[0], "{area}");
+    }
+}
+
+/// `default: return AML_SUCCESS`: what it does not know has worked.
+#[test]
+fn no_status_is_taken_for_success() {
+    let ground = Ground::simulated(Config::mi300x(1));
+    let simulation = ground.simulation.as_ref().unwrap();
+    let area = Area::create(&ground.runtime, 0, AreaFlags::HOST).unwrap();
+    // All of HSA's and AMD's, and some that nobody has.
+    for status in (0x1000..0x1040).chain([2, 40, 44, 46, 47, 0xdead, u32::MAX]) {
+        let plan = FaultPlan::none().always("hsa_amd_memory_pool_allocate", status);
+        simulation.set_faults(plan);
+        let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
+        simulation.set_faults(FaultPlan::none());
+        // Of a function that is not there, there is no status to tell.
+        let told = format!("{status:#x}");
+        let told = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &told };
+        assert!(error.to_string().contains(told), "{error}");
+    }
+    ground.assert_idle();
+}
+
+/// `aml_errno = -error` of a code that is positive, and `munmap` that returns one that is
+/// positive: here there is one sign, and every category has a number of its own.
+/// `return hip_to_aml_alloc_error(error)` of what is AML's code already: here each error keeps
+/// what it was made of.
+#[test]
+fn errors_have_one_sign_and_are_translated_once() {
+    let ground = Ground::simulated(Config::mi300x(1));
+    let simulation = ground.simulation.as_ref().unwrap();
+    let area = Area::create(&ground.runtime, 0, AreaFlags::HOST).unwrap();
+    let fail = |function: &str, status| {
+        simulation.set_faults(FaultPlan::none().always(function, status));
+    };
+    // Failure, out of memory, not supported, busy.
+    for (status, code) in [(0x1000, 1), (0x1008, 2), (47, 5), (46, 6)] {
+        fail("hsa_amd_memory_pool_allocate", status);
+        let made = area.mmap(1, MmapOptions::new()).unwrap_err();
+        simulation.set_faults(FaultPlan::none());
+        assert_eq!((made.aml(), made.operation()), (code, Operation::Mmap), "{made}");
+        let memory = area.mmap(1, MmapOptions::new()).unwrap();
+        fail("hsa_amd_memory_pool_free", status);
+        let (memory, freed) = memory.munmap().unwrap_err();
+        simulation.set_faults(FaultPlan::none());
+        assert_eq!((freed.aml(), freed.operation()), (code, Operation::Munmap), "{freed}");
+        for (error, call) in
+            [(made, "hsa_amd_memory_pool_allocate"), (freed, "hsa_amd_memory_pool_free")]
+        {
+            assert!(error.to_string().contains(call), "{error}");
+        }
+        memory.munmap().unwrap();
+    }
+    assert_eq!(area.mmap(0, MmapOptions::new()).unwrap_err().aml(), 3);
+    ground.assert_idle();
+}
+
+/// A failure leaves AML's device current: here no device is.
+#[test]
+fn a_failure_leaves_the_device_as_it_was() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    let simulation = ground.simulation.as_ref().unwrap();
+    let area = Area::of_device(&ground.runtime).unwrap();
+    let before = area.mmap(1, MmapOptions::new()).unwrap().device();
+    simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_handle_create", 0x1008));
+    let error = area.mmap(1, MmapOptions::new().on(1)).unwrap_err();
+    simulation.set_faults(FaultPlan::none());
+    assert_eq!(error.aml(), 2, "{error}");
+    assert_eq!(area.mmap(1, MmapOptions::new()).unwrap().device(), before);
+}
+
+/// `flags[d->flags & 3]` is beyond the table for `HOST | UNIFIED`.
+#[test]
+fn every_combination_can_be_printed() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    for bits in 0..16 {
+        let flags = AreaFlags::from_bits_retain(bits);
+        let area = Area::create(&ground.runtime, 1, flags).unwrap();
+        let text = area.to_string();
+        assert!(text.starts_with("area for device 1: "), "{text}");
+        assert!(text.contains(&flags.to_string()) && text.ends_with(" memory"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+/// `munmap` takes a size and ignores it; here memory knows its own, and there is nothing to be
+/// wrong about. Nothing beyond it is touched, though the granule is larger.
+#[test]
+fn memory_knows_its_size() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
+        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        let memory = area.mmap(100, MmapOptions::new()).unwrap();
+        assert_eq!((memory.size(), memory.allocated_size()), (100, 4096), "{flags}");
+        let answers = [
+            memory.read(96, &mut [0; 5]),
+            memory.write(100, &[0]),
+            memory.write(usize::MAX, &[0]),
+            memory.fill(0, 0, 104),
+            memory.fill(4, 0, usize::MAX - 3),
+        ];
+        for answer in answers {
+            let error = answer.unwrap_err();
+            assert!(matches!(error.problem(), Some(Problem::Beyond { whole: 100, .. })), "{error}");
+        }
+        memory.read(100, &mut []).unwrap();
+        memory.munmap().unwrap();
+    }
+    ground.assert_idle();
+}
+
+/// What AML documents of `aml_area_hip_create`: the number of a device that there is not.
+#[test]
+fn a_device_out_of_range_is_an_invalid_value() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    let refused = |operation, number| AreaError::InvalidValue {
+        operation,
+        argument: Argument::Device,
+        problem: Problem::NoSuchDevice { number, devices: 2 },
+    };
+    for number in [2, 3, usize::MAX] {
+        let error = Area::create(&ground.runtime, number, AreaFlags::DEFAULT).unwrap_err();
+        assert_eq!(error, refused(Operation::Create, number));
+        assert_eq!(error.aml(), 3);
+        let area = Area::of_device(&ground.runtime).unwrap();
+        let error = area.mmap(1, MmapOptions::new().on(number)).unwrap_err();
+        assert_eq!(error, refused(Operation::Mmap, number));
+    }
+}

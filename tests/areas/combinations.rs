@@ -1,0 +1,328 @@
+//! Every combination of flags: whose memory it is, who reaches it, what is behind it, and whether
+//! it holds what is written.
+
+use crate::ground::{Ground, on_amd};
+use crate::host_memory::Zeroed;
+use crate::{GIB, MIB};
+use hsa_vmm::area::{Backing, Device, MmapOptions};
+use hsa_vmm::simulation::{Config, Cpu};
+use hsa_vmm::{Area, AreaFlags, AreaMemory, Vmm};
+use std::cell::LazyCell;
+
+use Backing::{Locked, Pool, Virtual};
+
+const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
+/// Where the size is not what is different.
+const FEW: [usize; 3] = [1, 4096, 3 * GIB];
+/// What is looked at as a whole.
+const SMALL: usize = 64 << 10;
+/// What is copied to and fro at the most.
+const LARGE: usize = 2 * MIB + 1;
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Gpu,
+    Cpu,
+}
+use Owner::{Cpu as OfCpu, Gpu as OfGpu};
+
+/// What is expected of a combination: what is behind it, whose it is, whether the host reaches it,
+/// and whether all GPUs do.
+type Row = (Backing, Owner, bool, bool);
+
+/// By the flags' bits: host 1, unified 2, mapped 4, global 8.
+const EXPECTED: [Row; 16] = [
+    (Virtual, OfGpu, false, false), // none
+    (Pool, OfCpu, true, false),     // host
+    (Virtual, OfGpu, true, false),  // unified
+    (Virtual, OfGpu, true, false),  // host, unified
+    (Locked, OfCpu, true, false),   // mapped
+    (Pool, OfCpu, true, false),     // host, mapped
+    (Virtual, OfGpu, true, false),  // unified, mapped
+    (Virtual, OfGpu, true, false),  // host, unified, mapped
+    (Virtual, OfGpu, false, true),  // global
+    (Pool, OfCpu, true, true),      // host, global
+    (Virtual, OfGpu, true, true),   // unified, global
+    (Virtual, OfGpu, true, true),   // host, unified, global
+    (Locked, OfCpu, true, true),    // mapped, global
+    (Pool, OfCpu, true, true),      // host, mapped, global
+    (Virtual, OfGpu, true, true),   // unified, mapped, global
+    (Virtual, OfGpu, true, true),   // host, unified, mapped, global
+];
+
+/// What is expected where the CPU does not reach the GPU's memory, or the GPUs each other's.
+fn by_way_of_the_host(bits: u32) -> Row {
+    match EXPECTED[bits as usize] {
+        (Virtual, OfGpu, true, all) => (Pool, OfCpu, true, all),
+        other => other,
+    }
+}
+
+/// What is expected where there is no virtual memory.
+fn without_virtual_memory(bits: u32) -> Row {
+    match by_way_of_the_host(bits) {
+        (Virtual, owner, host, all) => (Pool, owner, host, all),
+        other => other,
+    }
+}
+
+/// Something to write, different at every place of it.
+fn pattern(size: usize, seed: usize) -> Vec<u8> {
+    (0..size).map(|index| (index * 7 + index / 251 + seed) as u8).collect()
+}
+
+/// The parts of so many bytes that are looked at: all of what is small and of one size that is
+/// moved in several portions, else both ends and the middle.
+fn parts(size: usize) -> Vec<(usize, usize)> {
+    if size <= SMALL || size == 2 * MIB + 1 {
+        vec![(0, size)]
+    } else {
+        vec![(0, 4096), (size / 2, 4096), (size - 4096, 4096)]
+    }
+}
+
+/// What is at an address, for this process.
+fn load(address: usize) -> u8 {
+    // SAFETY: memory of an area that says that the host may use it, and that is still there.
+    unsafe { (address as *const u8).read_volatile() }
+}
+
+fn store(address: usize, value: u8) {
+    // SAFETY: as above.
+    unsafe { (address as *mut u8).write_volatile(value) };
+}
+
+/// It holds what is written: by the library, by the host if it may, by way of the device.
+fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u8], when: &str) {
+    let mut found = vec![0; bytes.len()];
+    for (offset, size) in parts(memory.size()) {
+        let (bytes, found) = (&bytes[..size], &mut found[..size]);
+        memory.write(offset, bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
+        memory.read(offset, found).unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert!(bytes == found, "{when}: {size} bytes at {offset:#x}");
+        if host {
+            let last = memory.address().get() + offset + size - 1;
+            assert_eq!(load(last), bytes[size - 1], "{when}: the host's view");
+            store(last, !bytes[size - 1]);
+            memory.read(offset + size - 1, &mut found[..1]).unwrap();
+            assert_eq!(found[0], !bytes[size - 1], "{when}: what the host wrote");
+            store(last, bytes[size - 1]);
+        }
+        let some = size.min(other.size());
+        other.copy(0, memory, offset, some).unwrap_or_else(|error| panic!("{when}: {error}"));
+        other.read(0, &mut found[..some]).unwrap();
+        assert!(found[..some] == bytes[..some], "{when}: copied from {offset:#x}");
+        memory.copy(offset + size - some, other, 0, some).unwrap();
+        memory.read(offset + size - some, &mut found[..some]).unwrap();
+        assert!(found[..some] == bytes[..some], "{when}: copied to the end");
+    }
+    let words = memory.size().min(64) / 4 * 4;
+    memory.fill(0, 0x0102_0304, words).unwrap_or_else(|error| panic!("{when}: {error}"));
+    memory.read(0, &mut found[..words]).unwrap();
+    assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{when}: filled");
+}
+
+fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
+    let Ground { runtime, .. } = ground;
+    let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+    let (backing, owner, host, all) = row;
+    let when = format!("{flags} on device {device}, {size:#x} bytes");
+    let area = Area::create(runtime, device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
+    let mut own = (backing == Locked).then(|| Zeroed::new(size));
+    let options = match &mut own {
+        Some(own) => MmapOptions::new().mapping(own.bytes()),
+        None => MmapOptions::new(),
+    };
+    let memory = area.mmap(size, options).unwrap_or_else(|error| panic!("{when}: {error}"));
+
+    assert_eq!((memory.backing(), area.backing()), (backing, Ok(backing)), "{when}");
+    assert_eq!(memory.size(), size, "{when}");
+    assert!(memory.allocated_size() >= size, "{when}: {:#x}", memory.allocated_size());
+    assert_eq!(memory.device(), gpus[device], "{when}");
+    let nearest = runtime.agent(gpus[device]).unwrap().nearest_cpu().unwrap();
+    let expected = match (owner, backing) {
+        (OfGpu, _) => gpus[device],
+        (OfCpu, Locked) => runtime.host().id(),
+        (OfCpu, _) => nearest,
+    };
+    assert_eq!(memory.owner(), expected, "{when}");
+    assert_eq!(memory.is_visible_to(runtime.host().id()), host, "{when}");
+    for (number, &gpu) in gpus.iter().enumerate() {
+        let visible = all || number == device;
+        assert_eq!(memory.is_visible_to(gpu), visible, "{when}: GPU {number}");
+        // AMD's runtime locks memory for all GPUs, whichever is named.
+        let visible = visible || backing == Locked;
+        for offset in [0, size - 1] {
+            let at = memory.device_address().checked_add(offset).unwrap();
+            assert_eq!(ground.reaches(number, at), visible, "{when}: GPU {number} at {offset:#x}");
+        }
+    }
+    // Memory of the other device, so that a copy has a border to cross.
+    let other = Area::create(runtime, Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
+    let other = other.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
+    holds(&memory, &other, host, bytes, &when);
+
+    let gone = memory.device_address();
+    memory.munmap().unwrap_or_else(|(_, error)| panic!("{when}: {error}"));
+    // The simulation's GPUs reach whatever of the process the runtime does not know of.
+    if ground.simulation.is_none() {
+        assert!(!ground.reaches(device, gone), "{when}: after munmap");
+    }
+    // The caller's own memory has what was written last.
+    if let Some(own) = &mut own {
+        let first = if size < 4 { bytes[0] } else { 0x0102_0304u32.to_ne_bytes()[0] };
+        assert_eq!(own.bytes()[0], first, "{when}");
+    }
+}
+
+/// All combinations, of so many sizes; each size on one of the devices, and a page on each.
+fn every(ground: &Ground, sizes: &[usize], expected: impl Fn(u32) -> Row) {
+    let bytes = LazyCell::new(|| pattern(LARGE, 11));
+    let devices = ground.runtime.gpus().count();
+    for bits in 0..16 {
+        let flags = AreaFlags::from_bits_retain(bits);
+        for (index, &size) in sizes.iter().enumerate() {
+            for device in 0..devices {
+                if size == 4096 || device == (index + bits as usize) % devices {
+                    one(ground, flags, device, size, expected(bits), &bytes);
+                }
+            }
+        }
+    }
+    ground.assert_idle();
+}
+
+fn listed(bits: u32) -> Row {
+    EXPECTED[bits as usize]
+}
+
+#[test]
+fn every_combination_on_the_simulation() {
+    every(&Ground::simulated(Config::mi300x(2)), &SIZES, listed);
+}
+
+#[test]
+fn every_combination_on_amds_runtime() {
+    on_amd("combinations::every_combination_on_amds_runtime", |ground| {
+        every(ground, &SIZES, listed);
+    });
+}
+
+#[test]
+fn every_combination_in_every_era() {
+    use hsa_vmm::simulation::Era;
+    for era in [Era::A, Era::B, Era::C, Era::D] {
+        let ground = Ground::simulated(Config::mi300x(2).with_era(era));
+        for bits in 0..16 {
+            let flags = AreaFlags::from_bits_retain(bits);
+            one(
+                &ground,
+                flags,
+                bits as usize % 2,
+                5000,
+                EXPECTED[bits as usize],
+                &pattern(5000, 3),
+            );
+        }
+        ground.assert_idle();
+    }
+}
+
+#[test]
+fn every_combination_without_virtual_memory() {
+    let mut config = Config::mi300x(2);
+    config.vmem = false;
+    every(&Ground::simulated(config), &FEW, without_virtual_memory);
+}
+
+#[test]
+fn every_combination_where_the_cpu_does_not_reach_the_gpu() {
+    every(&Ground::simulated(Config::consumer()), &FEW, by_way_of_the_host);
+}
+
+#[test]
+fn every_combination_on_an_apu() {
+    every(&Ground::simulated(Config::apu()), &FEW, listed);
+}
+
+/// The host's memory is that of the CPU nearest to the device.
+#[test]
+fn every_combination_with_two_cpus() {
+    let mut config = Config::mi300x(2);
+    let second: Cpu = config.cpus[0].clone();
+    config.cpus.push(second);
+    config.gpus[1].nearest_cpu = 1;
+    every(&Ground::simulated(config), &FEW, listed);
+}
+
+/// Granules of 2 MiB: the true size is kept, and what lies beyond it is not given away.
+#[test]
+fn every_combination_in_large_granules() {
+    let ground = Ground::simulated(Config::mi300x(2).with_granule(2 << 20));
+    for bits in 0..16 {
+        let flags = AreaFlags::from_bits_retain(bits);
+        one(&ground, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
+    }
+    let area = Area::of_device(&ground.runtime).unwrap();
+    for (size, whole) in [(1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)] {
+        let memory = area.mmap(size, MmapOptions::new()).unwrap();
+        assert_eq!((memory.size(), memory.allocated_size()), (size, whole));
+    }
+    drop(area);
+    ground.assert_idle();
+}
+
+/// Of GPUs that do not reach each other's memory, only the host's is visible to all.
+#[test]
+fn global_memory_of_a_device_needs_peers() {
+    let mut config = Config::mi300x(2);
+    config.peer_access = false;
+    let ground = Ground::simulated(config);
+    for bits in 0..16 {
+        let flags = AreaFlags::from_bits_retain(bits);
+        let global = flags.contains(AreaFlags::GLOBAL);
+        match EXPECTED[bits as usize] {
+            (Virtual, _, false, true) => {
+                let area = Area::create(&ground.runtime, 1, flags).unwrap();
+                let error = area.mmap(1, MmapOptions::new()).unwrap_err();
+                assert_eq!(error.aml(), 5, "{error}");
+                assert_eq!(area.backing(), Err(error));
+            }
+            (Virtual, _, true, _) if global => {
+                one(&ground, flags, 1, 99, by_way_of_the_host(bits), &pattern(99, 1));
+            }
+            row => one(&ground, flags, 1, 99, row, &pattern(99, 1)),
+        }
+    }
+    ground.assert_idle();
+}
+
+/// Areas of one `Vmm` are among what it lists; a large one begins where a large page can.
+#[test]
+fn virtual_memory_is_that_of_the_vmm() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    let vmm = Vmm::open(&ground.runtime).unwrap();
+    let area = Area::create_in(&vmm, 1, AreaFlags::UNIFIED).unwrap();
+    for size in [5, 2 * MIB, 3 * MIB + 1] {
+        let memory = area.mmap(size, MmapOptions::new()).unwrap();
+        let listed = vmm.mappings();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].address, memory.address());
+        assert_eq!(listed[0].size, size.next_multiple_of(4096));
+        assert_eq!(listed[0].access.len(), 2, "the second GPU and the CPU");
+        let alignment = if size >= 2 * MIB { 2 * MIB } else { 4096 };
+        assert_eq!(memory.address().get() % alignment, 0);
+        // Its memory can also be taken by the calls of virtual memory; then it is an error.
+        vmm.unmap(listed[0].address, listed[0].size).unwrap();
+        let error = memory.read(0, &mut [0; 5]).unwrap_err();
+        assert_eq!(error.aml(), 1, "{error}");
+        let (memory, error) = memory.munmap().unwrap_err();
+        assert_eq!(error.aml(), 1, "{error}");
+        drop(memory);
+        let usage = vmm.usage();
+        assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0));
+    }
+    drop((area, vmm));
+    ground.assert_idle();
+}

@@ -1,0 +1,270 @@
+//! The runtime fails at every call it can fail at: what was asked for fails and has changed
+//! nothing, and works when it is asked for again; nothing is left in the end.
+
+use crate::ground::Ground;
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::simulation::{Config, Era, FaultPlan, Usage};
+use hsa_vmm::{Area, AreaError, AreaFlags, AreaMemory, Vmm};
+
+const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
+const SIZE: usize = 5000;
+
+/// Two areas, memory of each, and memory for the next `mmap`.
+struct Stage {
+    ground: Ground,
+    vmm: Option<Vmm>,
+    area: Area,
+    // Some until an act unmaps it.
+    memory: Option<AreaMemory<'static>>,
+    other: AreaMemory<'static>,
+    made: Option<AreaMemory<'static>>,
+}
+
+/// Memory of the test's own that stays for ever.
+fn own() -> MmapOptions<'static> {
+    MmapOptions::new().mapping(Vec::leak(vec![0; SIZE]))
+}
+
+fn options(flags: AreaFlags) -> MmapOptions<'static> {
+    if flags & !AreaFlags::GLOBAL == AreaFlags::MAPPED { own() } else { MmapOptions::new() }
+}
+
+impl Stage {
+    fn new(config: &Config, flags: AreaFlags) -> Self {
+        let ground = Ground::simulated(config.clone());
+        let vmm = Vmm::open(&ground.runtime).ok();
+        let make = |device: usize, flags| match &vmm {
+            Some(vmm) => Area::create_in(vmm, device, flags).unwrap(),
+            None => Area::create(&ground.runtime, device, flags).unwrap(),
+        };
+        let (area, peer) = (make(0, flags), make(1, AreaFlags::GLOBAL));
+        let memory = area.mmap(SIZE, options(flags)).unwrap();
+        let other = peer.mmap(SIZE, MmapOptions::new()).unwrap();
+        memory.write(0, &[1; SIZE]).unwrap();
+        other.write(0, &[2; SIZE]).unwrap();
+        Self { vmm, area, memory: Some(memory), other, made: None, ground }
+    }
+
+    fn memory(&self) -> &AreaMemory<'static> {
+        self.memory.as_ref().expect("it was not unmapped")
+    }
+
+    fn set_faults(&self, plan: FaultPlan) {
+        self.ground.simulation.as_ref().unwrap().set_faults(plan);
+    }
+
+    fn usage(&self) -> Usage {
+        self.ground.simulation.as_ref().unwrap().usage()
+    }
+
+    fn calls(&self) -> Vec<(&'static str, u64)> {
+        self.ground.simulation.as_ref().unwrap().all_calls()
+    }
+
+    fn quarantined(&self) -> usize {
+        self.vmm.as_ref().map_or(0, |vmm| vmm.quarantine().len())
+    }
+
+    /// All that was written is still there.
+    fn assert_contents(&self, when: &str) {
+        for (memory, value) in
+            self.memory.iter().map(|memory| (memory, 1)).chain([(&self.other, 2)])
+        {
+            let mut bytes = [0; SIZE];
+            memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
+            assert!(bytes == [value; SIZE], "{when}: the contents have changed");
+        }
+    }
+
+    /// Everything goes, and nothing is left: what areas could not give back their `Vmm` does, but
+    /// for what is in quarantine.
+    fn tear_down(self, when: &str) {
+        let quarantined = self.quarantined();
+        let Self { ground, vmm, area, memory, other, made } = self;
+        drop((memory, other, made, area));
+        if let Some(vmm) = &vmm {
+            vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+        }
+        drop(vmm);
+        if quarantined == 0 {
+            ground.assert_idle();
+        }
+    }
+}
+
+type Act = fn(&mut Stage) -> Result<(), AreaError>;
+
+const ACTS: &[(&str, Act)] = &[
+    ("mmap", |stage| {
+        stage.made = Some(stage.area.mmap(SIZE, options(stage.area.flags()))?);
+        Ok(())
+    }),
+    ("munmap", |stage| {
+        let memory = stage.memory.take().expect("once");
+        memory.munmap().map_err(|(memory, error)| {
+            stage.memory = Some(memory);
+            error
+        })
+    }),
+    ("read", |stage| stage.memory().read(1, &mut [0; 4000])),
+    ("write", |stage| stage.memory().write(1, &[1; 4000])),
+    ("fill", |stage| stage.memory().fill(4, 0x0101_0101, 4000)),
+    ("copy to itself", |stage| stage.memory().copy(0, stage.memory(), 3000, 1000)),
+    ("copy to and fro", |stage| {
+        stage.memory().copy(0, &stage.other, 0, 2000)?;
+        stage.memory().copy(0, stage.memory(), 3000, 2000)
+    }),
+];
+
+/// The areas: each kind, and what is different on other machines.
+fn stages() -> Vec<(&'static str, Config, AreaFlags)> {
+    let config = Config::mi300x(2);
+    let mut without = config.clone();
+    without.vmem = false;
+    let mut stages = Vec::new();
+    for (name, era) in [("era A", Era::A), ("era B", Era::B), ("era C", Era::C), ("era D", Era::D)]
+    {
+        let config = config.clone().with_era(era);
+        for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED | AreaFlags::GLOBAL] {
+            stages.push((name, config.clone(), flags));
+        }
+    }
+    for flags in [
+        AreaFlags::GLOBAL,
+        AreaFlags::UNIFIED,
+        AreaFlags::HOST,
+        AreaFlags::HOST | AreaFlags::GLOBAL,
+        AreaFlags::MAPPED,
+        AreaFlags::MAPPED | AreaFlags::GLOBAL,
+    ] {
+        stages.push(("era B", config.clone(), flags));
+    }
+    for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
+        // `other` is memory of the second device that the first sees: of a pool.
+        stages.push(("no virtual memory", without.clone(), flags));
+    }
+    stages
+}
+
+/// Which calls an act makes that can fail.
+fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'static str, u64)> {
+    let mut stage = Stage::new(config, flags);
+    let before = stage.calls();
+    act(&mut stage).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    let after = stage.calls();
+    stage.tear_down(name);
+    let made = before.into_iter().zip(after).map(|((name, old), (_, new))| (name, new - old));
+    made.filter(|&(name, calls)| calls > 0 && name != "hsa_signal_wait_scacquire").collect()
+}
+
+/// Calls whose failure an act survives: it did what was asked for.
+fn is_survived(act: &str, function: &str) -> bool {
+    match function {
+        // What it costs is a signal, or memory of this process that stays pinned.
+        "hsa_signal_destroy" => true,
+        "hsa_amd_memory_unlock" => act != "munmap",
+        // The memory cannot be used any more; the `Vmm` gives it back when it goes.
+        "hsa_amd_vmem_handle_release" => act == "munmap",
+        _ => false,
+    }
+}
+
+#[test]
+fn one_failure_changes_nothing() {
+    let mut tried = 0;
+    for (machine, config, flags) in stages() {
+        for &(name, act) in ACTS {
+            for (function, calls) in calls_of(&config, flags, act, name) {
+                for number in 1..=calls {
+                    for status in STATUSES {
+                        let when = format!(
+                            "{machine}, {flags}: {name}, {function} #{number} is {status:#x}"
+                        );
+                        let mut stage = Stage::new(&config, flags);
+                        let before = stage.usage();
+                        stage.set_faults(FaultPlan::none().fail(function, number, status));
+                        let answer = act(&mut stage);
+                        stage.set_faults(FaultPlan::none());
+                        tried += 1;
+                        match answer {
+                            Ok(()) => {
+                                assert!(is_survived(name, function), "{when}: it worked");
+                                // The caller's memory stays locked, which nobody can undo.
+                                if function != "hsa_amd_memory_unlock" {
+                                    stage.tear_down(&when);
+                                }
+                            }
+                            Err(error) => {
+                                let text = error.to_string();
+                                assert!(text.contains(function), "{when}: {text}");
+                                // A fill or copy of two steps may have done the first.
+                                if !matches!(name, "fill" | "copy to and fro" | "copy to itself") {
+                                    stage.assert_contents(&when);
+                                }
+                                let after = stage.usage();
+                                assert_eq!(before, after, "{when}");
+                                assert_eq!(stage.quarantined(), 0, "{when}");
+                                act(&mut stage).unwrap_or_else(|e| panic!("{when}, again: {e}"));
+                                if name != "munmap" {
+                                    stage.assert_contents(&when);
+                                }
+                                stage.made = None;
+                                if name == "mmap" {
+                                    assert_eq!(before, stage.usage(), "{when}: made and unmapped");
+                                }
+                                stage.tear_down(&when);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{tried} failures");
+    assert!(tried > 1000, "only {tried}");
+}
+
+/// From some call on a function fails for ever, or one failure is followed by another: what was
+/// asked for fails, or is done; and when the runtime is well again, everything can be given back.
+#[test]
+fn further_failures_leave_nothing_that_cannot_be_given_back() {
+    let mut tried = 0;
+    for (machine, config, flags) in stages() {
+        for &(name, act) in &ACTS[..2] {
+            for (function, calls) in calls_of(&config, flags, act, name) {
+                for number in 1..=calls {
+                    let once = FaultPlan::none().fail(function, number, 0x1000);
+                    let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
+                    // Whichever call it is that comes after, or all of them.
+                    plans.extend((1..20).map(|nth| once.clone().fail_any(nth, 0x1001)));
+                    plans.extend((1..20).map(|nth| once.clone().fail_any_from(nth, 0x1001)));
+                    for (index, plan) in plans.into_iter().enumerate() {
+                        let when =
+                            format!("{machine}, {flags}: {name}, {function} #{number}, {index}");
+                        let mut stage = Stage::new(&config, flags);
+                        stage.set_faults(plan);
+                        let answer = act(&mut stage);
+                        let failed = stage.ground.simulation.as_ref().unwrap().failed_calls();
+                        stage.set_faults(FaultPlan::none());
+                        tried += 1;
+                        if let Some(vmm) = &stage.vmm {
+                            vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+                        }
+                        if name == "munmap" && answer.is_err() && stage.quarantined() == 0 {
+                            act(&mut stage)
+                                .unwrap_or_else(|error| panic!("{when}, again: {error}"));
+                        }
+                        // What pools and locks do not take back when `mmap` has failed already,
+                        // nobody knows any more.
+                        let lost = ["hsa_amd_memory_pool_free", "hsa_amd_memory_unlock"];
+                        if name == "munmap" || !failed.iter().any(|(it, _)| lost.contains(it)) {
+                            stage.tear_down(&when);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{tried} failures");
+    assert!(tried > 1000, "only {tried}");
+}

@@ -1,0 +1,121 @@
+//! What the tests run on, and what the GPUs there reach.
+
+use crate::process::{End, in_child};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_sys::{hsa_agent_t, hsa_amd_event_t, hsa_signal_t, hsa_status_t};
+use hsa_vmm::simulation::{Config, Simulation};
+use hsa_vmm::{Address, AgentKind, Runtime};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::Arc;
+
+/// A runtime, and a look at it from outside.
+pub struct Ground {
+    pub runtime: Runtime,
+    pub simulation: Option<Arc<Simulation>>,
+}
+
+impl Ground {
+    #[track_caller]
+    pub fn simulated(config: Config) -> Self {
+        let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
+        let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
+        let register = simulation.table().core.hsa_amd_register_system_event_handler;
+        // SAFETY: the handler takes no notice of its arguments.
+        let registered = unsafe { register.expect("there")(Some(ignore), null_mut()) };
+        assert_eq!(registered, 0, "without a handler a fault of a GPU ends the process");
+        Self { runtime, simulation: Some(simulation) }
+    }
+
+    /// Whether a GPU reaches a byte.
+    #[track_caller]
+    pub fn reaches(&self, gpu: usize, address: Address) -> bool {
+        match &self.simulation {
+            Some(simulation) => copies_from(simulation, gpu_agent(&self.runtime, gpu), address),
+            None => is_in_page_table(gpu, address),
+        }
+    }
+
+    /// Fails if anything is left of areas that are gone.
+    #[track_caller]
+    pub fn assert_idle(&self) {
+        let Some(simulation) = &self.simulation else { return };
+        let usage = simulation.usage();
+        let held = usage.reservations + usage.handles + usage.mappings + usage.allocations;
+        assert_eq!((held, usage.descriptors), (0, 0), "the runtime still holds {usage:?}");
+        assert!(usage.vram_used.iter().all(|&used| used == 0), "{usage:?}");
+    }
+}
+
+/// Does something on each release of AMD's runtime, in a process that has none yet.
+pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        let end = in_child(|| {
+            let runtime = Runtime::load_from(ground.runtime()).expect("a runtime");
+            act(&Ground { runtime, simulation: None });
+        });
+        assert_eq!(end, End::Well, "{}", ground.release());
+    });
+}
+
+/// The place of a GPU among all agents.
+fn gpu_agent(runtime: &Runtime, gpu: usize) -> usize {
+    let mut gpus = runtime.agents().iter().enumerate();
+    let found = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
+    found.expect("there is such a GPU").0
+}
+
+unsafe extern "C" fn ignore(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
+    0
+}
+
+unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_status_t {
+    // SAFETY: `list` is the vector that the iteration was given.
+    unsafe { (*list.cast::<Vec<hsa_agent_t>>()).push(agent) };
+    0
+}
+
+/// Has an agent of a simulation copy a byte from an address, which it may fail to.
+fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool {
+    let core = &simulation.table().core;
+    let mut agents: Vec<hsa_agent_t> = Vec::new();
+    let mut done = hsa_signal_t { handle: 0 };
+    let mut byte = 0u8;
+    let to: *mut c_void = (&raw mut byte).cast();
+    let from = without_provenance_mut::<c_void>(address.get());
+    let (iterate, create) = (core.hsa_iterate_agents, core.hsa_signal_create.expect("there"));
+    let copy = core.hsa_amd_memory_async_copy.expect("there");
+    let wait = core.hsa_signal_wait_scacquire.expect("there");
+    let destroy = core.hsa_signal_destroy.expect("there");
+    // SAFETY: the list is what `collect` expects, the byte stays until the copy has ended, and
+    // where there is nothing the simulation's GPU faults and not this process.
+    unsafe {
+        assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);
+        assert_eq!(create(1, 0, null(), &mut done), 0);
+        let agent = agents[agent];
+        assert_eq!(copy(to, agent, from, agent, 1, 0, null_mut(), done), 0);
+        let value = wait(done, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
+        assert_eq!(destroy(done), 0);
+        value == 0
+    }
+}
+
+/// Whether the page table of a GPU of the emulated driver has an address.
+#[track_caller]
+fn is_in_page_table(gpu: usize, address: Address) -> bool {
+    // A GPU's node is its render node: 128, 129, …
+    let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", 128 + gpu);
+    let table = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    table.lines().filter_map(entry).any(|entry| entry.contains(&address.get()))
+}
+
+/// The addresses of a mapping: `  0x… size 0x… buffer …`.
+fn entry(line: &str) -> Option<Range<usize>> {
+    let number = |word: Option<&str>| usize::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    let mut words = line.split_whitespace();
+    let start = number(words.next())?;
+    let size = number(words.nth(1))?;
+    Some(start..start + size)
+}

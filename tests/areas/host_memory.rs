@@ -1,0 +1,242 @@
+//! Memory of the test's own: borrowed, pointed at, mapped twice, locked for good.
+
+use crate::GIB;
+use crate::ground::{Ground, on_amd};
+use crate::process;
+use hsa_vmm::area::{Argument, Cause, MmapOptions, Operation, Problem};
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::{Area, AreaError, AreaFlags};
+use std::ptr::NonNull;
+
+/// Zeroed memory that takes no more than is touched.
+pub struct Zeroed {
+    start: *mut u8,
+    size: usize,
+}
+
+impl Zeroed {
+    #[track_caller]
+    pub fn new(size: usize) -> Self {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        Self { start: start.cast(), size }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: this value's own mapping, readable and writable, borrowed for as long as it is.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.size) }
+    }
+}
+
+impl Drop for Zeroed {
+    fn drop(&mut self) {
+        // SAFETY: this value's own mapping, which nobody borrows any more.
+        unsafe { libc::munmap(self.start.cast(), self.size) };
+    }
+}
+
+/// `VmRSS` of this process, in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+fn areas(ground: &Ground) -> [Area; 2] {
+    let make = |flags| Area::create(&ground.runtime, 0, flags).unwrap();
+    [make(AreaFlags::MAPPED), make(AreaFlags::DEFAULT)]
+}
+
+/// Bytes anywhere in a page, next to bytes that are mapped too; what the device writes is there
+/// when the borrow ends.
+fn parts_of_a_page(ground: &Ground) {
+    let [mapping, device] = areas(ground);
+    let memory = device.mmap(200, MmapOptions::new()).unwrap();
+    memory.fill(0, 0x0707_0707, 200).unwrap();
+    let mut page = vec![1u8; 1000];
+    let (left, right) = page[300..].split_at_mut(100);
+    let first = mapping.mmap(left.len(), MmapOptions::new().mapping(left)).unwrap();
+    // Less than there is.
+    let second = mapping.mmap(77, MmapOptions::new().mapping(right)).unwrap();
+    assert_eq!(second.address().get(), first.address().get() + 100);
+    assert!(ground.reaches(0, first.device_address()));
+    assert!(ground.reaches(0, second.device_address()));
+    first.copy(10, &memory, 0, 80).unwrap();
+    second.write(70, b"written").unwrap();
+    // Back by way of the device, which must see both.
+    memory.copy(0, &first, 0, 100).unwrap();
+    memory.copy(100, &second, 0, 77).unwrap();
+    let mut bytes = [0; 177];
+    memory.read(0, &mut bytes).unwrap();
+    drop((first, second));
+    assert_eq!(bytes[..], page[300..477]);
+    assert_eq!(page[300..310], [1; 10]);
+    assert_eq!(page[310..390], [7; 80]);
+    assert_eq!(page[390..470], [1; 80]);
+    assert_eq!(&page[470..477], b"written");
+    assert_eq!(page[477..], [1; 523]);
+}
+
+#[test]
+fn parts_of_a_page_on_the_simulation() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    parts_of_a_page(&ground);
+    ground.assert_idle();
+}
+
+#[test]
+fn parts_of_a_page_on_amds_runtime() {
+    on_amd("host_memory::parts_of_a_page_on_amds_runtime", parts_of_a_page);
+}
+
+/// AMD's runtime counts locks of the same bytes, and loses track of two that begin at one place.
+fn what_is_mapped_is_busy(ground: &Ground) {
+    let [mapping, _] = areas(ground);
+    let mut page = vec![0u8; 8192];
+    let start = NonNull::new(page.as_mut_ptr()).unwrap();
+    let map = |offset: usize, size: usize| {
+        // SAFETY: inside the page, which outlives what is mapped of it and is not touched here.
+        let options = unsafe { MmapOptions::new().mapping_pointer(start.add(offset)) };
+        mapping.mmap(size, options)
+    };
+    let held = map(1000, 1000).unwrap();
+    for (offset, size) in
+        [(1000, 1000), (1000, 1), (1000, 4000), (0, 1001), (1999, 1), (0, 8192), (1500, 100)]
+    {
+        let error = map(offset, size).unwrap_err();
+        let cause = Cause::AlreadyMapped { at: held.address() };
+        assert_eq!(error, AreaError::Busy { operation: Operation::Mmap, cause }, "{offset} {size}");
+        assert_eq!(error.aml(), 6);
+    }
+    let (before, after) = (map(0, 1000).unwrap(), map(2000, 6192).unwrap());
+    drop(held);
+    let again = map(1000, 500).unwrap();
+    assert!(matches!(map(1499, 1), Err(AreaError::Busy { .. })));
+    let rest = map(1500, 500).unwrap();
+    drop((before, after, again, rest));
+    drop(map(0, 8192).unwrap());
+}
+
+#[test]
+fn what_is_mapped_is_busy_on_the_simulation() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    what_is_mapped_is_busy(&ground);
+    ground.assert_idle();
+}
+
+#[test]
+fn what_is_mapped_is_busy_on_amds_runtime() {
+    on_amd("host_memory::what_is_mapped_is_busy_on_amds_runtime", what_is_mapped_is_busy);
+}
+
+/// Two runtimes have nothing to do with each other.
+#[test]
+fn what_another_runtime_has_mapped_is_not_busy() {
+    let grounds = [Ground::simulated(Config::mi300x(1)), Ground::simulated(Config::mi300x(1))];
+    let mut bytes = vec![3u8; 64];
+    let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let mapped = grounds.each_ref().map(|ground| {
+        let area = Area::create(&ground.runtime, 0, AreaFlags::MAPPED).unwrap();
+        // SAFETY: the bytes outlive what is mapped, and are touched by one copy at a time.
+        area.mmap(64, unsafe { MmapOptions::new().mapping_pointer(pointer) }).unwrap()
+    });
+    assert_eq!(mapped[0].address(), mapped[1].address());
+    drop(mapped);
+    grounds.iter().for_each(Ground::assert_idle);
+}
+
+#[test]
+fn host_memory_must_be_there_and_enough_and_wanted() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    let mut bytes = [0u8; 10];
+    for bits in 0..16 {
+        let flags = AreaFlags::from_bits_retain(bits);
+        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        let refused = |argument, problem| AreaError::InvalidValue {
+            operation: Operation::Mmap,
+            argument,
+            problem,
+        };
+        let maps_existing = bits & 0b0111 == AreaFlags::MAPPED.bits();
+        if maps_existing {
+            let error = area.mmap(10, MmapOptions::new()).unwrap_err();
+            assert_eq!(error, refused(Argument::Host, Problem::NoHostMemory), "{flags}");
+            let error = area.mmap(11, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
+            let problem = Problem::BeyondHostMemory { size: 11, host: 10 };
+            assert_eq!(error, refused(Argument::Size, problem), "{flags}");
+            area.mmap(10, MmapOptions::new().mapping(&mut bytes)).unwrap();
+            // SAFETY: nothing is mapped, since there cannot be that much.
+            let options =
+                unsafe { MmapOptions::new().mapping_pointer(NonNull::from(&mut bytes[0])) };
+            let error = area.mmap(usize::MAX, options).unwrap_err();
+            assert!(matches!(error.problem(), Some(Problem::Overflow(_))), "{error}");
+        } else {
+            let error = area.mmap(10, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
+            assert_eq!(error, refused(Argument::Host, Problem::HostMemoryUnused), "{flags}");
+        }
+    }
+    ground.assert_idle();
+}
+
+/// Nothing of it is touched but what is written.
+fn three_gib(ground: &Ground) {
+    let [mapping, _] = areas(ground);
+    let mut memory = Zeroed::new(3 * GIB);
+    let before = resident();
+    let mapped = mapping.mmap(3 * GIB, MmapOptions::new().mapping(memory.bytes())).unwrap();
+    for offset in [0, GIB, 3 * GIB - 1] {
+        assert!(ground.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
+        mapped.write(offset, b"x").unwrap();
+    }
+    drop(mapped);
+    assert_eq!(memory.bytes()[3 * GIB - 1], b'x');
+    let more = resident().saturating_sub(before);
+    assert!(more < GIB / 16, "{more:#x} bytes were touched");
+}
+
+#[test]
+fn three_gib_of_the_simulation() {
+    let _alone = process::alone();
+    // In a process whose memory no other test touches.
+    let end = process::in_child(|| {
+        let ground = Ground::simulated(Config::mi300x(2));
+        three_gib(&ground);
+        ground.assert_idle();
+    });
+    assert_eq!(end, process::End::Well);
+}
+
+#[test]
+fn three_gib_on_amds_runtime() {
+    on_amd("host_memory::three_gib_on_amds_runtime", three_gib);
+}
+
+/// A borrow that ends because its memory was forgotten stays locked, and says so.
+#[test]
+fn forgotten_memory_stays_busy() {
+    let ground = Ground::simulated(Config::mi300x(1));
+    let [mapping, _] = areas(&ground);
+    let mut bytes = vec![0u8; 100];
+    std::mem::forget(mapping.mmap(100, MmapOptions::new().mapping(&mut bytes)).unwrap());
+    let error = mapping.mmap(50, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
+    assert!(matches!(error, AreaError::Busy { .. }), "{error}");
+}
+
+/// Then the runtime is asked whether the memory may be mapped anew.
+#[test]
+fn memory_that_could_not_be_unlocked_is_not_busy_for_ever() {
+    let ground = Ground::simulated(Config::mi300x(1));
+    let simulation = ground.simulation.as_ref().unwrap();
+    let [mapping, _] = areas(&ground);
+    let mut bytes = vec![0u8; 100];
+    let mapped = mapping.mmap(100, MmapOptions::new().mapping(&mut bytes)).unwrap();
+    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
+    drop(mapped);
+    simulation.set_faults(FaultPlan::none());
+    let error = mapping.mmap(100, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
+    let asked = matches!(error.cause(), Some(Cause::Call { call: "hsa_amd_memory_lock", .. }));
+    assert!(asked, "{error}");
+}

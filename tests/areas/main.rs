@@ -1,0 +1,15 @@
+//! Areas: on the simulation, and on AMD's own runtime over the emulated kernel driver.
+
+mod ground;
+#[path = "../process/mod.rs"]
+mod process;
+
+mod amls_defects;
+mod combinations;
+mod driver;
+mod failures;
+mod host_memory;
+mod refused;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;

@@ -1,0 +1,269 @@
+//! What is refused, and that nothing comes of it.
+
+use crate::ground::{Ground, on_amd};
+use crate::process::{self, End};
+use crate::{GIB, MIB};
+use hsa_vmm::area::{Argument, Cause, Device, MmapOptions, Operation, Problem};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Area, AreaError, AreaFlags, AreaMemory, HipError, HipProfile, Runtime, Vmm};
+
+fn all_flags() -> impl Iterator<Item = AreaFlags> {
+    (0..16).map(AreaFlags::from_bits_retain)
+}
+
+fn maps_existing(flags: AreaFlags) -> bool {
+    flags & !AreaFlags::GLOBAL == AreaFlags::MAPPED
+}
+
+#[test]
+fn flags_that_mean_nothing() {
+    let ground = Ground::simulated(Config::mi300x(1));
+    for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
+        let error =
+            Area::create(&ground.runtime, 0, AreaFlags::from_bits_retain(bits)).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::UnknownFlags(bits & !0xf)), "{error}");
+        assert_eq!(error.aml(), 3);
+    }
+}
+
+#[test]
+fn agents_that_are_no_gpus_of_this_runtime() {
+    let [ground, other] = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
+    let foreign = other.runtime.gpus().next().unwrap().id();
+    for agent in [foreign, ground.runtime.host().id()] {
+        let error = Area::create(&ground.runtime, agent, AreaFlags::DEFAULT).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotAGpu(agent)), "{error}");
+        assert_eq!(error.hip(HipProfile::default()), HipError::InvalidDevice);
+        let area = Area::of_device(&ground.runtime).unwrap();
+        let error = area.mmap(1, MmapOptions::new().on(agent)).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotAGpu(agent)), "{error}");
+    }
+}
+
+/// The host's memory too: HIP's `hipErrorNoDevice` is AML's "not supported".
+#[test]
+fn a_machine_without_gpus() {
+    let mut config = Config::mi300x(1);
+    config.gpus.clear();
+    let runtime = Runtime::simulated(config).unwrap();
+    for flags in all_flags() {
+        let area = Area::create(&runtime, Device::Current, flags).unwrap();
+        let mut bytes = [0; 8];
+        let options = if maps_existing(flags) {
+            MmapOptions::new().mapping(&mut bytes)
+        } else {
+            MmapOptions::new()
+        };
+        let error = area.mmap(8, options).unwrap_err();
+        let expected =
+            AreaError::NotSupported { operation: Operation::Mmap, cause: Cause::NoDevice };
+        assert_eq!(error, expected, "{flags}");
+        let error = Area::create(&runtime, 0, flags).unwrap_err();
+        assert_eq!(error.aml(), 3, "{error}");
+    }
+}
+
+/// Sizes that cannot be had, of whatever kind of memory.
+fn sizes(ground: &Ground) {
+    let has = |agent: &hsa_vmm::Agent| agent.pools().iter().map(|pool| pool.size()).max().unwrap();
+    let most = ground.runtime.agents().iter().map(has).max().unwrap();
+    for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
+        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        let error = area.mmap(0, MmapOptions::new()).unwrap_err();
+        let zero = AreaError::InvalidValue {
+            operation: Operation::Mmap,
+            argument: Argument::Size,
+            problem: Problem::Zero,
+        };
+        assert_eq!(error, zero, "{flags}");
+        for size in [most + GIB, 1 << 47, usize::MAX - 4095, usize::MAX] {
+            let error = area.mmap(size, MmapOptions::new()).unwrap_err();
+            assert_eq!(error.aml(), 2, "{flags}, {size:#x}: {error}");
+            assert_eq!(error.hip(HipProfile::default()), HipError::OutOfMemory);
+        }
+        area.mmap(1, MmapOptions::new()).unwrap().munmap().unwrap();
+    }
+    // AMD's runtime 6.4.3 is not to be asked for that many addresses.
+    let vmm = Vmm::open(&ground.runtime).unwrap();
+    for size in [1 << 63, usize::MAX - 4095] {
+        let error = vmm.address_reserve(size, 0, None, 0).unwrap_err();
+        assert_eq!(error.problem(), Some(hsa_vmm::vmm::Problem::Overflow), "{error}");
+    }
+    drop(vmm);
+    ground.assert_idle();
+}
+
+#[test]
+fn sizes_on_the_simulation() {
+    sizes(&Ground::simulated(Config::mi300x(1)));
+}
+
+#[test]
+fn sizes_on_amds_runtime() {
+    on_amd("refused::sizes_on_amds_runtime", sizes);
+}
+
+/// All that there is, and then what is left.
+#[test]
+fn memory_that_is_used_up_comes_back() {
+    let ground = Ground::simulated(Config::mi300x(1).with_vram(8 << 20));
+    for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
+        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        for _ in 0..3 {
+            let mut held: Vec<AreaMemory<'_>> = Vec::new();
+            let error = loop {
+                match area.mmap(MIB - 1, MmapOptions::new()) {
+                    Ok(memory) => held.push(memory),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((held.len(), error.aml()), (8, 2), "{error}");
+        }
+    }
+    ground.assert_idle();
+}
+
+#[test]
+fn copies_that_cannot_be() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
+        let area = Area::create(&ground.runtime, 1, flags).unwrap();
+        let memory = area.mmap(1000, MmapOptions::new()).unwrap();
+        let other = area.mmap(500, MmapOptions::new()).unwrap();
+        memory.write(0, &[7; 1000]).unwrap();
+        for (offset, from, size, argument) in [
+            (1, 0, 1000, Argument::Offset),
+            (1001, 0, 0, Argument::Offset),
+            (0, 1, 500, Argument::Source),
+            (usize::MAX, 0, 2, Argument::Offset),
+            (0, usize::MAX, 2, Argument::Source),
+        ] {
+            let error = memory.copy(offset, &other, from, size).unwrap_err();
+            let found =
+                matches!(error, AreaError::InvalidValue { argument: it, .. } if it == argument);
+            assert!(found, "{flags}: {error}");
+        }
+        for (offset, from, size) in [(0, 0, 1), (0, 10, 11), (10, 0, 11), (500, 1, 500)] {
+            let error = memory.copy(offset, &memory, from, size).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::Overlaps), "{flags}");
+        }
+        memory.write(0, &[8; 500]).unwrap();
+        memory.copy(500, &memory, 0, 500).unwrap();
+        memory.copy(3, &memory, 3, 0).unwrap();
+        let mut bytes = [0; 1000];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [8; 1000], "{flags}");
+        for (offset, size, argument) in
+            [(1, 4, Argument::Offset), (0, 5, Argument::Size), (2, 2, Argument::Offset)]
+        {
+            let error = memory.fill(offset, 0, size).unwrap_err();
+            let expected = AreaError::InvalidValue {
+                operation: Operation::Fill,
+                argument,
+                problem: Problem::NotWords,
+            };
+            assert_eq!(error, expected, "{flags}");
+        }
+    }
+    ground.assert_idle();
+}
+
+/// Between any two kinds of memory, of either device and even of two runtimes.
+#[test]
+fn copies_between_all_kinds() {
+    let grounds = [Ground::simulated(Config::mi300x(2)), Ground::simulated(Config::mi300x(2))];
+    let mut own: Vec<Vec<u8>> = vec![vec![0; 3000]; 128];
+    let mut own = own.iter_mut();
+    let mut all = Vec::new();
+    for ground in &grounds {
+        for flags in all_flags() {
+            for device in [0usize, 1] {
+                let area = Area::create(&ground.runtime, device, flags).unwrap();
+                let options = if maps_existing(flags) {
+                    MmapOptions::new().mapping(own.next().unwrap())
+                } else {
+                    MmapOptions::new()
+                };
+                all.push((flags, area.mmap(3000, options).unwrap()));
+            }
+        }
+    }
+    for (index, (flags, memory)) in all.iter().enumerate() {
+        memory.fill(0, index as u32, 3000).unwrap();
+        for (other, (others, source)) in all.iter().enumerate() {
+            if other == index {
+                continue;
+            }
+            source.fill(0, (0x100 + other) as u32, 3000).unwrap();
+            memory.copy(1000, source, 8, 1000).unwrap_or_else(|e| panic!("{flags}, {others}: {e}"));
+            let mut bytes = [0; 3000];
+            memory.read(0, &mut bytes).unwrap();
+            let here = (index as u32).to_ne_bytes().repeat(750);
+            let there = ((0x100 + other) as u32).to_ne_bytes().repeat(250);
+            assert!(bytes[1000..2000] == there[..], "{flags} from {others}");
+            if index < other {
+                assert!(bytes[..1000] == here[..1000], "{flags} from {others}: before");
+            }
+        }
+    }
+    drop(all);
+    grounds.iter().for_each(Ground::assert_idle);
+}
+
+/// Two threads that copy either way between the same two do not wait for each other for ever.
+#[test]
+fn copies_in_both_directions_come_to_an_end() {
+    let ground = Ground::simulated(Config::mi300x(2));
+    let area = Area::create(&ground.runtime, 0, AreaFlags::GLOBAL).unwrap();
+    let [one, other] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
+    let (one, other) = (std::sync::Arc::new(one), std::sync::Arc::new(other));
+    let (a, b) = (one.clone(), other.clone());
+    process::within(std::time::Duration::from_secs(100), move || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..300).for_each(|_| a.copy(0, &b, 0, 4096).unwrap()));
+            scope.spawn(|| (0..300).for_each(|_| b.copy(0, &a, 0, 4096).unwrap()));
+            scope.spawn(|| (0..300).for_each(|_| a.copy(0, &a, 2048, 2048).unwrap()));
+        });
+    });
+    drop((one, other, area));
+    ground.assert_idle();
+}
+
+#[test]
+fn every_call_of_a_child_is_refused() {
+    let _alone = process::alone();
+    let ground = Ground::simulated(Config::mi300x(2));
+    let mut own = [5u8; 100];
+    let mut second = [5u8; 100];
+    let areas: Vec<_> =
+        all_flags().map(|flags| Area::create(&ground.runtime, 0, flags).unwrap()).collect();
+    let mut own = [&mut own[..], &mut second[..]].into_iter();
+    let all: Vec<_> = areas
+        .iter()
+        .map(|area| match maps_existing(area.flags()) {
+            true => area.mmap(100, MmapOptions::new().mapping(own.next().unwrap())).unwrap(),
+            false => area.mmap(100, MmapOptions::new()).unwrap(),
+        })
+        .collect();
+    let end = process::in_child(|| {
+        let forked = |error: AreaError| {
+            assert_eq!(error.cause(), Some(Cause::Forked), "{error}");
+            assert_eq!(
+                (error.aml(), error.hip(HipProfile::default())),
+                (1, HipError::NotInitialized)
+            );
+        };
+        forked(Area::create(&ground.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
+        for (area, memory) in areas.iter().zip(all) {
+            forked(area.mmap(1, MmapOptions::new()).unwrap_err());
+            forked(memory.read(0, &mut [0]).unwrap_err());
+            forked(memory.write(0, &[0]).unwrap_err());
+            forked(memory.fill(0, 1, 4).unwrap_err());
+            forked(memory.copy(0, &memory, 10, 1).unwrap_err());
+            let (memory, error) = memory.munmap().unwrap_err();
+            forked(error);
+            drop(memory);
+        }
+    });
+    assert_eq!(end, End::Well);
+}

@@ -1,0 +1,282 @@
+//! Pages that get memory and lose it, and zeros where they have none.
+
+use crate::machine::{KIB, MIB, Machine, eras};
+use crate::process::{FAULT, alone, assert_untouchable, loading_from, storing_at};
+use hsa_vmm::buffer::{BufferError, PageState};
+use hsa_vmm::simulation::{Config, Era, GpuPermissions};
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, PagedBuffer, VmmError};
+
+const PAGE: usize = 16 * KIB;
+
+fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
+    let options = PagedBuffer::of(16 * PAGE).in_pages_of(PAGE);
+    let options = if zero { options.with_zero_page() } else { options };
+    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    buffer
+}
+
+#[test]
+fn any_size_of_page_and_buffer_will_do() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
+            for zero in [false, true] {
+                let when = format!("{era}: pages of {size}, zeros: {zero}");
+                let options = PagedBuffer::of(3 * size).in_pages_of(size);
+                let options = if zero { options.with_zero_page() } else { options };
+                let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+                let page = size.next_multiple_of(machine.granule());
+                assert_eq!(buffer.page_size(), page, "{when}");
+                let pages = (3 * size).div_ceil(page);
+                assert_eq!((buffer.pages(), buffer.capacity()), (pages, pages * page), "{when}");
+                buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+                buffer.map(0..pages).unwrap();
+                assert_eq!(machine.used_by(0), (pages + usize::from(zero)) * page, "{when}");
+                let bytes: Vec<u8> = (0..=255).collect();
+                for page in 0..pages {
+                    buffer.write(page * buffer.page_size(), &bytes).unwrap();
+                }
+                let end = buffer.capacity() - 256;
+                buffer.write(end, &bytes).unwrap();
+                let mut found = vec![0; 256];
+                buffer.read(end, &mut found).unwrap();
+                assert_eq!(found, bytes, "{when}");
+                buffer.unmap(0..pages).unwrap();
+                drop(buffer);
+                machine.assert_empty();
+            }
+        }
+    }
+}
+
+#[test]
+fn three_gibibytes_in_pages_and_in_one_run() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config.with_vram(4 << 30));
+        for zero in [false, true] {
+            let options = PagedBuffer::of(3 << 30);
+            let options = if zero { options.with_zero_page() } else { options };
+            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
+            assert_eq!((buffer.page_size(), buffer.pages()), (2 * MIB, 1536), "{era}");
+            buffer.map(0..1536).unwrap();
+            buffer.write((3 << 30) - 4, b"last").unwrap();
+            buffer.unmap(0..1535).unwrap();
+            for page in (0..1535).rev().step_by(7) {
+                buffer.map(page..page + 1).unwrap();
+            }
+            let mut text = [0; 4];
+            buffer.read((3 << 30) - 4, &mut text).unwrap();
+            assert_eq!(&text, b"last", "{era}");
+            drop(buffer);
+            machine.assert_empty();
+        }
+        let beyond = PagedBuffer::of(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let full = beyond.map(0..4096).unwrap_err();
+        let full = matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. }));
+        assert!(full && beyond.statistics().mapped == 0, "{era}");
+        assert_eq!(machine.used_by(0), 0, "{era}");
+    }
+}
+
+#[test]
+fn pages_that_are_not_mapped_are_empty_and_reserved() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let buffer = buffer(&machine, false);
+        buffer.map(3..6).unwrap();
+        buffer.unmap(4..5).unwrap();
+        let states: Vec<_> = (2..7).map(|page| buffer.state(page).unwrap()).collect();
+        use PageState::{Empty, Mapped};
+        assert_eq!(states, [Empty, Mapped, Empty, Mapped, Empty], "{era}");
+        for page in [2, 4, 6] {
+            let address = buffer.address_of(page).unwrap();
+            assert_untouchable(address.get(), PAGE, era);
+            assert!(machine.simulation.page(0, address.get()).is_none(), "{era}");
+            let refused = Err(BufferError::PageNotMapped { page });
+            assert_eq!(buffer.read(page * PAGE, &mut [0]), refused, "{era}");
+            assert_eq!(buffer.write(page * PAGE, &[0]), refused, "{era}");
+            assert_eq!(buffer.fill(page * PAGE, 0, 4), refused, "{era}");
+        }
+        assert_eq!(
+            buffer.write(4 * PAGE - 1, &[0; 2]),
+            Err(BufferError::PageNotMapped { page: 4 })
+        );
+        buffer.write(4 * PAGE - 1, &[0]).unwrap();
+        assert!(buffer.zero_page_is_clean().unwrap(), "{era}: there is none");
+    }
+}
+
+#[test]
+fn a_zero_page_is_behind_all_that_is_not_mapped() {
+    let _alone = alone();
+    for (era, config) in eras() {
+        let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
+        // The memory that becomes the zero page was somebody else's.
+        let (dirty, handle) = machine.mapped(0, PAGE);
+        machine.grant(dirty, PAGE, machine.gpu(0), Access::ReadWrite);
+        machine.vmm.fill(dirty, 0xdead_beef, PAGE).unwrap();
+        machine.vmm.unmap(dirty, PAGE).unwrap();
+        machine.vmm.release(handle).unwrap();
+        machine.vmm.address_free(dirty, PAGE).unwrap();
+
+        let buffer = buffer(&machine, true);
+        assert_eq!(machine.used_by(0), PAGE, "{era}: one page for all");
+        buffer.map(3..6).unwrap();
+        buffer.fill(3 * PAGE, 0x0707_0707, 3 * PAGE).unwrap();
+        buffer.unmap(4..5).unwrap();
+        let zeros = |page: usize| {
+            let mut bytes = vec![1; PAGE];
+            buffer.read(page * PAGE, &mut bytes).unwrap();
+            bytes.iter().all(|&byte| byte == 0)
+        };
+        for page in [0, 2, 4, 6, 15] {
+            assert_eq!(buffer.state(page), Ok(PageState::Zero), "{era}");
+            assert!(zeros(page), "{era}: {page}");
+            let address = buffer.address_of(page).unwrap().get();
+            assert_eq!(loading_from(address), crate::process::End::Well, "{era}: no fault");
+            assert_eq!(storing_at(address), FAULT, "{era}: but to store");
+            let entry = machine.simulation.page(0, address).expect("for GPUs, too");
+            assert_eq!((entry.readable, entry.writable), (true, false), "{era}");
+            assert_eq!(buffer.write(page * PAGE, &[1]), Err(BufferError::PageNotMapped { page }));
+        }
+        let mut both = [1; 2];
+        buffer.read(4 * PAGE - 1, &mut both).unwrap();
+        assert_eq!(both, [7, 0], "{era}: over the edge");
+        assert_eq!(buffer.statistics().zero, 14, "{era}");
+        let ready = buffer.statistics().ready;
+        assert_eq!(machine.used_by(0), (3 + ready) * PAGE, "{era}: two and the zero page");
+        assert_eq!(machine.used_by(0), buffer.statistics().memory(), "{era}");
+
+        // A GPU that stores there all the same is found out.
+        assert!(buffer.zero_page_is_clean().unwrap(), "{era}");
+        let last = buffer.address_of(15).unwrap();
+        let owner = AccessDescriptor { agent: machine.gpu(0), access: Access::ReadWrite };
+        machine.vmm.set_access(last, PAGE, &[owner]).unwrap();
+        machine.vmm.fill(hsa_vmm::Address::new(last.get() + PAGE - 4), 1, 4).unwrap();
+        assert!(!buffer.zero_page_is_clean().unwrap(), "{era}");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn ranges_that_make_no_sense_are_refused() {
+    let machine = Machine::new(Config::mi300x(1));
+    for zero in [false, true] {
+        let buffer = buffer(&machine, zero);
+        buffer.map(4..8).unwrap();
+        let calls = machine.simulation.all_calls();
+        let none = |page| Err(BufferError::NoSuchPage { page, pages: 16 });
+        assert_eq!(buffer.map(15..17), none(16));
+        assert_eq!(buffer.map(20..21), none(20));
+        assert_eq!(buffer.map(usize::MAX - 1..usize::MAX), none(usize::MAX - 1));
+        assert_eq!(buffer.unmap(7..17), none(16));
+        assert_eq!(buffer.state(16).map(drop), none(16));
+        assert_eq!(buffer.state(usize::MAX).map(drop), none(usize::MAX));
+        assert_eq!(buffer.address_of(16).map(drop), none(16));
+        assert_eq!(buffer.map(2..5), Err(BufferError::PageMapped { page: 4 }));
+        assert_eq!(buffer.unmap(2..5), Err(BufferError::PageNotMapped { page: 2 }));
+        assert_eq!(buffer.unmap(7..9), Err(BufferError::PageNotMapped { page: 8 }));
+        #[allow(clippy::reversed_empty_ranges, reason = "what a caller may pass")]
+        for nothing in [4..4, 9..9, 16..16, 9..2] {
+            buffer.map(nothing.clone()).expect("no page is mapped");
+            buffer.unmap(nothing).expect("no page is unmapped");
+        }
+        let end = BufferError::BeyondEnd { offset: 16 * PAGE - 1, size: 2, end: 16 * PAGE };
+        assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]), Err(end));
+        let end = BufferError::BeyondEnd { offset: usize::MAX, size: 2, end: 16 * PAGE };
+        assert_eq!(buffer.write(usize::MAX, &[0; 2]), Err(end));
+        assert_eq!(machine.simulation.all_calls(), calls, "nobody was asked");
+    }
+    let refuse =
+        |options: hsa_vmm::buffer::PagedOptions, properties: &AllocationProperties| match options
+            .reserve(&machine.vmm, properties)
+            .unwrap_err()
+        {
+            BufferError::Vmm(error) => error,
+            error => panic!("{error}"),
+        };
+    let on = machine.on(0);
+    assert_eq!(refuse(PagedBuffer::of(0), &on).problem(), Some(Problem::Zero));
+    assert_eq!(refuse(PagedBuffer::of(1).in_pages_of(0), &on).problem(), Some(Problem::Zero));
+    assert_eq!(refuse(PagedBuffer::of(usize::MAX), &on).problem(), Some(Problem::Overflow));
+    refuse(PagedBuffer::of(1), &AllocationProperties::on(machine.cpu(0)));
+    machine.assert_empty();
+}
+
+#[test]
+fn access_is_granted_to_what_is_mapped_now_and_later() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
+        for zero in [false, true] {
+            let buffer = buffer(&machine, zero);
+            let peer = machine.gpu(1);
+            buffer.map(0..2).unwrap();
+            buffer.grant(&[peer], Access::ReadWrite).unwrap();
+            buffer.map(4..5).unwrap();
+            let access = |page: usize| {
+                let address = buffer.address_of(page).unwrap();
+                machine.vmm.get_access(peer, address).ok()
+            };
+            let idle = zero.then_some(Access::Read);
+            let all = |mapped| [Some(mapped), Some(mapped), idle, idle, Some(mapped)];
+            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::ReadWrite), "{era}, {zero}");
+            buffer.grant(&[peer], Access::Read).unwrap();
+            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::Read), "{era}, {zero}");
+            buffer.revoke(&[peer]).unwrap();
+            let idle = zero.then_some(Access::None);
+            let none = Some(Access::None);
+            assert_eq!([0, 1, 2, 3, 4].map(access), [none, none, idle, idle, none], "{era}");
+            buffer.map(8..9).unwrap();
+            for page in 0..9 {
+                let address = buffer.address_of(page).unwrap().get();
+                assert!(machine.simulation.page(1, address).is_none(), "{era}, {zero}: {page}");
+            }
+            drop(buffer);
+            machine.assert_empty();
+        }
+    }
+}
+
+/// ROCm 7.2 takes memory back with the addresses only; the buffer never uses more than once.
+#[test]
+fn memory_that_is_not_taken_back_is_used_again() {
+    let machine = Machine::new(Config::mi300x(1).with_era(Era::B));
+    for zero in [false, true] {
+        let buffer = buffer(&machine, zero);
+        let used = || machine.simulation.usage().vram_used[0];
+        buffer.map(0..4).unwrap();
+        let most = used();
+        for round in 0..50 {
+            buffer.unmap(0..4).unwrap();
+            buffer.map(round % 12..round % 12 + 4).unwrap();
+            assert_eq!(used(), most, "round {round}");
+            buffer.unmap(round % 12..round % 12 + 4).unwrap();
+            assert_eq!(buffer.statistics().ready, 4);
+            buffer.map(0..4).unwrap();
+        }
+        drop(buffer);
+        assert_eq!(used(), 0);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn pages_are_counted() {
+    let machine = Machine::new(Config::mi300x(1));
+    let buffer = buffer(&machine, true);
+    buffer.map(0..10).unwrap();
+    buffer.unmap(2..6).unwrap();
+    buffer.map(5..6).unwrap();
+    let found = buffer.statistics();
+    assert_eq!((found.pages, found.page_size), (16, PAGE));
+    assert_eq!((found.mapped, found.zero, found.ahead, found.lost), (7, 9, 0, 0));
+    assert_eq!((found.most_mapped, found.maps, found.unmaps), (10, 11, 4));
+    assert_eq!((found.found_ahead, found.mapped_ahead, found.failures_ahead), (0, 0, 0));
+    assert!(!found.mapper_runs);
+    let text = found.to_string();
+    assert!(text.starts_with("7 of 16 pages mapped (at most 10), 0 ahead, 9 zero"), "{text}");
+}

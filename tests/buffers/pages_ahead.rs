@@ -1,0 +1,289 @@
+//! The thread that maps pages before they are asked for.
+
+use crate::machine::{KIB, Machine, eras};
+use crate::pausable::alone;
+use crate::process::{End, in_child, within};
+use hsa_vmm::buffer::{BufferError, PageState, PagedStatistics};
+use hsa_vmm::simulation::{Config, Era, FaultPlan};
+use hsa_vmm::{Access, PagedBuffer, VmmError};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 16 * KIB;
+const CREATE: &str = "hsa_amd_vmem_handle_create";
+const MAP: &str = "hsa_amd_vmem_map";
+
+fn buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
+    let options = PagedBuffer::of(64 * PAGE).in_pages_of(PAGE).mapping_ahead(ahead);
+    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    buffer
+}
+
+/// Waits for the thread to have done something, however busy the machine is.
+#[track_caller]
+fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
+    let begun = Instant::now();
+    while !is_done(&buffer.statistics()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", buffer.statistics());
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn ahead(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
+    move |found| found.ahead == pages
+}
+
+#[test]
+fn a_sequence_that_grows_finds_its_pages_there() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let buffer = buffer(&machine, 3);
+        buffer.map(10..12).unwrap();
+        wait_for(&buffer, ahead(3));
+        assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{era}");
+        assert_eq!(buffer.state(15), Ok(PageState::Empty), "{era}");
+        // Nobody has asked for them yet.
+        assert_eq!(buffer.read(12 * PAGE, &mut [0]), Err(BufferError::PageNotMapped { page: 12 }));
+        let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
+        buffer.map(12..14).unwrap();
+        buffer.write(13 * PAGE, &[5]).unwrap();
+        assert_eq!(buffer.statistics().found_ahead, 2, "{era}");
+        wait_for(&buffer, ahead(3));
+        let more = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
+        assert_eq!(more, 2, "{era}: only the thread has granted anything");
+        // One that is not where pages were mapped ahead.
+        buffer.map(60..63).unwrap();
+        wait_for(&buffer, ahead(4));
+        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{era}: the last there is");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn pages_ahead_go_with_the_sequence_that_needed_them() {
+    let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
+    let buffer = buffer(&machine, 4);
+    buffer.map(0..8).unwrap();
+    buffer.map(20..22).unwrap();
+    wait_for(&buffer, ahead(8));
+    // It becomes shorter: its last page is still within four of those ahead of it.
+    buffer.unmap(6..8).unwrap();
+    let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
+    use PageState::{Ahead, Empty, Mapped};
+    assert_eq!(states, [Mapped, Empty, Empty, Ahead, Ahead, Empty, Empty]);
+    buffer.unmap(0..6).unwrap();
+    wait_for(&buffer, ahead(4));
+    buffer.unmap(20..22).unwrap();
+    assert_eq!(buffer.state(22), Ok(PageState::Empty));
+    buffer.trim().unwrap();
+    assert_eq!((buffer.statistics().ahead, machine.used_by(0)), (0, 0));
+    buffer.map(0..1).unwrap();
+    wait_for(&buffer, ahead(4));
+    buffer.trim().unwrap();
+    assert_eq!((buffer.statistics().ahead, machine.used_by(0)), (0, PAGE));
+}
+
+#[test]
+fn a_failure_of_the_thread_is_seen_and_harms_nobody() {
+    for (era, config) in eras() {
+        for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
+            let machine = Machine::new(config.clone());
+            let buffer = buffer(&machine, 2);
+            // The first call is the one that is asked for, all later ones are the thread's.
+            let plan = (2..50).fold(FaultPlan::none(), |it, n| it.fail(function, n, 0x1000));
+            machine.simulation.set_faults(plan);
+            buffer.map(0..1).unwrap();
+            wait_for(&buffer, |found| found.failures_ahead == 1);
+            let found = buffer.statistics();
+            let failure = found.last_failure_ahead.clone().expect("it is kept");
+            assert!(matches!(failure, VmmError::Runtime { .. }), "{era}: {failure}");
+            assert!(found.to_string().contains("failed 1 times"), "{found}");
+            assert!(found.mapper_runs && found.ahead == 0, "{era}, {function}");
+            machine.simulation.set_faults(FaultPlan::none());
+            // It goes on with the next that is asked for.
+            buffer.map(1..2).unwrap();
+            wait_for(&buffer, ahead(2));
+            assert_eq!(buffer.statistics().failures_ahead, 1, "{era}");
+            drop(buffer);
+            machine.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_back_is_lost_and_counted() {
+    let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
+    let buffer = buffer(&machine, 1);
+    let plan = FaultPlan::none().fail("hsa_amd_vmem_set_access", 2, 0x1000);
+    machine.simulation.set_faults(plan.always("hsa_amd_vmem_unmap", 0x1000));
+    buffer.map(0..1).unwrap();
+    wait_for(&buffer, |found| found.failures_ahead == 1);
+    machine.simulation.set_faults(FaultPlan::none());
+    // Either the page is lost, or the library has put all of the reservation into quarantine.
+    assert_eq!(buffer.statistics().lost, 1);
+    assert_eq!(buffer.state(1), Ok(PageState::Lost));
+    assert_eq!(buffer.map(1..2), Err(BufferError::PageLost { page: 1 }));
+    assert_eq!(buffer.read(PAGE, &mut [0]), Err(BufferError::PageLost { page: 1 }));
+    if machine.vmm.quarantine().is_empty() {
+        buffer.map(2..3).unwrap();
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn pages_ahead_make_room_where_memory_is_short() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config.with_vram(8 * PAGE as u64));
+        let buffer = buffer(&machine, 3);
+        buffer.map(0..2).unwrap();
+        wait_for(&buffer, ahead(3));
+        buffer.map(20..26).unwrap_or_else(|error| panic!("{era}: eight in all: {error}"));
+        assert_eq!(buffer.statistics().mapped, 8, "{era}");
+        wait_for(&buffer, |found| found.failures_ahead > 0);
+        let full = buffer.map(40..41).unwrap_err();
+        assert!(matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. })), "{era}: {full}");
+        buffer.unmap(0..2).unwrap();
+        buffer.map(40..42).unwrap();
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+/// How many threads of that name this process has.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    names.filter(|found| found.as_ref().is_ok_and(|found| found.trim() == name)).count()
+}
+
+/// Waits for there to be so many threads that map ahead.
+#[track_caller]
+fn wait_for_threads(expected: usize) {
+    let begun = Instant::now();
+    while threads("hsa-vmm ahead") != expected {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not {expected}");
+    }
+}
+
+#[test]
+fn the_thread_ends_with_the_buffer() {
+    alone(|| {
+        for round in 0..30 {
+            let machine = Machine::new(Config::mi300x(1));
+            let buffer = buffer(&machine, 1 + round % 4);
+            if round % 2 == 0 {
+                buffer.map(0..round + 1).unwrap();
+            }
+            if round % 3 == 0 {
+                wait_for(&buffer, |found| found.ahead > 0 || round % 2 == 1);
+            }
+            // A thread names itself, and is still listed for a moment after it has been joined.
+            wait_for_threads(1);
+            drop(buffer);
+            machine.assert_empty();
+            wait_for_threads(0);
+        }
+    });
+}
+
+#[test]
+fn with_a_zero_page_memory_is_made_and_nothing_mapped() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let options = PagedBuffer::of(16 * PAGE).in_pages_of(PAGE).mapping_ahead(3);
+        let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
+        buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        buffer.map(0..2).unwrap();
+        wait_for(&buffer, |found| found.ready == 3);
+        assert_eq!((buffer.statistics().ahead, buffer.statistics().zero), (0, 14), "{era}");
+        let mut byte = [1];
+        buffer.read(2 * PAGE, &mut byte).unwrap();
+        assert_eq!(byte, [0], "{era}");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn threads_that_map_and_unmap_never_wait_for_ever() {
+    within(Duration::from_secs(120), || {
+        for (era, config) in eras() {
+            let machine = Machine::new(config);
+            let buffer = buffer(&machine, 3);
+            std::thread::scope(|scope| {
+                for part in 0..3 {
+                    let buffer = &buffer;
+                    scope.spawn(move || {
+                        for round in 0..60 {
+                            let first = part * 20 + round % 7;
+                            buffer.map(first..first + 2).unwrap();
+                            buffer.write(first * PAGE, &[round as u8]).unwrap();
+                            buffer.map(first + 2..first + 5).unwrap();
+                            let mut byte = [0xff];
+                            buffer.read(first * PAGE, &mut byte).unwrap();
+                            assert_eq!(byte, [round as u8]);
+                            buffer.unmap(first + 1..first + 5).unwrap();
+                            buffer.unmap(first..first + 1).unwrap();
+                        }
+                    });
+                }
+                for _ in 0..30 {
+                    let found = buffer.statistics();
+                    assert!(found.mapped <= 15 && found.lost == 0, "{era}: {found}");
+                    buffer.trim().unwrap();
+                }
+            });
+            buffer.trim().unwrap();
+            let found = buffer.statistics();
+            assert_eq!((found.mapped, found.ahead, found.maps, found.unmaps), (0, 0, 900, 900));
+            machine.vmm.check().unwrap();
+            drop(buffer);
+            machine.assert_empty();
+        }
+    });
+}
+
+/// The thread is the parent's: a child neither waits for it nor finds its lock taken.
+#[test]
+fn a_fork_at_any_moment_leaves_the_child_able_to_go_on() {
+    alone(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let mut buffer = Some(buffer(&machine, 5));
+        for round in 0..40 {
+            let inner = buffer.as_ref().unwrap();
+            let first = round % 30;
+            inner.map(first..first + 1).unwrap();
+            // The thread is at work, or not yet, or by now again.
+            let end = in_child(|| {
+                let buffer = buffer.take().unwrap();
+                let answers = [
+                    buffer.map(50..51),
+                    buffer.unmap(first..first + 1),
+                    buffer.trim(),
+                    buffer.grant(&[machine.gpu(0)], Access::Read),
+                    buffer.revoke(&[machine.gpu(0)]),
+                    buffer.read(first * PAGE, &mut [0]),
+                    buffer.write(first * PAGE, &[0]),
+                    buffer.fill(first * PAGE, 0, 4),
+                    buffer.zero_page_is_clean().map(drop),
+                    buffer.state(0).map(drop),
+                    buffer.move_pages(first..first + 1, &buffer, 51),
+                    buffer.exchange_pages(first..first + 1, &buffer, 51),
+                ];
+                for (number, answer) in answers.into_iter().enumerate() {
+                    let forked = |error: &VmmError| matches!(error, VmmError::Forked { .. });
+                    let refused = matches!(&answer, Err(BufferError::Vmm(error)) if forked(error));
+                    assert!(refused, "{number}: {answer:?}");
+                }
+                assert_eq!(buffer.statistics(), PagedStatistics::default());
+                drop(buffer);
+            });
+            assert_eq!(end, End::Well, "round {round}");
+            buffer.as_ref().unwrap().unmap(first..first + 1).unwrap();
+        }
+        drop(buffer);
+        machine.assert_empty();
+    });
+}

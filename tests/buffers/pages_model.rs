@@ -1,0 +1,435 @@
+//! Paged and pausable buffers against plain vectors: whatever is done to both, they hold the same.
+
+use crate::machine::{KIB, Machine, eras};
+use crate::pausable::alone;
+use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
+use hsa_vmm::simulation::FaultPlan;
+use hsa_vmm::{Access, PagedBuffer};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+const PAGE: usize = 4 * KIB;
+const PAGES: usize = 12;
+
+/// A byte that nobody has written may be anything.
+type Bytes = Vec<Option<u8>>;
+
+fn config() -> ProptestConfig {
+    let cases = std::env::var("HSA_VMM_BUFFER_CASES").ok();
+    let cases = cases.map_or(128, |text| text.parse().unwrap());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
+}
+
+fn agrees(found: &[u8], known: &[Option<u8>]) -> bool {
+    found.iter().zip(known).all(|(byte, known)| known.is_none_or(|known| known == *byte))
+}
+
+#[derive(Clone, Debug)]
+enum PageOperation {
+    Map(usize, usize),
+    Unmap(usize, usize),
+    Write { offset: usize, size: usize, seed: u8 },
+    Fill { page: usize, value: u8 },
+    Read { offset: usize, size: usize },
+    Move { first: usize, count: usize, to: usize, across: bool },
+    Exchange { first: usize, count: usize, to: usize, across: bool },
+    Trim,
+}
+
+fn page_operation() -> impl Strategy<Value = PageOperation> {
+    let run = || (0..PAGES + 1, 0..5usize);
+    let bytes = || (0..(PAGES + 1) * PAGE, 0..3 * PAGE);
+    prop_oneof![
+        4 => run().prop_map(|(first, count)| PageOperation::Map(first, count)),
+        3 => run().prop_map(|(first, count)| PageOperation::Unmap(first, count)),
+        4 => (bytes(), any::<u8>())
+            .prop_map(|((offset, size), seed)| PageOperation::Write { offset, size, seed }),
+        1 => (0..PAGES, any::<u8>()).prop_map(|(page, value)| PageOperation::Fill { page, value }),
+        2 => bytes().prop_map(|(offset, size)| PageOperation::Read { offset, size }),
+        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
+            PageOperation::Move { first, count, to, across }
+        }),
+        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
+            PageOperation::Exchange { first, count, to, across }
+        }),
+        1 => Just(PageOperation::Trim),
+    ]
+}
+
+/// What a paged buffer should be.
+#[derive(Clone)]
+struct Pages {
+    mapped: Vec<Option<Bytes>>,
+    zero: bool,
+}
+
+impl Pages {
+    fn new(zero: bool) -> Self {
+        Self { mapped: vec![None; PAGES], zero }
+    }
+
+    fn all(&self, first: usize, count: usize, mapped: bool) -> bool {
+        first + count <= PAGES
+            && self.mapped[first..first + count].iter().all(|page| page.is_some() == mapped)
+    }
+
+    /// What can be read there, if that is allowed.
+    fn bytes(&self, offset: usize, size: usize, zeros: bool) -> Option<Bytes> {
+        let end = offset + size;
+        if end > PAGES * PAGE {
+            return None;
+        }
+        for page in offset / PAGE..end.div_ceil(PAGE) {
+            if self.mapped[page].is_none() && !zeros {
+                return None;
+            }
+        }
+        let byte = |at: usize| match &self.mapped[at / PAGE] {
+            Some(bytes) => bytes[at % PAGE],
+            None => Some(0),
+        };
+        Some((offset..end).map(byte).collect())
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        for (at, byte) in (offset..).zip(bytes) {
+            if let Some(page) = &mut self.mapped[at / PAGE] {
+                page[at % PAGE] = Some(*byte);
+            }
+        }
+    }
+}
+
+struct Pair {
+    models: [Pages; 2],
+    buffers: [PagedBuffer; 2],
+    machine: Machine,
+}
+
+impl Pair {
+    fn new(era: usize, zeros: [bool; 2], ahead: usize) -> Self {
+        let machine = Machine::new(eras()[era].1.clone());
+        let buffers = zeros.map(|zero| {
+            let options = PagedBuffer::of(PAGES * PAGE).in_pages_of(PAGE).mapping_ahead(ahead);
+            let options = if zero { options.with_zero_page() } else { options };
+            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+            buffer
+        });
+        Self { models: zeros.map(Pages::new), buffers, machine }
+    }
+
+    /// Does it to both; with a failure only if the model then stays as it was.
+    fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
+        let faults =
+            fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
+        let before = self.models.clone();
+        let expected = self.apply(operation);
+        self.machine.simulation.set_faults(faults);
+        let (answer, found) = self.ask(operation);
+        let failed = !self.machine.simulation.failed_calls().is_empty();
+        self.machine.simulation.set_faults(FaultPlan::none());
+        match (expected, &answer) {
+            (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
+            (Some(_), Err(error)) => {
+                assert!(failed, "{operation:?}: {error}");
+                assert!(!matches!(error, BufferError::PagesLost { .. }), "{error}");
+                self.models = before;
+                if let PageOperation::Write { .. } | PageOperation::Fill { .. } = operation {
+                    self.forget(operation);
+                }
+            }
+            (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
+        }
+        self.agree();
+    }
+
+    /// A fill that fails half-way has written something.
+    fn forget(&mut self, operation: &PageOperation) {
+        if let PageOperation::Fill { page, .. } = *operation
+            && let Some(bytes) = &mut self.models[0].mapped[page]
+        {
+            bytes.fill(None);
+        }
+    }
+
+    /// What is to be read after it, or `None` if it is to be refused.
+    fn apply(&mut self, operation: &PageOperation) -> Option<Bytes> {
+        let model = &mut self.models[0];
+        match *operation {
+            PageOperation::Map(first, count) => {
+                model.all(first, count, false).then(|| {
+                    model.mapped[first..first + count].fill(Some(vec![None; PAGE]));
+                })?;
+            }
+            PageOperation::Unmap(first, count) => {
+                model.all(first, count, true).then(|| {
+                    model.mapped[first..first + count].fill(None);
+                })?;
+            }
+            PageOperation::Write { offset, size, seed } => {
+                model.bytes(offset, size, false)?;
+                model.write(offset, &text(size, seed));
+            }
+            PageOperation::Fill { page, value } => {
+                model.bytes(page * PAGE, PAGE, false)?;
+                model.write(page * PAGE, &[value; PAGE]);
+            }
+            PageOperation::Read { offset, size } => {
+                return model.bytes(offset, size, model.zero);
+            }
+            PageOperation::Move { first, count, to, across } => {
+                let target = usize::from(across);
+                let apart = across || first + count <= to || to + count <= first;
+                let possible = apart
+                    && self.models[0].all(first, count, true)
+                    && self.models[target].all(to, count, false);
+                if !possible {
+                    return None;
+                }
+                for page in 0..count {
+                    let bytes = self.models[0].mapped[first + page].take();
+                    self.models[target].mapped[to + page] = bytes;
+                }
+            }
+            PageOperation::Exchange { first, count, to, across } => {
+                let target = usize::from(across);
+                let apart = across || first + count <= to || to + count <= first;
+                let possible = apart
+                    && self.models[0].all(first, count, true)
+                    && self.models[target].all(to, count, true);
+                if !possible {
+                    return None;
+                }
+                for page in 0..count {
+                    let mine = self.models[0].mapped[first + page].take();
+                    let theirs = self.models[target].mapped[to + page].take();
+                    self.models[target].mapped[to + page] = mine;
+                    self.models[0].mapped[first + page] = theirs;
+                }
+            }
+            PageOperation::Trim => {}
+        }
+        Some(Bytes::new())
+    }
+
+    fn ask(&self, operation: &PageOperation) -> (Result<(), BufferError>, Vec<u8>) {
+        let buffer = &self.buffers[0];
+        let mut found = Vec::new();
+        let answer = match *operation {
+            PageOperation::Map(first, count) => buffer.map(first..first + count),
+            PageOperation::Unmap(first, count) => buffer.unmap(first..first + count),
+            PageOperation::Write { offset, size, seed } => buffer.write(offset, &text(size, seed)),
+            PageOperation::Fill { page, value } => {
+                buffer.fill(page * PAGE, u32::from_ne_bytes([value; 4]), PAGE)
+            }
+            PageOperation::Read { offset, size } => {
+                found = vec![0xee; size];
+                buffer.read(offset, &mut found)
+            }
+            PageOperation::Move { first, count, to, across } => {
+                buffer.move_pages(first..first + count, &self.buffers[usize::from(across)], to)
+            }
+            PageOperation::Exchange { first, count, to, across } => {
+                buffer.exchange_pages(first..first + count, &self.buffers[usize::from(across)], to)
+            }
+            PageOperation::Trim => buffer.trim(),
+        };
+        (answer, found)
+    }
+
+    fn agree(&self) {
+        self.machine.vmm.check().unwrap();
+        for (model, buffer) in self.models.iter().zip(&self.buffers) {
+            let mapped = model.mapped.iter().flatten().count();
+            let found = buffer.statistics();
+            assert_eq!((found.mapped, found.lost), (mapped, 0));
+            for (page, known) in model.mapped.iter().enumerate() {
+                let mut bytes = vec![0xee; PAGE];
+                match (buffer.read(page * PAGE, &mut bytes), known) {
+                    (Ok(()), Some(known)) => assert!(agrees(&bytes, known), "page {page}"),
+                    (Ok(()), None) => {
+                        assert!(model.zero && bytes.iter().all(|byte| *byte == 0), "page {page}");
+                    }
+                    (Err(error), known) => {
+                        assert!(!model.zero && known.is_none(), "page {page}: {error}");
+                        assert_eq!(error, BufferError::PageNotMapped { page });
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn text(size: usize, seed: u8) -> Vec<u8> {
+    (0..size).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect()
+}
+
+#[test]
+fn paged_buffers_are_vectors_of_pages() {
+    let operations = proptest::collection::vec(
+        (page_operation(), proptest::option::weighted(0.2, 1..10u64)),
+        1..30,
+    );
+    let case = (0..4usize, any::<[bool; 2]>(), 0..3usize, operations);
+    TestRunner::new(config())
+        .run(&case, |(era, zeros, ahead, operations)| {
+            let mut pair = Pair::new(era, zeros, ahead);
+            for (operation, fault) in &operations {
+                // With a thread, nobody knows whose call it would be that fails.
+                pair.step(operation, fault.filter(|_| ahead == 0));
+            }
+            let Pair { buffers, machine, .. } = pair;
+            drop(buffers);
+            machine.assert_nothing_held();
+            assert_eq!(machine.used_by(0), 0);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[derive(Clone, Debug)]
+enum PauseOperation {
+    Pause(Contents),
+    Resume,
+    ResumeAnywhere,
+    Write { offset: usize, size: usize, seed: u8 },
+    Read { offset: usize, size: usize },
+    Grant(usize, Access),
+}
+
+const SIZE: usize = 3 * PAGE - 100;
+
+fn pause_operation() -> impl Strategy<Value = PauseOperation> {
+    let bytes = || (0..SIZE + 100, 0..SIZE);
+    let access = prop_oneof![Just(Access::None), Just(Access::Read), Just(Access::ReadWrite)];
+    let contents = prop_oneof![3 => Just(Contents::Save), 1 => Just(Contents::Drop)];
+    prop_oneof![
+        3 => contents.prop_map(PauseOperation::Pause),
+        3 => Just(PauseOperation::Resume),
+        1 => Just(PauseOperation::ResumeAnywhere),
+        4 => (bytes(), any::<u8>())
+            .prop_map(|((offset, size), seed)| PauseOperation::Write { offset, size, seed }),
+        2 => bytes().prop_map(|(offset, size)| PauseOperation::Read { offset, size }),
+        1 => (0..3usize, access).prop_map(|(agent, access)| PauseOperation::Grant(agent, access)),
+    ]
+}
+
+/// What a pausable buffer should be.
+#[derive(Clone)]
+struct Sleeper {
+    bytes: Bytes,
+    paused: bool,
+    access: [Access; 3],
+}
+
+impl Sleeper {
+    /// Whether it should work, and what is to be read.
+    fn apply(&mut self, operation: &PauseOperation) -> Option<Bytes> {
+        let may = |size: usize, access| size == 0 || self.access[0] >= access;
+        match *operation {
+            PauseOperation::Pause(contents) => {
+                if std::mem::replace(&mut self.paused, true) {
+                    return None;
+                }
+                if contents == Contents::Drop {
+                    self.bytes.fill(None);
+                }
+            }
+            PauseOperation::Resume | PauseOperation::ResumeAnywhere => {
+                if !std::mem::replace(&mut self.paused, false) {
+                    return None;
+                }
+            }
+            PauseOperation::Write { offset, size, seed } => {
+                if self.paused || offset + size > SIZE || !may(size, Access::ReadWrite) {
+                    return None;
+                }
+                for (known, byte) in self.bytes[offset..].iter_mut().zip(text(size, seed)) {
+                    *known = Some(byte);
+                }
+            }
+            PauseOperation::Read { offset, size } => {
+                if self.paused || offset + size > SIZE || !may(size, Access::Read) {
+                    return None;
+                }
+                return Some(self.bytes[offset..offset + size].to_vec());
+            }
+            PauseOperation::Grant(agent, access) => self.access[agent] = access,
+        }
+        Some(Bytes::new())
+    }
+}
+
+#[test]
+fn a_pausable_buffer_is_a_vector_that_sleeps() {
+    let operations = proptest::collection::vec(
+        (pause_operation(), proptest::option::weighted(0.2, 1..12u64)),
+        1..30,
+    );
+    alone(|| {
+        TestRunner::new(config())
+            .run(&(0..4usize, operations), |(era, operations)| {
+                sleep(era, &operations);
+                Ok(())
+            })
+            .unwrap();
+    });
+}
+
+fn sleep(era: usize, operations: &[(PauseOperation, Option<u64>)]) {
+    let machine = Machine::new(eras()[era].1.clone());
+    let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+    let mut model = Sleeper { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
+    let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+    for (operation, fault) in operations {
+        let before = model.clone();
+        let expected = model.apply(operation);
+        let fault =
+            fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
+        machine.simulation.set_faults(fault);
+        let mut found = Vec::new();
+        let answer = match *operation {
+            PauseOperation::Pause(contents) => buffer.pause(contents),
+            PauseOperation::Resume => buffer.resume(),
+            PauseOperation::ResumeAnywhere => buffer.resume_anywhere().map(drop),
+            PauseOperation::Write { offset, size, seed } => buffer.write(offset, &text(size, seed)),
+            PauseOperation::Read { offset, size } => {
+                found = vec![0xee; size];
+                buffer.read(offset, &mut found)
+            }
+            PauseOperation::Grant(agent, access) => buffer.grant(&[agents[agent]], access),
+        };
+        let failed = !machine.simulation.failed_calls().is_empty();
+        machine.simulation.set_faults(FaultPlan::none());
+        match (expected, answer) {
+            (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
+            (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
+            // It is paused all the same.
+            (Some(_), Err(BufferError::AddressLost { .. })) if !before.paused => assert!(failed),
+            (Some(_), Err(error)) => {
+                assert!(failed, "{operation:?}: {error}");
+                model = before;
+            }
+        }
+        machine.vmm.check().unwrap();
+        assert_eq!(buffer.is_paused(), model.paused, "{operation:?}");
+        for (agent, access) in agents.into_iter().zip(model.access) {
+            assert_eq!(buffer.access(agent), access);
+            if !model.paused {
+                assert_eq!(machine.vmm.get_access(agent, buffer.address()), Ok(access));
+            }
+        }
+    }
+    if buffer.is_paused() {
+        buffer.resume().unwrap();
+    }
+    buffer.grant(&agents[..1], Access::Read).unwrap();
+    let mut found = vec![0; SIZE];
+    buffer.read(0, &mut found).unwrap();
+    assert!(agrees(&found, &model.bytes), "in the end");
+    drop(buffer);
+    // What was pinned when unpinning failed stays pinned.
+    machine.assert_nothing_held();
+    assert_eq!(machine.used_by(0), 0);
+}

@@ -1,0 +1,363 @@
+//! Memory that goes away and comes back at the same address.
+//!
+//! Where addresses are freed and reserved anew, any other thread may take them meanwhile; such tests
+//! run in a process of their own, which has one.
+
+use crate::machine::{KIB, MIB, Machine, eras, with_two_cpus};
+use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
+use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
+use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, AllocationProperties, Reservation, VmmError};
+
+const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
+
+pub fn alone(act: impl FnOnce()) {
+    assert_eq!(in_child(act), End::Well);
+}
+
+/// Bytes that differ from page to page.
+pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
+    (0..size).map(|at| (at % 251) as u8 ^ (at >> 12) as u8 ^ seed).collect()
+}
+
+/// A buffer that the CPU and the owner may use, with something in it.
+pub fn filled(machine: &Machine, size: usize) -> PausableBuffer {
+    let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    buffer.write(0, &pattern(size, 1)).unwrap();
+    buffer
+}
+
+pub fn contents(buffer: &PausableBuffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.size()];
+    buffer.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn vram(machine: &Machine) -> u64 {
+    machine.simulation.usage().vram_used[0]
+}
+
+#[test]
+fn contents_and_address_come_back_at_every_size() {
+    alone(|| {
+        for (era, config) in eras() {
+            for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
+                let when = format!("{era}: {size}");
+                let machine = Machine::new(config.clone());
+                let mut buffer = filled(&machine, size);
+                buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
+                let (address, extent) = (buffer.address(), buffer.extent());
+                assert!(extent >= size && extent - size < machine.granule(), "{when}");
+                assert_eq!(vram(&machine), extent as u64, "{when}");
+
+                buffer.pause(Contents::Save).unwrap();
+                assert!(buffer.is_paused() && buffer.holds_addresses(), "{when}");
+                assert_eq!((buffer.address(), buffer.saved()), (address, size), "{when}");
+                assert_eq!(vram(&machine), 0, "{when}: the memory is given back");
+                assert_eq!(machine.vmm.reservations(), [(address, extent)], "{when}");
+                assert_untouchable(address.get(), extent, &when);
+
+                buffer.resume().unwrap();
+                assert_eq!((buffer.address(), buffer.saved()), (address, 0), "{when}");
+                assert!(contents(&buffer) == pattern(size, 1), "{when}: the contents");
+                let expected = [Access::ReadWrite, Access::ReadWrite, Access::Read];
+                let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+                for (agent, expected) in agents.into_iter().zip(expected) {
+                    assert_eq!(buffer.access(agent), expected, "{when}");
+                    assert_eq!(machine.vmm.get_access(agent, address), Ok(expected), "{when}");
+                }
+
+                buffer.pause(Contents::Drop).unwrap();
+                assert_eq!((buffer.saved(), vram(&machine)), (0, 0), "{when}");
+                buffer.resume().unwrap();
+                buffer.write(size - 1, &[7]).unwrap();
+                drop(buffer);
+                machine.assert_empty();
+            }
+        }
+    });
+}
+
+#[test]
+fn three_gibibytes_are_given_back() {
+    alone(|| {
+        for (era, config) in eras() {
+            let machine = Machine::new(config);
+            let size = 3 << 30;
+            let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+            buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+            let address = buffer.address();
+            for _ in 0..3 {
+                buffer.write(size - 5, b"there").unwrap();
+                assert_eq!(vram(&machine), size as u64, "{era}");
+                buffer.pause(Contents::Drop).unwrap();
+                assert_eq!(vram(&machine), 0, "{era}");
+                buffer.resume().unwrap();
+                assert_eq!(buffer.address(), address, "{era}");
+            }
+            let beyond = buffer.write(size - 4, b"there");
+            let expected = BufferError::BeyondEnd { offset: size - 4, size: 5, end: size };
+            assert_eq!(beyond, Err(expected), "{era}");
+        }
+    });
+}
+
+#[test]
+fn ten_thousand_rounds_leave_everything_where_it_was() {
+    alone(|| {
+        for (era, config) in eras() {
+            let machine = Machine::new(config);
+            let mut buffer = filled(&machine, 5000);
+            let address = buffer.address();
+            let state = |machine: &Machine| {
+                let usage = (machine.vmm.usage(), machine.simulation.usage());
+                (usage, machine.vmm.mappings(), descriptors())
+            };
+            // The heap and the threads of the simulation have found their size after a while.
+            let (mut before, mut mapped) = (None, 0);
+            for round in 0..10_000u32 {
+                let saved = round % 50 == 0;
+                if saved {
+                    buffer.write(0, &round.to_ne_bytes()).unwrap();
+                }
+                buffer.pause(if saved { Contents::Save } else { Contents::Drop }).unwrap();
+                buffer.resume().unwrap();
+                if saved {
+                    let mut bytes = [0; 4];
+                    buffer.read(0, &mut bytes).unwrap();
+                    assert_eq!(u32::from_ne_bytes(bytes), round, "{era}");
+                }
+                // The simulation opens a file for what is touched.
+                buffer.write(0, &[1]).unwrap();
+                if round == 1000 {
+                    (before, mapped) = (Some(state(&machine)), regions().len());
+                }
+            }
+            assert_eq!(Some(state(&machine)), before, "{era}");
+            let now = regions().len();
+            assert!(now <= mapped + 8, "{era}: {now} regions of addresses, there were {mapped}");
+            assert_eq!(buffer.address(), address, "{era}");
+            machine.vmm.check().unwrap();
+            drop(buffer);
+            machine.assert_empty();
+        }
+    });
+}
+
+#[test]
+fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
+    alone(|| {
+        for (era, config) in eras() {
+            let machine = Machine::new(config);
+            let mut buffer = filled(&machine, 100);
+            assert_eq!(buffer.resume(), Err(BufferError::NotPaused), "{era}");
+            assert_eq!(buffer.resume_anywhere(), Err(BufferError::NotPaused), "{era}");
+            buffer.pause(Contents::Save).unwrap();
+            let calls = machine.simulation.all_calls();
+            for again in [Contents::Save, Contents::Drop] {
+                assert_eq!(buffer.pause(again), Err(BufferError::Paused), "{era}");
+            }
+            assert_eq!(buffer.read(0, &mut [0]), Err(BufferError::Paused), "{era}");
+            assert_eq!(buffer.write(0, &[0]), Err(BufferError::Paused), "{era}");
+            assert_eq!(machine.simulation.all_calls(), calls, "{era}: nobody was asked");
+            buffer.resume().unwrap();
+            assert!(contents(&buffer) == pattern(100, 1), "{era}");
+            drop(buffer);
+            // Nor is a paused one in anybody's way when it is dropped.
+            let mut buffer = filled(&machine, 100);
+            buffer.pause(Contents::Save).unwrap();
+            drop(buffer);
+            machine.assert_empty();
+        }
+    });
+}
+
+#[test]
+fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
+    alone(|| {
+        for (era, config) in eras() {
+            let machine = Machine::new(with_two_cpus(config));
+            let other = Machine::new(Config::mi300x(1));
+            let mut buffer = filled(&machine, 100);
+            buffer.pause(Contents::Save).unwrap();
+            buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
+            buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
+            let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
+            let BufferError::Vmm(foreign) = foreign else { panic!("{era}: {foreign}") };
+            assert_eq!(foreign.problem(), Some(Problem::ForeignAgent), "{era}");
+            buffer.resume().unwrap();
+            let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
+            let expected = [Access::ReadWrite, Access::Read, Access::None, Access::Read];
+            for (agent, expected) in agents.into_iter().zip(expected) {
+                let found = machine.vmm.get_access(agent, buffer.address());
+                assert_eq!(found, Ok(expected), "{era}");
+            }
+            assert!(contents(&buffer) == pattern(100, 1), "{era}");
+        }
+    });
+}
+
+/// Contents are copied by the owner, who then may not do more than before.
+#[test]
+fn an_owner_that_may_not_use_it_saves_it_all_the_same() {
+    alone(|| {
+        for (era, config) in eras() {
+            for usual in [Access::None, Access::Read] {
+                let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
+                let machine = Machine::new(config);
+                let mut buffer =
+                    PausableBuffer::create(&machine.vmm, 5000, &machine.on(0)).unwrap();
+                buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
+                buffer.grant(&[machine.gpu(0)], usual).unwrap();
+                buffer.write(0, &pattern(5000, 9)).unwrap();
+                let page = || {
+                    let page = machine.simulation.page(0, buffer_address(&machine));
+                    page.map(|page| (page.readable, page.writable))
+                };
+                let before = page();
+                buffer.pause(Contents::Save).unwrap();
+                buffer.resume().unwrap();
+                assert_eq!(page(), before, "{era}, {usual}: what the owner's page table says");
+                assert_eq!(machine.vmm.get_access(machine.gpu(0), buffer.address()), Ok(usual));
+                assert!(contents(&buffer) == pattern(5000, 9), "{era}, {usual}");
+                drop(buffer);
+                machine.assert_empty();
+            }
+        }
+    });
+}
+
+fn buffer_address(machine: &Machine) -> usize {
+    machine.vmm.reservations()[0].0.get()
+}
+
+/// A buffer of ROCm 7.2 that could not get its addresses back.
+fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
+    let mut buffer = filled(machine, size);
+    // The first reservation is the window that the contents are saved through.
+    machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
+    let lost = buffer.pause(Contents::Save).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    let (address, size) = (buffer.address(), buffer.extent());
+    let BufferError::AddressLost { address: at, size: of, cause } = lost else {
+        panic!("{lost}");
+    };
+    assert_eq!((at, of), (address, size));
+    assert!(matches!(cause, VmmError::OutOfMemory { .. }), "{cause}");
+    buffer
+}
+
+#[test]
+fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
+    alone(|| {
+        let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
+        let mut buffer = without_addresses(&machine, 5000);
+        assert!(buffer.is_paused() && !buffer.holds_addresses());
+        assert_eq!((buffer.saved(), vram(&machine)), (5000, 0), "the memory is given back");
+        let (address, extent) = (buffer.address(), buffer.extent());
+
+        // Somebody else has them now.
+        let taken = Reservation::of(extent).exactly_at(address).reserve(&machine.vmm).unwrap();
+        for _ in 0..2 {
+            let lost = buffer.resume().unwrap_err();
+            assert!(matches!(lost, BufferError::AddressLost { .. }), "{lost}");
+            assert!(lost.to_string().contains("anywhere"), "{lost}");
+            assert!(buffer.is_paused() && !buffer.holds_addresses());
+            assert_eq!((buffer.saved(), vram(&machine)), (5000, 0));
+        }
+        drop(taken);
+        buffer.resume().unwrap();
+        assert_eq!(buffer.address(), address);
+        assert!(contents(&buffer) == pattern(5000, 1));
+        drop(buffer);
+        machine.assert_empty();
+    });
+}
+
+#[test]
+fn a_buffer_without_addresses_resumes_anywhere() {
+    alone(|| {
+        let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
+        let mut buffer = without_addresses(&machine, 5000);
+        let (before, extent) = (buffer.address(), buffer.extent());
+        let taken = Reservation::of(extent).exactly_at(before).reserve(&machine.vmm).unwrap();
+        for function in [RESERVE, "hsa_amd_vmem_handle_create", "hsa_amd_vmem_map"] {
+            // The first reservation is the one that fails because somebody has the addresses.
+            let call = if function == RESERVE { 2 } else { 1 };
+            machine.simulation.set_faults(FaultPlan::none().fail(function, call, 0x1000));
+            buffer.resume_anywhere().unwrap_err();
+            machine.simulation.set_faults(FaultPlan::none());
+            assert_eq!((buffer.address(), buffer.saved()), (before, 5000), "{function}");
+            assert!(buffer.is_paused() && !buffer.holds_addresses(), "{function}");
+            assert_eq!(machine.vmm.usage().reservations, 1, "{function}");
+        }
+        let now = buffer.resume_anywhere().unwrap();
+        assert_eq!(buffer.address(), now);
+        assert_ne!(now, before);
+        assert!(contents(&buffer) == pattern(5000, 1));
+        assert_eq!(machine.vmm.get_access(machine.gpu(0), now), Ok(Access::ReadWrite));
+        // From now on that is where it is.
+        buffer.pause(Contents::Save).unwrap();
+        assert_eq!(buffer.resume_anywhere(), Ok(now));
+        drop((buffer, taken));
+        machine.assert_empty();
+    });
+}
+
+#[test]
+fn what_makes_no_buffer_is_refused() {
+    let machine = Machine::new(Config::mi300x(1));
+    let create = |size, properties: &AllocationProperties| match PausableBuffer::create(
+        &machine.vmm,
+        size,
+        properties,
+    )
+    .unwrap_err()
+    {
+        BufferError::Vmm(error) => error,
+        error => panic!("{error}"),
+    };
+    assert_eq!(create(0, &machine.on(0)).problem(), Some(Problem::Zero));
+    assert_eq!(create(usize::MAX, &machine.on(0)).problem(), Some(Problem::Overflow));
+    let huge = create(1 << 45, &machine.on(0));
+    assert!(matches!(huge, VmmError::OutOfMemory { .. }), "{huge}");
+    let on_cpu = AllocationProperties::on(machine.cpu(0));
+    create(1, &on_cpu);
+    machine.assert_empty();
+}
+
+#[test]
+fn a_forks_child_can_do_nothing_and_harms_nobody() {
+    alone(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let (mut resident, mut paused) = (filled(&machine, 5000), filled(&machine, 5000));
+        paused.pause(Contents::Save).unwrap();
+        let mut both = Some((resident, paused));
+        let end = in_child(|| {
+            let (mut resident, mut paused) = both.take().unwrap();
+            let answers = [
+                resident.read(0, &mut [0]),
+                resident.write(0, &[0]),
+                resident.grant(&[machine.gpu(0)], Access::Read),
+                resident.pause(Contents::Save),
+                paused.resume(),
+                paused.resume_anywhere().map(drop),
+                resident.pause(Contents::Drop),
+            ];
+            for (number, answer) in answers.into_iter().enumerate() {
+                let forked = |error: &VmmError| matches!(error, VmmError::Forked { .. });
+                let refused = matches!(&answer, Err(BufferError::Vmm(error)) if forked(error));
+                assert!(refused, "{number}: {answer:?}");
+            }
+        });
+        assert_eq!(end, End::Well);
+        (resident, paused) = both.take().unwrap();
+        paused.resume().unwrap();
+        for buffer in [resident, paused] {
+            assert!(contents(&buffer) == pattern(5000, 1));
+        }
+        machine.assert_empty();
+    });
+}

@@ -1,0 +1,367 @@
+//! The same memory at other addresses, and other memory at the same ones.
+
+use crate::machine::{KIB, Machine, access, at, eras, without_cpu_mapping};
+use crate::process::{assert_untouchable, within};
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::{Config, GpuPermissions};
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, Address, Allocation, Mapping, PagedBuffer, Reservation, VmmError};
+use std::time::Duration;
+
+fn machine(config: Config) -> Machine {
+    Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced))
+}
+
+/// What a GPU's page table allows at an address.
+fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
+    let page = machine.simulation.page(gpu, address.get());
+    page.map_or((false, false), |page| (page.readable, page.writable))
+}
+
+/// A run of granules, each with memory of its own and its number in it.
+fn run(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
+    let granule = machine.granule();
+    let base = machine.reserve(granules * granule);
+    for number in 0..granules {
+        let handle = machine.create(gpu, granule);
+        let there = at(base, number * granule);
+        machine.map(there, granule, handle);
+        machine.vmm.release(handle).unwrap();
+        machine.grant(there, granule, machine.cpu(0), Access::ReadWrite);
+        machine.vmm.write(there, &[first + number as u8; 8]).unwrap();
+    }
+    base
+}
+
+fn byte(machine: &Machine, address: Address) -> u8 {
+    let mut bytes = [0; 8];
+    machine.vmm.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [bytes[0]; 8]);
+    bytes[0]
+}
+
+#[test]
+fn exchanged_ranges_have_each_others_memory_and_their_own_access() {
+    for (era, config) in eras() {
+        for config in [config.clone(), without_cpu_mapping(config)] {
+            let machine = machine(config);
+            let (vmm, granule) = (&machine.vmm, machine.granule());
+            let (one, other) = (run(&machine, 3, 0, 10), run(&machine, 3, 1, 20));
+            let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+            vmm.set_access(one, 3 * granule, &[access(gpu, Access::ReadWrite)]).unwrap();
+            vmm.set_access(one, granule, &[access(cpu, Access::Read)]).unwrap();
+            vmm.set_access(other, 3 * granule, &[access(peer, Access::Read)]).unwrap();
+            let before = vmm.mappings();
+            vmm.exchange(one, other, 3 * granule).unwrap();
+            assert_eq!(vmm.mappings(), before, "{era}: addresses, sizes and access are the same");
+            for number in 0..3 {
+                let (here, there) = (at(one, number * granule), at(other, number * granule));
+                assert_eq!(byte(&machine, here), 20 + number as u8, "{era}");
+                assert_eq!(byte(&machine, there), 10 + number as u8, "{era}");
+                assert_eq!(page(&machine, 0, here), (true, true), "{era}");
+                assert_eq!(page(&machine, 1, here), (false, false), "{era}");
+                assert_eq!(page(&machine, 0, there), (false, false), "{era}");
+                assert_eq!(page(&machine, 1, there), (true, false), "{era}");
+            }
+            vmm.write(one, b"no").expect_err("the CPU may only read there");
+            // Part of one range with part of another, in one reservation.
+            vmm.exchange(at(one, 2 * granule), at(one, granule), granule).unwrap();
+            assert_eq!(byte(&machine, at(one, granule)), 22, "{era}");
+            assert_eq!(byte(&machine, at(one, 2 * granule)), 21, "{era}");
+            vmm.check().unwrap();
+            for base in [one, other] {
+                vmm.unmap(base, 3 * granule).unwrap();
+                vmm.address_free(base, 3 * granule).unwrap();
+            }
+            machine.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn relocated_memory_takes_its_access_along_and_leaves_nothing() {
+    for (era, config) in eras() {
+        for config in [config.clone(), without_cpu_mapping(config)] {
+            let machine = machine(config);
+            let (vmm, granule) = (&machine.vmm, machine.granule());
+            let from = run(&machine, 3, 0, 10);
+            let to = machine.reserve(4 * granule);
+            let (gpu, peer) = (machine.gpu(0), machine.gpu(1));
+            let rights = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
+            vmm.set_access(at(from, granule), granule, &rights).unwrap();
+            vmm.relocate(at(to, granule), from, 3 * granule).unwrap();
+            for number in 0..3 {
+                assert_eq!(byte(&machine, at(to, (number + 1) * granule)), 10 + number as u8);
+            }
+            let moved = at(to, 2 * granule);
+            assert_eq!(vmm.get_access(peer, moved), Ok(Access::Read), "{era}");
+            assert_eq!(page(&machine, 0, moved), (true, true), "{era}");
+            assert_eq!(page(&machine, 1, moved), (true, false), "{era}");
+            assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{era}");
+            assert_untouchable(from.get(), 3 * granule, era);
+            vmm.address_free(from, 3 * granule).expect("nothing is in it any more");
+            // Within a reservation, where there is room.
+            vmm.relocate(to, at(to, granule), granule).unwrap();
+            assert_eq!(byte(&machine, to), 10, "{era}");
+            vmm.check().unwrap();
+            vmm.unmap(at(to, 2 * granule), 2 * granule).unwrap();
+            vmm.unmap(to, granule).unwrap();
+            vmm.address_free(to, 4 * granule).unwrap();
+            machine.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
+    let mut config = Config::mi300x(2);
+    config.peer_access = false;
+    let machine = machine(config);
+    let (vmm, granule) = (&machine.vmm, machine.granule());
+    let one = run(&machine, 3, 0, 10);
+    let peers = run(&machine, 1, 1, 20);
+    vmm.set_access(peers, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
+    let double = machine.mapped(0, 2 * granule).0;
+    let empty = machine.reserve(3 * granule);
+    let calls = machine.simulation.all_calls();
+    let second = at(one, granule);
+    let null = Address::NULL;
+    let (to, from, size) = (Argument::Destination, Argument::Source, Argument::Size);
+    type Expected = (Argument, fn(Problem) -> bool);
+    let overlaps: Expected = (from, |it| it == Problem::Overlapping);
+    let not_mapped_from: Expected = (from, |it| matches!(it, Problem::NotMapped { .. }));
+    let exchanges: [(Address, Address, usize, Expected); 10] = [
+        (one, second, 2 * granule, overlaps),
+        (one, one, granule, overlaps),
+        (one, double, 2 * granule, (from, |it| it == Problem::CutDifferently)),
+        (one, double, granule, (size, |it| matches!(it, Problem::CutsMapping { .. }))),
+        (one, empty, granule, not_mapped_from),
+        (empty, one, granule, (to, |it| matches!(it, Problem::NotMapped { .. }))),
+        (null, one, granule, (to, |it| it == Problem::Null)),
+        (one, null, granule, (from, |it| it == Problem::Null)),
+        (one, second, 0, (size, |it| it == Problem::Zero)),
+        (one, peers, granule, (Argument::Agent, |it| matches!(it, Problem::Unreachable { .. }))),
+    ];
+    for (number, (to, from, size, (argument, is_it))) in exchanges.into_iter().enumerate() {
+        vmm.set_access(one, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
+        let calls = machine.simulation.all_calls();
+        let error = vmm.exchange(to, from, size).expect_err("refused");
+        assert_eq!(error.argument(), Some(argument), "{number}: {error}");
+        assert!(error.problem().is_some_and(is_it), "{number}: {error}");
+        assert_eq!(machine.simulation.all_calls(), calls, "{number}");
+    }
+    let moves: [(Address, Address, usize, Expected); 7] = [
+        (one, peers, granule, (to, |it| matches!(it, Problem::AlreadyMapped { .. }))),
+        (second, one, 2 * granule, overlaps),
+        (empty, empty, granule, overlaps),
+        (empty, at(one, 4 * granule), granule, (from, |it| it == Problem::NotReserved)),
+        (at(empty, 2 * granule), one, 2 * granule, (to, |it| it == Problem::NotReserved)),
+        (at(empty, 1), one, granule, (to, |it| matches!(it, Problem::NotAligned { .. }))),
+        (empty, double, granule, (size, |it| matches!(it, Problem::CutsMapping { .. }))),
+    ];
+    drop(calls);
+    let calls = machine.simulation.all_calls();
+    for (number, (to, from, size, (argument, is_it))) in moves.into_iter().enumerate() {
+        let error = vmm.relocate(to, from, size).expect_err("refused");
+        assert_eq!(error.argument(), Some(argument), "{number}: {error}");
+        assert!(error.problem().is_some_and(is_it), "{number}: {error}");
+    }
+    assert_eq!(machine.simulation.all_calls(), calls);
+    vmm.check().unwrap();
+}
+
+#[test]
+fn owned_mappings_keep_what_they_own() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let reservation = Reservation::of(4 * granule).reserve(&machine.vmm).unwrap();
+        let mapping = |place: usize| {
+            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let mapping = reservation.map(place * granule, &memory).unwrap();
+            mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+            mapping.write(0, &[place as u8; 4]).unwrap();
+            mapping
+        };
+        let byte = |mapping: &Mapping| {
+            let mut bytes = [0; 4];
+            mapping.read(0, &mut bytes).unwrap();
+            bytes[0]
+        };
+        let (mut one, mut other) = (mapping(0), mapping(1));
+        let handles = [&one, &other].map(|mapping| mapping.allocation().handle());
+        one.exchange(&mut other).unwrap();
+        assert_eq!([byte(&one), byte(&other)], [1, 0], "{era}");
+        assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{era}");
+
+        let elsewhere = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
+        let (one, error) = one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
+        assert_eq!(error.argument(), Some(Argument::Destination), "{era}: {error}");
+        let (one, error) = one.relocate(&reservation, granule).expect_err("the other is there");
+        assert!(matches!(error.problem(), Some(Problem::AlreadyMapped { .. })), "{era}: {error}");
+        let one = one.relocate(&elsewhere, granule).unwrap();
+        assert_eq!(one.address(), at(elsewhere.address(), granule), "{era}");
+        assert_eq!(byte(&one), 1, "{era}");
+        // It keeps the reservation alive that it is in by now, and no other.
+        let gone = elsewhere.address();
+        drop((elsewhere, other));
+        assert!(reservation.free().is_ok(), "{era}");
+        assert!(machine.vmm.reservations().iter().any(|&(base, _)| base == gone), "{era}");
+        drop(one);
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_stale_mapping_exchanges_nothing() {
+    let (machine, stranger) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
+    let granule = machine.granule();
+    let mapping = |machine: &Machine| {
+        let reservation = Reservation::of(granule).reserve(&machine.vmm).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        reservation.map(0, &memory).unwrap()
+    };
+    let (mut one, mut other, mut foreign) =
+        (mapping(&machine), mapping(&machine), mapping(&stranger));
+    let error = one.exchange(&mut foreign).expect_err("of another Vmm");
+    assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
+    let (mut one, error) = one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
+    assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
+    // Somebody unmapped it behind its back, and mapped something else there.
+    machine.vmm.unmap(other.address(), granule).unwrap();
+    let theirs = machine.create(0, granule);
+    machine.map(other.address(), granule, theirs);
+    for error in [one.exchange(&mut other), other.exchange(&mut one)] {
+        let error = error.expect_err("it is not the same mapping");
+        assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
+    }
+    drop((one, foreign));
+    machine.vmm.check().unwrap();
+}
+
+const PAGE: usize = 16 * KIB;
+
+fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
+    let options = PagedBuffer::of(8 * PAGE).in_pages_of(PAGE);
+    let options = if zero { options.with_zero_page() } else { options };
+    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+    buffer
+}
+
+fn mark(buffer: &PagedBuffer, page: usize, mark: u8) {
+    buffer.write(page * PAGE + 100, &[mark]).unwrap();
+}
+
+fn marked(buffer: &PagedBuffer, page: usize) -> u8 {
+    let mut byte = [0xff];
+    buffer.read(page * PAGE + 100, &mut byte).unwrap();
+    byte[0]
+}
+
+#[test]
+fn pages_move_between_buffers_and_within_one() {
+    for (era, config) in eras() {
+        for (zero_here, zero_there) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let machine = Machine::new(config.clone());
+            let (here, there) = (buffer(&machine, zero_here), buffer(&machine, zero_there));
+            there.grant(&[machine.gpu(1)], Access::ReadWrite).unwrap();
+            here.map(0..4).unwrap();
+            (0..4).for_each(|page| mark(&here, page, 10 + page as u8));
+            let used = machine.used_by(0);
+            here.move_pages(1..3, &there, 5).unwrap();
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (11, 12), "{era}");
+            let may = |page: usize| {
+                machine.vmm.get_access(machine.gpu(1), there.address_of(page).unwrap()).unwrap()
+            };
+            assert_eq!(may(5), Access::ReadWrite, "{era}: who may use the buffer may use that");
+            let gone = here.read(PAGE + 100, &mut [0]);
+            if zero_here {
+                assert_eq!(marked(&here, 1), 0, "{era}");
+            } else {
+                assert_eq!(gone, Err(BufferError::PageNotMapped { page: 1 }), "{era}");
+            }
+            // Defragmentation: what is left moves together.
+            here.move_pages(3..4, &here, 1).unwrap();
+            assert_eq!((marked(&here, 0), marked(&here, 1)), (10, 13), "{era}");
+            assert_eq!((here.statistics().mapped, there.statistics().mapped), (2, 2), "{era}");
+            assert_eq!(machine.used_by(0), used, "{era}: no memory was made");
+            there.exchange_pages(5..7, &here, 0).unwrap();
+            assert_eq!((marked(&here, 0), marked(&here, 1)), (11, 12), "{era}");
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (10, 13), "{era}");
+            assert_eq!(may(6), Access::ReadWrite, "{era}: access stays with the pages");
+            there.exchange_pages(5..6, &there, 6).unwrap();
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{era}");
+            // Whose the memory is by now is told by who gives it back.
+            here.unmap(0..2).unwrap();
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{era}");
+            drop((here, there));
+            machine.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn pages_that_cannot_move_stay() {
+    let (machine, stranger) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
+    let (here, there, foreign) =
+        (buffer(&machine, false), buffer(&machine, false), buffer(&stranger, false));
+    let options = PagedBuffer::of(8 * PAGE).in_pages_of(2 * PAGE);
+    let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let options = PagedBuffer::of(8 * PAGE).in_pages_of(PAGE);
+    let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
+    here.map(0..3).unwrap();
+    there.map(2..3).unwrap();
+    let calls = machine.simulation.all_calls();
+    let foreign = here.move_pages(0..1, &foreign, 0).unwrap_err();
+    let BufferError::Vmm(VmmError::InvalidArgument { problem, .. }) = foreign else { panic!() };
+    assert_eq!(problem, Problem::ForeignHandle);
+    for other in [&larger, &peers] {
+        assert_eq!(here.move_pages(0..1, other, 0), Err(BufferError::OtherPages));
+        assert_eq!(here.exchange_pages(0..1, other, 0), Err(BufferError::OtherPages));
+    }
+    assert_eq!(here.move_pages(2..4, &there, 4), Err(BufferError::PageNotMapped { page: 3 }));
+    assert_eq!(here.move_pages(0..2, &there, 1), Err(BufferError::PageMapped { page: 2 }));
+    let none = BufferError::NoSuchPage { page: 8, pages: 8 };
+    assert_eq!(here.move_pages(0..2, &there, 7), Err(none));
+    assert_eq!(
+        here.move_pages(0..2, &there, usize::MAX),
+        Err(BufferError::NoSuchPage { page: usize::MAX, pages: 8 })
+    );
+    assert_eq!(here.exchange_pages(0..1, &there, 0), Err(BufferError::PageNotMapped { page: 0 }));
+    let overlapping = here.move_pages(0..2, &here, 1).unwrap_err();
+    assert!(overlapping.to_string().contains("shares bytes"), "{overlapping}");
+    here.move_pages(1..1, &there, 2).expect("none is none");
+    here.exchange_pages(1..1, &there, 2).expect("none is none");
+    assert_eq!(machine.simulation.all_calls(), calls);
+    assert_eq!((here.statistics().mapped, there.statistics().mapped), (3, 1));
+}
+
+#[test]
+fn threads_that_move_to_and_fro_do_not_wait_for_each_other_for_ever() {
+    within(Duration::from_secs(120), || {
+        let machine = Machine::new(Config::mi300x(1));
+        let (one, other) = (buffer(&machine, false), buffer(&machine, true));
+        one.map(0..2).unwrap();
+        other.map(2..4).unwrap();
+        let to_and_fro = |from: &PagedBuffer, to: &PagedBuffer, first: usize| {
+            for _ in 0..200 {
+                from.move_pages(first..first + 2, to, first).unwrap();
+                to.move_pages(first..first + 2, from, first).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| to_and_fro(&one, &other, 0));
+            scope.spawn(|| to_and_fro(&other, &one, 2));
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let _ = one.exchange_pages(0..2, &other, 2);
+                }
+            });
+        });
+        assert_eq!((one.statistics().mapped, other.statistics().mapped), (2, 2));
+        drop((one, other));
+        machine.assert_empty();
+    });
+}

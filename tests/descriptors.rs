@@ -1,0 +1,173 @@
+//! When there are no descriptors left: an error of its own, and nothing has changed.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Access, Handle, HandleType, VmmError};
+use machine::{Machine, access, at};
+use process::End;
+use process::limit::{allow_more, no_limit};
+use std::os::fd::OwnedFd;
+
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+fn export(machine: &Machine, handle: Handle) -> OwnedFd {
+    machine.vmm.export_to_shareable_handle(handle, FILE, 0).expect("an export")
+}
+
+#[test]
+fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let vmm = &machine.vmm;
+            let granule = machine.granule();
+            let handle = machine.create(0, granule);
+            let untouched = machine.create(0, granule);
+            let base = machine.reserve(2 * granule);
+            machine.map(base, granule, handle);
+            machine.map(at(base, granule), granule, untouched);
+            machine.grant(base, granule, machine.gpu(0), Access::Read);
+            let shared = export(&machine, handle);
+            allow_more(0);
+            let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
+            let before = state();
+            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+            let answers = [
+                ("export", vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
+                ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
+                ("set_access", vmm.set_access(base, granule, &cpu)),
+                ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
+            ];
+            for (name, answer) in answers {
+                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+                assert!(out, "{name}: {answer:?}");
+            }
+            if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
+                let answer = vmm.create(granule, &machine.on(0), 0);
+                assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+            }
+            assert_eq!(state(), before);
+            no_limit();
+            machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
+            drop(export(&machine, handle));
+            vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        });
+        assert_eq!(end, End::Well, "{release}");
+    }
+}
+
+#[test]
+fn running_out_of_descriptors_half_way_changes_nothing() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let vmm = &machine.vmm;
+            let granule = machine.granule();
+            let base = machine.reserve(4 * granule);
+            for number in 0..4 {
+                let handle = machine.create(0, granule);
+                machine.map(at(base, number * granule), granule, handle);
+            }
+            let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            for more in 1..4 {
+                allow_more(more);
+                let before = (vmm.usage(), vmm.mappings());
+                let answer = vmm.set_access(base, 4 * granule, &both);
+                if answer.is_ok() {
+                    break;
+                }
+                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+                assert!(out, "{more}: {answer:?}");
+                assert_eq!((vmm.usage(), vmm.mappings()), before);
+                no_limit();
+                for number in 0..4 {
+                    let page = machine.simulation.page(0, at(base, number * granule).get());
+                    assert_eq!(page, None, "{more}");
+                }
+                process::assert_untouchable(base.get(), 4 * granule, "half-way");
+            }
+            no_limit();
+            vmm.set_access(base, 4 * granule, &both).unwrap();
+        });
+        assert_eq!(end, End::Well, "{release}");
+    }
+}
+
+/// What is taken down to take access away could not be made anew.
+#[test]
+fn nothing_is_taken_away_without_a_descriptor_to_give_it_back() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        for the_cpu_sees_it in [true, false] {
+            let config = config.clone();
+            let end = process::in_child(|| revoked_without_descriptor(config, the_cpu_sees_it));
+            assert_eq!(end, End::Well, "{release}, seen by the CPU: {the_cpu_sees_it}");
+        }
+    }
+}
+
+fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
+    let machine = Machine::new(config);
+    let (granule, vmm) = (machine.granule(), &machine.vmm);
+    let (base, size) = (machine.reserve(2 * granule), 2 * granule);
+    for place in [base, at(base, granule)] {
+        machine.map(place, granule, machine.create(0, granule));
+    }
+    let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
+    let mut agents = vec![first, second];
+    if the_cpu_sees_it {
+        agents.push(machine.cpu(0));
+    }
+    let all: Vec<_> = agents.iter().map(|&agent| access(agent, Access::ReadWrite)).collect();
+    vmm.set_access(base, size, &all).unwrap();
+    let state = || {
+        let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()));
+        let process = process::permissions(base.get(), size);
+        (vmm.mappings(), vmm.quarantine(), pages, process, machine.simulation.all_calls())
+    };
+    for agents in [&[first][..], &[second], &[first, second]] {
+        let before = state();
+        allow_more(0);
+        let answer = vmm.revoke(base, size, agents);
+        no_limit();
+        match answer {
+            Err(VmmError::OutOfDescriptors { .. }) => assert_eq!(state(), before, "{agents:?}"),
+            // Some runtimes need none, if the CPU has no view of it.
+            Ok(()) if !the_cpu_sees_it && !vmm.quirks().grant_without_descriptor_aborts => {
+                vmm.set_access(base, size, &all).unwrap();
+            }
+            _ => panic!("{agents:?}: {answer:?}"),
+        }
+    }
+    vmm.revoke(base, size, &[second]).unwrap();
+    assert_eq!(machine.simulation.page(1, base.get()), None);
+}
+
+/// The library's own copy of the descriptor takes one, and some runtimes' look at it another.
+#[test]
+fn an_import_that_runs_out_half_way_is_not_called_bad() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let handle = machine.create(0, machine.granule());
+            let shared = export(&machine, handle);
+            for more in 0..16 {
+                allow_more(more);
+                let answer = machine.vmm.import_from_shareable_handle(&shared, FILE);
+                no_limit();
+                match answer {
+                    Ok(_) if more > 0 => return,
+                    Err(VmmError::OutOfDescriptors { .. }) => {}
+                    _ => panic!("{more} more: {answer:?}"),
+                }
+            }
+            panic!("it succeeds at last");
+        });
+        assert_eq!(end, End::Well, "{release}");
+    }
+}

@@ -1,0 +1,149 @@
+//! A parent, its child and its grandchild.
+
+use super::{Open, View, hear, say};
+use crate::process::{Child, End};
+use hsa_vmm::transport::{Channel, TransportError};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Who of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Makes the memory that goes down.
+    Parent,
+    /// Passes on what it has received, both ways.
+    Child,
+    /// Makes the memory that goes up.
+    Grandchild,
+}
+
+const ALL: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
+/// Where each writes.
+const PLACES: [usize; 3] = [0, 4096, 8192];
+const LAST: usize = 12288;
+const WORDS: [&str; 3] = ["parent", "child", "grandchild"];
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A process's ends of its channels to the others. Its own place is empty.
+type Ends = [Option<Channel>; 3];
+
+fn connected() -> [Option<Ends>; 3] {
+    let mut ends: [Ends; 3] = Default::default();
+    for (one, other) in [(0, 1), (1, 2), (0, 2)] {
+        let (here, there) = Channel::pair().unwrap();
+        ends[one][other] = Some(here.patient_for(PATIENCE));
+        ends[other][one] = Some(there.patient_for(PATIENCE));
+    }
+    ends.map(Some)
+}
+
+/// Memory goes from the parent down to the grandchild, and other memory up; all write, and all see
+/// it. Then one of them is killed, and the other two go on with both.
+pub fn share_among_generations(open: Open<'_>, killed: Role) {
+    let (mut told, tell) = UnixStream::pair().unwrap();
+    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut ends = connected();
+    let parent = Child::start(|| be(0, &mut ends, &tell, open, killed));
+    drop((ends, tell));
+    let dies = End::Signal(libc::SIGKILL);
+    let expected = if killed == Role::Parent { dies } else { End::Well };
+    assert_eq!(parent.wait(), expected, "{killed:?} is killed: the parent");
+    // Who is left has nobody who waits for it, and says itself that all is well.
+    let mut well = Vec::new();
+    told.read_to_end(&mut well).unwrap();
+    well.sort_unstable();
+    let left: Vec<u8> = (0..3).filter(|&role| ALL[usize::from(role)] != killed).collect();
+    assert_eq!(well, left, "{killed:?} is killed");
+}
+
+/// The life of one of them.
+fn be(
+    own: usize,
+    all: &mut [Option<Ends>; 3],
+    mut tell: &UnixStream,
+    open: Open<'_>,
+    killed: Role,
+) -> i32 {
+    let child = (own < 2).then(|| Child::start(|| be(own + 1, all, tell, open, killed)));
+    let ends = all[own].take().unwrap();
+    // Only its own process may hold an end, or nobody would learn that it has ended.
+    *all = Default::default();
+    let to = |role: usize| ends[role].as_ref().unwrap();
+
+    let library = open();
+    let (down, up) = match own {
+        0 => {
+            let down = View::make(&library, 0);
+            down.write(PLACES[0], WORDS[0]);
+            down.send(&library, to(1), "down");
+            let up = View::receive(&library, to(1), "up");
+            up.write(PLACES[0], WORDS[0]);
+            say(to(1), "written");
+            (down, up)
+        }
+        1 => {
+            let down = View::receive(&library, to(0), "down");
+            down.holds(PLACES[0], WORDS[0]);
+            down.write(PLACES[1], WORDS[1]);
+            down.send(&library, to(2), "down");
+            let up = View::receive(&library, to(2), "up");
+            up.holds(PLACES[2], WORDS[2]);
+            up.write(PLACES[1], WORDS[1]);
+            up.send(&library, to(0), "up");
+            hear(to(0), "written");
+            say(to(2), "written");
+            (down, up)
+        }
+        _ => {
+            let down = View::receive(&library, to(1), "down");
+            down.write(PLACES[2], WORDS[2]);
+            let up = View::make(&library, 1);
+            up.write(PLACES[2], WORDS[2]);
+            up.send(&library, to(1), "up");
+            hear(to(1), "written");
+            (down, up)
+        }
+    };
+    for view in [&down, &up] {
+        for (place, word) in PLACES.into_iter().zip(WORDS) {
+            view.holds(place, word);
+        }
+    }
+
+    if ALL[own] == killed {
+        // Not before the others have seen everything.
+        for other in (0..3).filter(|&other| other != own) {
+            hear(to(other), "seen");
+        }
+        // SAFETY: ends this process, whatever it is doing.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let killed = ALL.iter().position(|&role| role == killed).unwrap();
+    say(to(killed), "seen");
+    let gone = to(killed).receive_descriptor().map(drop);
+    assert!(matches!(gone, Err(TransportError::Gone { .. })), "{gone:?}");
+    let other = 3 - own - killed;
+    for view in [&down, &up] {
+        if own < other {
+            view.write(LAST, "after");
+            say(to(other), "written");
+            hear(to(other), "answered");
+            view.holds(LAST, "again");
+        } else {
+            hear(to(other), "written");
+            view.holds(LAST, "after");
+            view.write(LAST, "again");
+            say(to(other), "answered");
+        }
+    }
+    drop((down, up));
+    library.assert_nothing_held();
+    if let Some(child) = child {
+        let dies = End::Signal(libc::SIGKILL);
+        let expected = if killed == own + 1 { dies } else { End::Well };
+        assert_eq!(child.wait(), expected, "the child of {}", WORDS[own]);
+    }
+    tell.write_all(&[own as u8]).unwrap();
+    0
+}

@@ -1,0 +1,69 @@
+//! Memory sent between processes that each have a library of their own, on whatever runtime.
+
+mod generations;
+mod strangers;
+
+pub use generations::{Role, share_among_generations};
+pub use strangers::{share_with_another_namespace, share_with_another_user};
+
+use crate::machine::Library;
+use hsa_vmm::transport::{Channel, Description};
+use hsa_vmm::{Access, Allocation, Mapping, Reservation};
+
+const SIZE: usize = 256 << 10;
+
+/// Opens a library, in a process that has none yet.
+pub type Open<'a> = &'a dyn Fn() -> Library;
+
+/// Memory, where the CPU and all GPUs of this process can use it.
+struct View {
+    mapping: Mapping,
+    memory: Allocation,
+}
+
+impl View {
+    fn make(library: &Library, gpu: usize) -> Self {
+        Self::of(library, Allocation::create(&library.vmm, SIZE, &library.on(gpu)).unwrap())
+    }
+
+    fn receive(library: &Library, channel: &Channel, name: &str) -> Self {
+        let (memory, description) = channel.receive(&library.vmm).unwrap();
+        assert_eq!((description.name.as_str(), description.size), (name, SIZE as u64));
+        Self::of(library, memory)
+    }
+
+    fn of(library: &Library, memory: Allocation) -> Self {
+        let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+        let mapping = reservation.map(0, &memory).unwrap();
+        let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        mapping.grant(&all, Access::ReadWrite).unwrap();
+        Self { mapping, memory }
+    }
+
+    fn send(&self, library: &Library, channel: &Channel, name: &str) {
+        channel.send(&library.vmm, &self.memory, name).unwrap();
+    }
+
+    fn write(&self, offset: usize, text: &str) {
+        self.mapping.write(offset, text.as_bytes()).unwrap();
+    }
+
+    #[track_caller]
+    fn holds(&self, offset: usize, text: &str) {
+        let mut found = vec![0; text.len()];
+        self.mapping.read(offset, &mut found).unwrap();
+        assert_eq!(String::from_utf8_lossy(&found), text, "at {offset}");
+    }
+}
+
+/// Tells the other end a word.
+fn say(channel: &Channel, word: &str) {
+    let description = Description { name: word.to_owned(), size: 1, granule: 1, owner: None };
+    channel.send_descriptor(std::io::stderr(), &description).unwrap();
+}
+
+/// Waits for a word.
+#[track_caller]
+fn hear(channel: &Channel, word: &str) {
+    assert_eq!(channel.receive_descriptor().unwrap().1.name, word);
+}

@@ -1,0 +1,105 @@
+//! Exporters of another user, and in another PID namespace.
+
+use super::*;
+use crate::ground::plays;
+use crate::process::namespaces::{NOBODY, Need, may};
+use hsa_vmm::IpcHandle;
+
+/// The first process of a PID namespace, with `/proc` of its own.
+fn first_of_a_namespace(stage: &Stage, parent: &mut Player) -> Player {
+    parent.ok("namespace");
+    let mut first = stage.child_of(parent);
+    first.ok("proc");
+    first
+}
+
+#[track_caller]
+fn assert_elsewhere(answer: &Result<usize, Refused>) {
+    assert_refused(answer, INVALID_DEVICE_POINTER);
+    let text = &answer.as_ref().unwrap_err().text;
+    assert!(text.contains("another PID namespace"), "{text}");
+}
+
+plays! {
+    memory_of_another_user_is_refused_until_trusted(ground) needs OtherUser {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        exporter.ok(&format!("user {NOBODY}"));
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "theirs");
+        let handle = exporter.get(address);
+        let hips = IpcHandle::from_bytes(&std::array::from_fn(|index| {
+            if index < 52 { handle.to_bytes()[index] } else { 0 }
+        }));
+        for handle in [handle, hips] {
+            let refused = importer.try_open(&handle);
+            assert_refused(&refused, INVALID_DEVICE_POINTER);
+            let text = refused.unwrap_err().text;
+            assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
+        }
+        importer.ok(&format!("trust {NOBODY}"));
+        for handle in [handle, hips] {
+            let opened = importer.open(&handle);
+            importer.holds(opened, "theirs");
+            importer.write(opened, "shared");
+            exporter.holds(address, "shared");
+            importer.close(opened);
+            exporter.write(address, "theirs");
+        }
+        // The other way round the kernel says no: nobody may look at root's processes.
+        let own = importer.allocate(SIZE);
+        let handle = importer.get(own);
+        exporter.ok("trust 0");
+        let refused = exporter.try_open(&handle);
+        assert_refused(&refused, INVALID_DEVICE_POINTER);
+        let text = refused.unwrap_err().text;
+        assert!(text.contains("may not be looked at"), "{text}");
+    }
+
+    numbers_of_another_pid_namespace_are_no_one_here(ground) needs PidNamespace {
+        let stage = Stage::on(ground);
+        let mut outside = stage.player();
+        let mut parents = [stage.spare_player(), stage.spare_player()];
+        let [mut first, mut other] =
+            parents.each_mut().map(|parent| first_of_a_namespace(&stage, parent));
+        // Forked while it has no runtime.
+        let mut second = stage.child_of(&mut first);
+        for player in [&mut first, &mut second] {
+            player.ok("runtime 0");
+        }
+        let address = first.allocate(SIZE);
+        first.write(address, "inside");
+        let handle = first.get(address);
+        assert_eq!(handle.process(), 1);
+        // Within the namespace all is as ever.
+        let opened = second.open(&handle);
+        second.holds(opened, "inside");
+        assert_refused(&first.try_open(&handle), INVALID_CONTEXT);
+        // Outside, process 1 is another.
+        assert_elsewhere(&outside.try_open(&handle));
+        // In the other namespace it is the importer's own number.
+        other.ok("runtime 0");
+        assert_elsewhere(&other.try_open(&handle));
+        let address = outside.allocate(SIZE);
+        let handle = outside.get(address);
+        assert_elsewhere(&first.try_open(&handle));
+        assert_elsewhere(&second.try_open(&handle));
+    }
+
+    a_process_that_proc_does_not_know_by_its_number_is_told_so(ground) needs PidNamespace {
+        let stage = Stage::on(ground);
+        let mut outside = stage.player();
+        let address = outside.allocate(SIZE);
+        let handle = outside.get(address);
+        let mut parent = stage.spare_player();
+        parent.ok("namespace");
+        let mut inside = stage.child_of(&mut parent);
+        inside.ok("runtime 0");
+        assert_elsewhere(&inside.try_open(&handle));
+        let address = inside.allocate(SIZE);
+        let refused = inside.ask(&format!("get {address}"));
+        assert!(refused.unwrap_err().text.contains("/proc is not of this one"));
+        inside.write(address, "usable");
+        inside.holds(address, "usable");
+    }
+}

@@ -1,0 +1,134 @@
+//! Access to several mappings for several agents is one call of the runtime, where that can do it;
+//! and where such a call fails half-way, all of it is undone.
+
+mod machine;
+
+use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::{Access, Address, AgentId, HandleType, VmmError};
+use machine::{Machine, access, at};
+use std::ops::Range;
+
+/// How often the runtime is asked to set access.
+fn grants(machine: &Machine) -> u64 {
+    machine.simulation.calls("hsa_amd_vmem_set_access")
+}
+
+#[test]
+fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_can() {
+    for (release, config) in machine::releases() {
+        // One call a mapping, before ROCm 6.4.
+        let several_fail = config.extension_minor < 7;
+        let machine = Machine::new(config);
+        assert_eq!(machine.vmm.quirks().set_access_of_several_fails, several_fail, "{release}");
+        let granule = machine.granule();
+        let (base, handle) = (machine.reserve(3 * granule), machine.create(0, granule));
+        for place in 0..3 {
+            machine.map(at(base, place * granule), granule, handle);
+        }
+        let grant_all = || {
+            let agents = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
+            let all = agents.map(|agent| access(agent, Access::ReadWrite));
+            machine.vmm.set_access(base, 3 * granule, &all).unwrap();
+        };
+        grant_all();
+        let expected = if several_fail { 3 } else { 1 };
+        assert_eq!(grants(&machine), expected, "{release}");
+        for place in 0..3 {
+            for gpu in 0..2 {
+                let page = machine.simulation.page(gpu, at(base, place * granule).get());
+                assert!(page.is_some_and(|page| page.writable), "{release}: {place}, GPU {gpu}");
+            }
+        }
+        // What is so already needs none.
+        grant_all();
+        assert_eq!(grants(&machine), expected, "{release}");
+    }
+}
+
+#[test]
+fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
+    let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
+    let granule = machine.granule();
+    let (base, handle) = (machine.reserve(6 * granule), machine.create(0, granule));
+    for place in 0..6 {
+        machine.map(at(base, place * granule), granule, handle);
+    }
+    let [both, first] = [vec![machine.gpu(0), machine.gpu(1)], vec![machine.gpu(0)]];
+    let grant = |places: Range<usize>, agents: &[AgentId], wanted| {
+        let (start, size) = (at(base, places.start * granule), places.len() * granule);
+        let list: Vec<_> = agents.iter().map(|&agent| access(agent, wanted)).collect();
+        let before = grants(&machine);
+        machine.vmm.set_access(start, size, &list).unwrap();
+        grants(&machine) - before
+    };
+    assert_eq!(grant(2..4, &first, Access::ReadWrite), 1);
+    // The two in the middle have the first GPU's already: before them, they, and behind them.
+    assert_eq!(grant(0..6, &both, Access::ReadWrite), 3);
+    // Of six that are alike again nothing is in between.
+    assert_eq!(grant(0..6, &both, Access::Read), 1);
+    // Nothing is told to those that know.
+    assert_eq!(grant(1..3, &first, Access::ReadWrite), 1);
+    assert_eq!(grant(0..6, &first, Access::ReadWrite), 2);
+    for place in 0..6 {
+        let address = at(base, place * granule);
+        let expected = [Access::ReadWrite, Access::Read];
+        let found = [0, 1].map(|gpu| machine.vmm.get_access(machine.gpu(gpu), address).unwrap());
+        assert_eq!(found, expected, "at {place}");
+    }
+}
+
+/// Where the owner has to be last, neighbours of two owners are not told in one order.
+#[test]
+fn neighbours_of_two_owners_are_told_one_by_one() {
+    for (release, config) in machine::eras() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let base = machine.reserve(4 * granule);
+        for place in 0..4 {
+            machine.map(at(base, place * granule), granule, machine.create(place / 2, granule));
+        }
+        let both = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
+        machine.vmm.set_access(base, 4 * granule, &both).unwrap();
+        assert_eq!(grants(&machine), 2, "{release}");
+    }
+}
+
+/// Something that is no memory, which newer runtimes import without a look at it.
+fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
+    let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, size as u64).unwrap();
+    let kind = HandleType::PosixFileDescriptor;
+    machine.vmm.import_from_shareable_handle(&file, kind).unwrap()
+}
+
+#[test]
+fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
+    for era in [Era::C, Era::D] {
+        let machine = Machine::new(Config::mi300x(2).with_era(era));
+        let granule = machine.granule();
+        let (base, handle) = (machine.reserve(4 * granule), machine.create(0, granule));
+        let places: [Address; 4] = std::array::from_fn(|place| at(base, place * granule));
+        for (place, address) in places.into_iter().enumerate() {
+            let bad = || no_memory(&machine, granule);
+            machine.map(address, granule, if place == 2 { bad() } else { handle });
+        }
+        // Of the first, a permission is changed; into the others the GPU is let in.
+        machine.grant(base, granule, machine.gpu(0), Access::Read);
+        let before = grants(&machine);
+        let wanted = [access(machine.gpu(0), Access::ReadWrite)];
+        let refused = machine.vmm.set_access(base, 4 * granule, &wanted).unwrap_err();
+        assert!(matches!(refused, VmmError::Runtime { .. }), "era {era}: {refused}");
+        assert!(grants(&machine) > before);
+        let expected = [Access::Read, Access::None, Access::None, Access::None];
+        let told = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
+        assert_eq!(places.map(told), expected, "era {era}");
+        let has = places.map(|address| machine.simulation.page(0, address.get()).is_some());
+        assert_eq!(has, [true, false, false, false], "era {era}");
+        assert_eq!(machine.vmm.quarantine(), []);
+        machine.vmm.check().unwrap();
+        // The good ones can be granted, in one call where they are neighbours.
+        let before = grants(&machine);
+        machine.vmm.set_access(base, 2 * granule, &wanted).unwrap();
+        assert_eq!(grants(&machine) - before, 1, "era {era}");
+    }
+}

@@ -1,0 +1,158 @@
+//! What a report says is so.
+
+use super::*;
+use hsa_vmm::report::{AccessEntry, Free, Idle, Report};
+use hsa_vmm::simulation::FaultPlan;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn all_that_is_held_is_in_it() {
+    let machine = machine();
+    let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
+    grant_both(&machine, base, GRANULE);
+    machine.grant(at(base, GRANULE), GRANULE, machine.cpu(0), Access::Read);
+    machine.vmm.release(handles[1]).unwrap();
+    let unused = machine.create(0, 3 * GRANULE);
+    let report = machine.vmm.report();
+
+    let labels: Vec<_> = report.agents.iter().map(|agent| agent.label.as_str()).collect();
+    assert_eq!(labels, ["CPU 0", "GPU 0", "GPU 1"]);
+    let [reservation] = &report.reservations[..] else { panic!("{report}") };
+    assert_eq!((reservation.address, reservation.size), (base, 8 * GRANULE));
+    let places: Vec<_> = reservation.mappings.iter().map(|it| (it.address, it.size)).collect();
+    let expected = [0, 1, 4].map(|number| (at(base, number * GRANULE), GRANULE));
+    assert_eq!(places, expected);
+    let entry = |agent, access| AccessEntry { agent, access, can_do_more: false };
+    let write = |agent| entry(agent, Access::ReadWrite);
+    let [first, second, third] = &reservation.mappings[..] else { panic!("{report}") };
+    assert_eq!(first.access, [write(1), write(2)]);
+    assert_eq!(second.access, [entry(0, Access::Read)]);
+    assert_eq!(third.access, []);
+    assert!(reservation.mappings.iter().all(|it| it.agent == Some(2)));
+
+    let memory: Vec<_> =
+        report.memory.iter().map(|it| (it.size, it.references, it.mappings, it.agent)).collect();
+    let page = |references| (GRANULE, references, 1, Some(2));
+    assert_eq!(memory, [page(1), page(0), page(1), (3 * GRANULE, 1, 0, Some(1))]);
+    assert_eq!(first.memory, handles[0]);
+    assert_eq!(report.memory[3].handle, unused);
+}
+
+#[test]
+fn fragmentation_is_what_is_not_in_the_largest_hole() {
+    let machine = machine();
+    let free = |granules: usize, mapped: &[usize]| {
+        let (base, handles) = cache(&machine, granules, mapped);
+        let entry = machine.vmm.report().reservations.into_iter().find(|it| it.address == base);
+        for (number, handle) in mapped.iter().zip(handles) {
+            machine.vmm.unmap(at(base, number * GRANULE), GRANULE).unwrap();
+            machine.vmm.release(handle).unwrap();
+        }
+        machine.vmm.address_free(base, granules * GRANULE).unwrap();
+        let free = entry.unwrap().free();
+        (free.size / GRANULE, free.largest / GRANULE, free.holes, free.fragmentation())
+    };
+    assert_eq!(free(10, &[]), (10, 10, 1, 0));
+    assert_eq!(free(3, &[0, 1, 2]), (0, 0, 0, 0));
+    assert_eq!(free(10, &[0, 9]), (8, 8, 1, 0));
+    assert_eq!(free(10, &[5]), (9, 5, 2, 44));
+    assert_eq!(free(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
+    let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
+    assert_eq!(largest.fragmentation(), 100);
+}
+
+/// AMD's user-space driver lets a GPU do everything once it may do anything.
+#[test]
+fn what_a_gpu_may_not_do_but_can_is_said() {
+    let machine = machine();
+    let (base, _) = cache(&machine, 1, &[0]);
+    let gpu = machine.gpu(0);
+    let of_gpu = |report: Report| {
+        let access = &report.reservations[0].mappings[0].access;
+        access.iter().find(|it| it.agent == gpu.index()).map(|it| (it.access, it.can_do_more))
+    };
+    machine.grant(base, GRANULE, gpu, Access::ReadWrite);
+    machine.grant(base, GRANULE, gpu, Access::None);
+    assert_eq!(of_gpu(machine.vmm.report()), Some((Access::None, true)));
+    assert!(machine.vmm.report().to_string().contains("GPU 0 none (can read and write)"));
+    machine.vmm.revoke(base, GRANULE, &[gpu]).unwrap();
+    assert_eq!(of_gpu(machine.vmm.report()), None);
+}
+
+#[test]
+fn what_serves_nobody_is_listed() {
+    let machine = machine();
+    let (base, _) = cache(&machine, 2, &[0, 1]);
+    grant_both(&machine, base, GRANULE);
+    let empty = machine.reserve(GRANULE);
+    let unused = machine.create(0, GRANULE);
+    let report = machine.vmm.report();
+    let idle = report.idle();
+    let [Idle::Reservation(reservation), Idle::Mapping(mapping), Idle::Memory(memory)] = idle[..]
+    else {
+        panic!("{idle:?}")
+    };
+    assert_eq!(reservation.address, empty);
+    assert_eq!(mapping.address, at(base, GRANULE));
+    assert_eq!(memory.handle, unused);
+}
+
+#[test]
+fn what_is_in_quarantine_is_said_with_its_reason() {
+    // Taking it away unmaps it, and then it can be mapped no more.
+    let mut config = Config::mi300x(2);
+    config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
+    let machine = Machine::new(config);
+    let (base, _) = cache(&machine, 1, &[0]);
+    grant_both(&machine, base, GRANULE);
+    machine.vmm.name_reservation(base, "lost").unwrap();
+    machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
+    let [known] = &machine.vmm.quarantine()[..] else { panic!("one thing is lost") };
+    let report = machine.vmm.report();
+    let [entry] = &report.quarantine[..] else { panic!("{report}") };
+    assert_eq!((entry.address, entry.size, &entry.reason), (base, GRANULE, &known.reason));
+    assert!(report.reservations[0].quarantined, "{report}");
+    let text = report.to_string();
+    assert!(text.contains("\"lost\"") && text.contains("in quarantine"), "{text}");
+    assert!(text.contains(&known.reason), "{text}");
+    // It is drawn as nothing else is: the legend's, and this.
+    assert_eq!(report.to_svg().matches("class=\"lost\"").count(), 2);
+}
+
+/// Reservations, mappings and memory of one moment agree, whatever other threads do.
+#[test]
+fn a_report_agrees_with_itself() {
+    let machine = machine();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let (base, handles) = cache(&machine, 3, &[0, 1, 2]);
+                    machine.vmm.name_mapping(base, "first").unwrap();
+                    machine.vmm.unmap(base, 3 * GRANULE).unwrap();
+                    for handle in handles {
+                        machine.vmm.release(handle).unwrap();
+                    }
+                    machine.vmm.address_free(base, 3 * GRANULE).unwrap();
+                }
+            });
+        }
+        let (mut rounds, mut seen) = (0, 0);
+        while rounds < 300 || seen == 0 {
+            rounds += 1;
+            let report = machine.vmm.report();
+            let mappings = || report.reservations.iter().flat_map(|it| &it.mappings);
+            seen += mappings().count();
+            for memory in &report.memory {
+                let found = mappings().filter(|it| it.memory == memory.handle).count();
+                assert_eq!(found, memory.mappings as usize, "{report}");
+            }
+            assert!(
+                mappings().all(|it| report.memory.iter().any(|other| other.handle == it.memory))
+            );
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    machine.assert_empty();
+}

@@ -1,0 +1,138 @@
+//! Names belong to one thing, as long as it is there.
+
+use super::*;
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Allocation, PoolMemory, Reservation, VmmError};
+
+fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
+    let report = machine.vmm.report();
+    let mappings = report.reservations.iter().flat_map(|it| &it.mappings);
+    let mappings = mappings.map(|it| it.name.clone()).collect();
+    let memory = report.memory.iter().map(|it| it.name.clone()).collect();
+    [report.reservations.iter().map(|it| it.name.clone()).collect(), mappings, memory]
+}
+
+#[test]
+fn everything_can_be_named_renamed_and_made_nameless() {
+    let machine = machine();
+    let vmm = &machine.vmm;
+    let (base, handles) = cache(&machine, 4, &[0, 1]);
+    assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
+    // Any address inside will do.
+    vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
+    vmm.name_mapping(at(base, 2 * GRANULE - 1), "second").unwrap();
+    vmm.name_handle(handles[0], "page").unwrap();
+    let some = |name: &str| Some(name.to_owned());
+    // A mapping without a name is called as its memory.
+    let expected =
+        [vec![some("cache")], vec![some("page"), some("second")], vec![some("page"), None]];
+    assert_eq!(names(&machine), expected);
+    vmm.name_reservation(base, "Cache").unwrap();
+    vmm.name_mapping(at(base, GRANULE), "").unwrap();
+    vmm.name_handle(handles[0], "").unwrap();
+    assert_eq!(names(&machine), [vec![some("Cache")], vec![None, None], vec![None, None]]);
+}
+
+#[test]
+fn what_is_not_there_has_no_name() {
+    let machine = machine();
+    let vmm = &machine.vmm;
+    let (base, handles) = cache(&machine, 2, &[0]);
+    let refused = |answer: Result<(), VmmError>, argument, problem| {
+        let error = answer.unwrap_err();
+        assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
+        assert!(error.to_string().starts_with("name: "), "{error}");
+    };
+    let beyond = at(base, 2 * GRANULE);
+    for address in [Address::NULL, at(beyond, 1 << 40)] {
+        refused(vmm.name_reservation(address, "x"), Argument::Address, Problem::NotReserved);
+    }
+    let free = at(base, GRANULE);
+    refused(vmm.name_mapping(free, "x"), Argument::Address, Problem::NotMapped { at: free });
+    vmm.unmap(base, GRANULE).unwrap();
+    refused(vmm.name_mapping(base, "x"), Argument::Address, Problem::NotMapped { at: base });
+    vmm.release(handles[0]).unwrap();
+    refused(vmm.name_handle(handles[0], "x"), Argument::Handle, Problem::Released);
+}
+
+#[test]
+fn a_name_goes_with_what_it_was_given_to() {
+    let machine = machine();
+    let vmm = &machine.vmm;
+    let (base, handles) = cache(&machine, 2, &[0]);
+    vmm.name_reservation(base, "old").unwrap();
+    vmm.name_mapping(base, "old").unwrap();
+    vmm.name_handle(handles[0], "old").unwrap();
+    vmm.unmap(base, GRANULE).unwrap();
+    vmm.release(handles[0]).unwrap();
+    // The slot of the handle and the address are used again.
+    let handle = machine.create(0, GRANULE);
+    machine.map(base, GRANULE, handle);
+    assert_eq!(names(&machine), [vec![Some("old".to_owned())], vec![None], vec![None]]);
+    vmm.unmap(base, GRANULE).unwrap();
+    vmm.address_free(base, 2 * GRANULE).unwrap();
+    let again = Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm).unwrap();
+    assert_eq!(names(&machine)[0], [None]);
+    drop(again);
+    vmm.release(handle).unwrap();
+    machine.assert_empty();
+}
+
+/// Somebody else has freed what an owned value stands for, and made another thing there.
+#[test]
+fn an_owned_value_names_nothing_but_its_own() {
+    let machine = machine();
+    let vmm = &machine.vmm;
+    let reservation = Reservation::of(2 * GRANULE).reserve(vmm).unwrap().named("mine");
+    let memory = Allocation::create(vmm, GRANULE, &machine.on(0)).unwrap().named("memory");
+    let mapping = reservation.map(0, &memory).unwrap().named("mapping");
+    let some = |name: &str| vec![Some(name.to_owned())];
+    assert_eq!(names(&machine), [some("mine"), some("mapping"), some("memory")]);
+    let base = reservation.address();
+    vmm.unmap(base, GRANULE).unwrap();
+    machine.map(base, GRANULE, memory.handle());
+    let mapping = mapping.named("not mine");
+    assert_eq!(names(&machine)[1], some("memory"));
+    vmm.unmap(base, GRANULE).unwrap();
+    vmm.address_free(base, 2 * GRANULE).unwrap();
+    let other = Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm).unwrap();
+    let reservation = reservation.named("not mine");
+    assert_eq!(names(&machine)[0], [None]);
+    drop((mapping, reservation, other));
+}
+
+#[test]
+fn pool_memory_is_in_the_report_while_it_is_there() {
+    let machine = machine();
+    let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
+    let memory = PoolMemory::allocate(&machine.runtime, first, 5000).unwrap().named("staging");
+    memory.allow(&[second]).unwrap();
+    let report = machine.vmm.report();
+    let [entry] = &report.pool_memory[..] else { panic!("{report}") };
+    assert_eq!((entry.address, entry.size), (memory.address(), 5000));
+    assert_eq!((entry.name.as_deref(), entry.agent), (Some("staging"), first.index()));
+    assert_eq!(entry.agents, [first.index(), second.index()]);
+    let memory = memory.named("");
+    assert_eq!(machine.vmm.report().pool_memory[0].name, None);
+    memory.free().unwrap();
+    assert!(machine.vmm.report().is_empty());
+}
+
+#[test]
+fn the_child_of_a_fork_gives_no_names() {
+    let machine = machine();
+    let (base, handles) = cache(&machine, 2, &[0]);
+    let end = process::in_child(|| {
+        let vmm = &machine.vmm;
+        let answers = [
+            vmm.name_reservation(base, "x"),
+            vmm.name_mapping(base, "x"),
+            vmm.name_handle(handles[0], "x"),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(VmmError::Forked { .. })), "{answer:?}");
+        }
+        assert_eq!(vmm.report().reservations[0].name, None);
+    });
+    assert_eq!(end, process::End::Well);
+}

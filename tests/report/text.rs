@@ -1,0 +1,49 @@
+//! A report as text.
+
+use super::*;
+
+/// A report with everything that has an address or a handle replaced.
+fn told(machine: &Machine, base: Address, handles: &[Handle]) -> String {
+    let mut text = machine.vmm.report().to_string().replace(&base.to_string(), "BASE");
+    for (index, handle) in handles.iter().enumerate() {
+        text = text.replace(&handle.to_string(), &format!("HANDLE {index}          "));
+    }
+    text
+}
+
+#[test]
+fn it_reads_well() {
+    let machine = machine();
+    let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
+    machine.vmm.name_reservation(base, "kv cache").unwrap();
+    machine.vmm.name_handle(handles[2], "odd \"page\"\n").unwrap();
+    grant_both(&machine, base, 2 * GRANULE);
+    machine.grant(base, 2 * GRANULE, machine.gpu(1), Access::Read);
+    let expected = r#"
+1 reservation of 16 MiB; 3 mappings of 6 MiB; memory: 3 pieces of 6 MiB; pool memory: 0 pieces of 0 B
+
+BASE  16 MiB  "kv cache"  6 MiB mapped, 10 MiB free in 2 holes, the largest 6 MiB (40 % fragmented)
+  +0x00000000000      4 MiB  GPU 1 in 2 mappings: GPU 0 rw, GPU 1 r (can write)
+  +0x00000400000      4 MiB  free
+  +0x00000800000      2 MiB  GPU 1  "odd \"page\"\n": nobody may use it
+  +0x00000a00000      6 MiB  free
+
+memory
+         2 pieces of      2 MiB  GPU 1: 1 reference each, mapped in 1 place
+  HANDLE 2                2 MiB  GPU 1  "odd \"page\"\n": 1 reference, mapped in 1 place
+
+held, and of no use to anybody now
+  0xADDR      2 MiB  "odd \"page\"\n"  no agent may use it
+"#;
+    let page = at(base, 4 * GRANULE).to_string();
+    let text = told(&machine, base, &handles).replace(&page, "0xADDR");
+    assert_eq!(text.trim(), expected.trim());
+}
+
+#[test]
+fn of_nothing_it_says_so() {
+    let machine = machine();
+    let text = machine.vmm.report().to_string();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("0 reservations of 0 B; 0 mappings"), "{text}");
+}
