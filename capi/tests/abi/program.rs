@@ -1,7 +1,5 @@
 //! C and C++ programs that are compiled against the headers and linked to the library.
 
-#![allow(dead_code, reason = "no test needs all of it")]
-
 use hsa_rocr::{Emulation, Installation};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,6 +1,6 @@
 //! A C program that calls at random, rightly and wrongly, neither crashes nor leaks.
 //!
-//! For longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi torture`.
+//! For longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi torture`.
 
 use crate::program::{Language, Program, well};
 use hsa_rocr::{Emulation, Release, test};
