@@ -54,7 +54,7 @@ impl Vmm {
     ///
     /// # Errors
     /// As for [`address_reserve`](Self::address_reserve); [`VmmError::InvalidArgument`] with
-    /// [`Problem::AddressTaken`](super::Problem::AddressTaken) if the address is not to be had.
+    /// [`Problem::AddressTaken`] if the address is not to be had.
     pub fn address_reserve_at(&self, address: Address, size: usize) -> Result<Address, VmmError> {
         let operation = Operation::AddressReserve;
         self.shared.alive(operation)?;
