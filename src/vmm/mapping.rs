@@ -369,7 +369,7 @@ impl Shared {
     }
 }
 
-pub(super) fn torn_by(errno: Errno) -> String {
+pub(in crate::vmm) fn torn_by(errno: Errno) -> String {
     match errno {
         Errno::EXIST => "a stranger's mapping has taken addresses that the runtime gave up while \
                          it unmapped"

@@ -144,13 +144,18 @@ fn errors_for(number: usize) -> Vec<&'static str> {
 /// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
 /// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
 /// the kernel refuses for another reason than a lack of descriptors cannot be known before.
-const ABORTS: [(&str, &str); 6] = [
+const ABORTS: [(&str, &str); 10] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
     ("change", "EXPORT_DMABUF"),
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),
     ("revoke", "PRIME_FD_TO_HANDLE"),
+    // What is mapped anew is granted anew.
+    ("exchange", "EXPORT_DMABUF"),
+    ("exchange", "PRIME_FD_TO_HANDLE"),
+    ("relocate", "EXPORT_DMABUF"),
+    ("relocate", "PRIME_FD_TO_HANDLE"),
 ];
 
 pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {

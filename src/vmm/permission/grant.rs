@@ -4,7 +4,7 @@ use super::{Change, is_quarantined};
 use crate::agent::{Agent, AgentKind};
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{MappingRecord, Range};
-use crate::vmm::mapping::{Left, Piece};
+use crate::vmm::mapping::{Left, Piece, torn_by};
 use crate::vmm::{Access, Argument, Feature, Operation, Problem, Refusal, Shared, VmmError};
 
 impl Shared {
@@ -159,8 +159,16 @@ impl Shared {
                             Left::Refused => Piece { record, ..before },
                             _ => nobody,
                         };
-                        mapping.mapped = self.take_down(operation, &there).is_err();
                         mapping.asked = (0..self.runtime.agents().len()).collect();
+                        match self.take_down(operation, &there) {
+                            Ok(Ok(())) => mapping.mapped = false,
+                            // It is down, but this process may still see what was there.
+                            Ok(Err(errno)) => {
+                                let reason = torn_by(errno);
+                                return Err(self.quarantine(operation, before.start, reason));
+                            }
+                            Err(_) => {}
+                        }
                     }
                 }
                 Err(broken.error)
