@@ -2,7 +2,7 @@
 
 use crate::Context;
 use hsa_vmm::{AreaError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One idea that is put to a runtime.
@@ -70,7 +70,7 @@ impl fmt::Debug for Case {
 }
 
 /// How a case ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// As expected.

@@ -44,5 +44,5 @@ pub use case::{Case, NotPassed, Status, Verdict};
 pub use cases::cases;
 pub use context::Context;
 pub use known::{KNOWN, Known};
-pub use report::{CaseReport, Report, Summary};
+pub use report::{CaseReport, ReadError, Report, Run, Summary};
 pub use run::{Options, Progress, run};

@@ -2,10 +2,12 @@
 
 use crate::case::Body;
 use crate::context::Context;
-use crate::describe::describe;
+use crate::describe::describe_with;
 use crate::filter::matches;
 use crate::known::{KNOWN, known};
+use crate::report::Run;
 use crate::{Case, CaseReport, NotPassed, Report, Status, Summary, Verdict, cases, descriptors};
+use chrono::{SubsecRound, Utc};
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{HipError, HipProfile, Runtime};
 use std::any::Any;
@@ -49,18 +51,30 @@ pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progres
         .into_iter()
         .filter(|case| options.filter.as_ref().is_none_or(|filter| matches(filter, case.name)))
         .collect();
+    let began = Utc::now().trunc_subsecs(0);
     let total = chosen.len();
-    let mut summary = Summary::default();
     let mut reports = Vec::with_capacity(total);
     for (index, case) in chosen.into_iter().enumerate() {
         let report = run_case(runtime, options, case);
-        summary.count(report.status);
         on_case(Progress { done: index + 1, total, case: &report });
         reports.push(report);
     }
-    let description = describe(runtime);
-    let (runtime, agents) = (description.runtime, description.agents);
-    Report { runtime, agents, cases: reports, summary }
+    let quirks = options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
+    let description = describe_with(runtime, quirks);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Report {
+        run: Some(Run {
+            tool: env!("CARGO_PKG_VERSION").to_owned(),
+            began,
+            kernel: kernel.trim().to_owned(),
+            profile: options.profile.to_string(),
+            filters: options.filter.iter().cloned().collect(),
+        }),
+        runtime: description.runtime,
+        agents: description.agents,
+        summary: Summary::of(&reports),
+        cases: reports,
+    }
 }
 
 fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseReport {
@@ -80,7 +94,15 @@ fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseReport {
         },
     };
     let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-    CaseReport { name: case.name, status, source: case.source, detail, duration_us, refused }
+    CaseReport {
+        name: case.name.to_owned(),
+        status,
+        source: case.source.to_owned(),
+        detail,
+        duration_us,
+        address_space: None,
+        refused,
+    }
 }
 
 /// Runs a case, and returns what it was refused with.

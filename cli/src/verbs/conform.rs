@@ -67,7 +67,7 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
     let mut results = table(&["case", "", "ms", "detail"]);
     for case in &report.cases {
         results.add_row(vec![
-            Cell::new(case.name),
+            Cell::new(&case.name),
             status(case),
             Cell::new(format!("{:.1}", case.duration_us as f64 / 1000.0))
                 .set_alignment(comfy_table::CellAlignment::Right),
