@@ -79,7 +79,7 @@ pub enum Status {
     Fail,
     /// It could not be tried here; the detail says why.
     Skip,
-    /// Not as expected, and known of this version of the runtime ([`KNOWN`](crate::KNOWN)).
+    /// Not as expected, and known of this version of the runtime ([`KnownFailures`](crate::KnownFailures)).
     Known,
 }
 

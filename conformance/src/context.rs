@@ -273,8 +273,14 @@ impl Context {
         Ok(())
     }
 
-    /// Gives back all that the case has used, and checks that nothing is left.
-    pub(crate) fn close(self) -> Verdict {
+    /// Gives back all that the case has used, and checks that nothing is left; if that fails, what
+    /// is left is shown before it goes.
+    pub(crate) fn close(self, show: &mut dyn FnMut(&Vmm)) -> Verdict {
+        let vmm = self.vmm.clone();
+        self.give_back().inspect_err(|_| show(&vmm))
+    }
+
+    fn give_back(self) -> Verdict {
         let Self { vmm, handles, .. } = self;
         let failed = |error: VmmError| NotPassed::Failed(format!("cleaning up: {error}"));
         for mapping in vmm.mappings() {

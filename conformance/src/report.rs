@@ -1,5 +1,6 @@
 //! What came of a run, as it is written and read again.
 
+use crate::attempt::Lost;
 use crate::Status;
 use crate::describe::{AgentDescription, RuntimeDescription};
 use chrono::{DateTime, Utc};
@@ -17,10 +18,20 @@ pub struct CaseReport {
     pub status: Status,
     /// Where the expectation comes from.
     pub source: String,
-    /// What was not as expected, or why it was not tried; empty if it passed.
+    /// What was not as expected, or why it was not tried; empty if it passed, unless it was known
+    /// to fail.
     pub detail: String,
-    /// How long it took, in microseconds.
+    /// How long it took, in microseconds; if it was put several times, on average.
     pub duration_us: u64,
+    /// How often it was put and failed, if it was put more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetitions: Option<Repetitions>,
+    /// How the process ended that did not survive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Lost>,
+    /// Whether it was known to fail, and passed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub known_passed: bool,
     /// What was reserved, mapped and granted when it failed: a picture, as SVG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
@@ -29,7 +40,31 @@ pub struct CaseReport {
     pub refused: Vec<HipError>,
 }
 
+/// A case that was put more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repetitions {
+    /// How often.
+    pub ran: usize,
+    /// How many of these failed.
+    pub failed: usize,
+}
+
 impl CaseReport {
+    pub(crate) fn new(name: &str, source: &str, status: Status) -> Self {
+        Self {
+            name: name.to_owned(),
+            status,
+            source: source.to_owned(),
+            detail: String::new(),
+            duration_us: 0,
+            repetitions: None,
+            lost: None,
+            known_passed: false,
+            address_space: None,
+            refused: Vec::new(),
+        }
+    }
+
     /// The first word of the name.
     #[must_use]
     pub fn area(&self) -> &str {
@@ -88,6 +123,12 @@ pub struct Run {
     /// Which cases were chosen, as [`Options`](crate::Options) say it; none: all.
     #[serde(default)]
     pub filters: Vec<String>,
+    /// How often all of them were put, if more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<usize>,
+    /// The seed of their order, if it was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
 }
 
 /// What came of a run.

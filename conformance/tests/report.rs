@@ -29,8 +29,8 @@ const AREAS: [&str; 15] = [
 
 fn report(filter: &str, faults: FaultPlan) -> Report {
     let runtime = Runtime::simulated(Config::mi300x(2).with_faults(faults)).unwrap();
-    let filter = Some(filter.to_owned());
-    let options = Options { filter, count_descriptors: false, ..Options::default() };
+    let filters = vec![filter.to_owned()];
+    let options = Options { filters, count_descriptors: false, ..Options::default() };
     run(&runtime, &options, &mut |_| ())
 }
 
@@ -72,8 +72,8 @@ fn filters_choose() {
 #[test]
 fn progress_tells_of_every_case() {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
-    let filter = Some("pool.".to_owned());
-    let options = Options { filter, count_descriptors: false, ..Options::default() };
+    let filters = vec!["pool.".to_owned()];
+    let options = Options { filters, count_descriptors: false, ..Options::default() };
     let mut seen = Vec::new();
     let report = run(&runtime, &options, &mut |progress| {
         seen.push((progress.done, progress.total, progress.case.name.clone()));
