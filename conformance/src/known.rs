@@ -229,7 +229,10 @@ mod tests {
             ("first = \"2\"", "version of AMD's extension"),
             ("first = 1.7", "expected a string"),
             ("first = \"1.8\"\nlast = \"1.7\"", "after the last"),
-            ("[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"", "`map.a.b` is no case"),
+            (
+                "[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"",
+                "`map.a.b` is no case",
+            ),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \" \"\nsource = \"b\"", "not empty"),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \"a\"", "missing field `source`"),
             ("[[unknown]]", "unknown field `unknown`"),

@@ -1,7 +1,7 @@
 //! What came of a run, as it is written and read again.
 
-use crate::attempt::Lost;
 use crate::Status;
+use crate::attempt::Lost;
 use crate::describe::{AgentDescription, RuntimeDescription};
 use chrono::{DateTime, Utc};
 use hsa_vmm::HipError;
@@ -206,5 +206,13 @@ impl Report {
     #[must_use]
     pub fn junit(&self) -> String {
         crate::junit::junit(self)
+    }
+
+    /// The report as one page for a browser, which needs no network and no other file.
+    ///
+    /// # Errors
+    /// None is known: it is written to memory.
+    pub fn html(&self) -> Result<String, fmt::Error> {
+        crate::page::html(self)
     }
 }
