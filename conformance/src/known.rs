@@ -203,12 +203,12 @@ mod tests {
 
     #[test]
     fn known_is_told_by_runtime_version_agent_and_case() {
-        let of = |minor, case: &str, words| {
+        let of = |minor, case: &str, words: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
             known(words).unwrap().of(&runtime, case).is_some()
         };
-        let is_known = |words| of(15, "map.flags.refused", words);
+        let is_known = |words: &str| of(15, "map.flags.refused", words);
         assert!(is_known("") && !of(15, "map.handle.zero", ""));
         let range = "first = \"1.7\"\nlast = \"1.15\"";
         for (minor, expected) in [(6, false), (7, true), (15, true), (16, false)] {
@@ -229,7 +229,10 @@ mod tests {
             ("first = \"2\"", "version of AMD's extension"),
             ("first = 1.7", "expected a string"),
             ("first = \"1.8\"\nlast = \"1.7\"", "after the last"),
-            ("[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"", "`map.a.b` is no case"),
+            (
+                "[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"",
+                "`map.a.b` is no case",
+            ),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \" \"\nsource = \"b\"", "not empty"),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \"a\"", "missing field `source`"),
             ("[[unknown]]", "unknown field `unknown`"),

@@ -1,7 +1,7 @@
 //! What came of a run, as it is written and read again.
 
-use crate::attempt::Lost;
 use crate::Status;
+use crate::attempt::Lost;
 use crate::describe::{AgentDescription, RuntimeDescription};
 use chrono::{DateTime, Utc};
 use hsa_vmm::HipError;

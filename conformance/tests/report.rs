@@ -259,8 +259,8 @@ fn what_is_no_report_is_refused_with_the_place() {
 fn the_quirks_that_are_worked_around_are_named() {
     let runtime = Runtime::simulated(Config::mi300x(1).with_extension(7)).unwrap();
     let names = |quirks| {
-        let filter = Some("runtime.".to_owned());
-        let options = Options { filter, quirks, count_descriptors: false, ..Options::default() };
+        let filters = vec!["runtime.".to_owned()];
+        let options = Options { filters, quirks, count_descriptors: false, ..Options::default() };
         let quirks = run(&runtime, &options, &mut |_| ()).runtime.quirks.unwrap();
         assert!(quirks.iter().all(|quirk| !quirk.issue.is_empty()));
         quirks.into_iter().map(|quirk| quirk.name).collect::<Vec<_>>()

@@ -110,9 +110,9 @@ fn list(verb: &Conform) -> anyhow::Result<Ending> {
         writeln!(out, "{names}")?;
         return Ok(Ending::Well);
     }
-    let named = chosen.map(|case| {
-        serde_json::json!({ "name": case.name, "about": case.about, "source": case.source })
-    });
+    let named = chosen.map(
+        |case| serde_json::json!({ "name": case.name, "about": case.about, "source": case.source }),
+    );
     serde_json::to_writer_pretty(&mut out, &named.collect::<Vec<_>>())?;
     writeln!(out)?;
     Ok(Ending::Well)
