@@ -52,7 +52,7 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
 
 #[test]
 fn an_answer_that_is_none_is_a_failure() {
-    let long = r#"head -c 100000 /dev/zero | tr '\0' x >&0; say x"#;
+    let long = r#"say "$(head -c 100000 /dev/zero | tr '\0' x)""#;
     for (zero, expected) in [
         ("say nonsense", Ended::Garbage("nonsense".to_owned())),
         (long, Ended::Garbage("x".repeat(80))),

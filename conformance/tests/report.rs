@@ -9,7 +9,7 @@ use quick_xml::events::Event;
 use serde_json::Value;
 use std::collections::HashSet;
 
-const AREAS: [&str; 15] = [
+const AREAS: [&str; 16] = [
     "runtime",
     "pool",
     "granularity",
@@ -24,6 +24,7 @@ const AREAS: [&str; 15] = [
     "share",
     "ipc",
     "area",
+    "buffer",
     "hip",
 ];
 
