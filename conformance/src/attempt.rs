@@ -20,8 +20,10 @@ pub(crate) struct Attempt {
     /// How long it took, in microseconds.
     pub duration_us: u64,
     /// What was reserved, mapped and granted when it failed.
+    #[serde(default)]
     pub address_space: Option<String>,
     /// How the process ended that did not survive it.
+    #[serde(default)]
     pub lost: Option<Lost>,
     /// The errors of HIP that it was to get and got.
     #[serde(skip)]
@@ -60,7 +62,7 @@ impl fmt::Display for Lost {
             Ended::TimeLimit(limit) => {
                 write!(f, "hung: did not end within {} s", *limit as f64 / 1000.0)?;
             }
-            Ended::Garbage(text) => write!(f, "its process answered garbage: {text:?}")?,
+            Ended::Garbage(text) => write!(f, "answered garbage: {text:?}")?,
         }
         match &self.last_call {
             Some(call) => write!(f, ", {call}"),

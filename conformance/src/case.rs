@@ -1,7 +1,7 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{AreaError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
+use hsa_vmm::{AreaError, BufferError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -110,6 +110,12 @@ pub enum NotPassed {
 
 impl From<VmmError> for NotPassed {
     fn from(error: VmmError) -> Self {
+        Self::Failed(format!("should have succeeded: {error}"))
+    }
+}
+
+impl From<BufferError> for NotPassed {
+    fn from(error: BufferError) -> Self {
         Self::Failed(format!("should have succeeded: {error}"))
     }
 }

@@ -203,12 +203,12 @@ mod tests {
 
     #[test]
     fn known_is_told_by_runtime_version_agent_and_case() {
-        let of = |minor, case: &str, words| {
+        let of = |minor, case: &str, words: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
             known(words).unwrap().of(&runtime, case).is_some()
         };
-        let is_known = |words| of(15, "map.flags.refused", words);
+        let is_known = |words: &str| of(15, "map.flags.refused", words);
         assert!(is_known("") && !of(15, "map.handle.zero", ""));
         let range = "first = \"1.7\"\nlast = \"1.15\"";
         for (minor, expected) in [(6, false), (7, true), (15, true), (16, false)] {

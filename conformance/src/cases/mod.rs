@@ -4,6 +4,8 @@ mod access;
 mod access_refused;
 mod access_use;
 mod area;
+mod buffer;
+mod buffer_pages;
 mod create;
 mod export;
 mod granularity;
@@ -49,6 +51,8 @@ pub fn cases() -> Vec<&'static Case> {
         import::CASES,
         ipc::CASES,
         area::CASES,
+        buffer::CASES,
+        buffer_pages::CASES,
         hip::CASES,
     ]
     .into_iter()
