@@ -1,6 +1,8 @@
 //! What the command understands.
 
 use crate::choice::Choice;
+use crate::output::Output;
+use crate::verbs::diff;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
@@ -105,6 +107,12 @@ pub enum Verb {
     /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
+    /// Compare two reports: two runtimes, two versions, two machines
+    ///
+    /// Says in words and in tables what the runtimes and their agents differ in, which cases end
+    /// otherwise, and which take another time.
+    #[command(after_help = diff::ABOUT)]
+    Diff(diff::Arguments),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -123,7 +131,7 @@ impl Verb {
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
             | Self::Map(Map { common, .. }) => common.log,
-            Self::Emulate(_) | Self::Rocr(_) => None,
+            Self::Diff(_) | Self::Emulate(_) | Self::Rocr(_) => None,
         }
     }
 }
@@ -148,6 +156,8 @@ pub enum ReportFormat {
     Json,
     /// JUnit's XML
     Junit,
+    /// A page for a browser, in one file
+    Html,
 }
 
 #[derive(Args, Debug)]
@@ -193,6 +203,8 @@ pub struct Conform {
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: ReportFormat,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -238,9 +250,8 @@ pub struct Map {
     /// How to show it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: MapFormat,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Whose GPUs are emulated.

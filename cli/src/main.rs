@@ -3,6 +3,7 @@
 mod arguments;
 mod choice;
 mod last_call;
+mod output;
 mod progress;
 mod verbs;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Map(verb) => verbs::map::run(verb),
+        Verb::Diff(verb) => verbs::diff::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
     };

@@ -1,11 +1,15 @@
 //! A runtime and its agents, as they are written in reports.
 
+mod facts;
+
 use hsa_vmm::agent::Peer;
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+pub use facts::{Fact, labels, size};
 
 /// A runtime and what it has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -207,4 +207,12 @@ impl Report {
     pub fn junit(&self) -> String {
         crate::junit::junit(self)
     }
+
+    /// The report as one page for a browser, which needs no network and no other file.
+    ///
+    /// # Errors
+    /// None is known: it is written to memory.
+    pub fn html(&self) -> Result<String, fmt::Error> {
+        crate::page::html(self)
+    }
 }

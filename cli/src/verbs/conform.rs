@@ -8,11 +8,9 @@ use crate::choice::say;
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
-use comfy_table::{Attribute, Cell, Color};
+use comfy_table::Cell;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
-use hsa_vmm_conformance::{
-    Case, CaseReport, KnownFailures, Options, Report, Status, cases, run as run_cases,
-};
+use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, run as run_cases};
 use std::io::Write;
 
 pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
@@ -26,21 +24,13 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         let filters = verb.filter.join("` or `");
         bail!("no case matches `{filters}`; `hsa-vmm conform --list` names them all");
     }
+    verb.output.check()?;
     let options = options(verb);
     if let Some(seed) = options.shuffle {
         say(&format!("order: --shuffle {seed}"));
     }
     let report = put(verb, &options)?;
-    let mut out = anstream::stdout().lock();
-    match verb.format {
-        ReportFormat::Table => print(&mut out, &report)?,
-        ReportFormat::Json => {
-            serde_json::to_writer_pretty(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        ReportFormat::Junit => writeln!(out, "{}", report.junit())?,
-    }
-    out.flush()?;
+    verb.output.write(|out| write(out, verb.format, &report))?;
     for case in report.cases.iter().filter(|case| case.known_passed) {
         anstream::eprintln!("{}: {}", case.name, case.detail);
     }
@@ -50,6 +40,19 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
     }
     anstream::eprintln!("{summary}");
     Ok(if summary.failed == 0 { Ending::Well } else { Ending::Failed })
+}
+
+fn write(mut out: &mut dyn Write, format: ReportFormat, report: &Report) -> anyhow::Result<()> {
+    match format {
+        ReportFormat::Table => print(&mut out, report)?,
+        ReportFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, report)?;
+            writeln!(out)?;
+        }
+        ReportFormat::Junit => writeln!(out, "{}", report.junit())?,
+        ReportFormat::Html => writeln!(out, "{}", report.html()?)?,
+    }
+    Ok(())
 }
 
 fn options(verb: &Conform) -> Options {
@@ -123,7 +126,7 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
     for case in &report.cases {
         results.add_row(vec![
             Cell::new(&case.name),
-            status(case),
+            super::status(case.status),
             Cell::new(format!("{:.1}", case.duration_us as f64 / 1000.0))
                 .set_alignment(comfy_table::CellAlignment::Right),
             Cell::new(&case.detail),
@@ -136,15 +139,4 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
         writeln!(out, "  again: hsa-vmm conform --filter {}", case.name)?;
     }
     Ok(())
-}
-
-fn status(case: &CaseReport) -> Cell {
-    let (word, color) = match case.status {
-        Status::Pass => ("pass", Color::Green),
-        Status::Fail => ("FAIL", Color::Red),
-        Status::Skip => ("skip", Color::Yellow),
-        Status::Known => ("known", Color::Yellow),
-    };
-    let cell = Cell::new(word).fg(color);
-    if case.status == Status::Fail { cell.add_attribute(Attribute::Bold) } else { cell }
 }
