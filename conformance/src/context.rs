@@ -157,7 +157,12 @@ impl Context {
 
     /// Makes memory on the first GPU that can be exported as a file descriptor.
     pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
-        let properties = AllocationProperties::on(self.gpu());
+        self.create_shareable_on(self.gpu(), granules)
+    }
+
+    /// Makes memory on a GPU that can be exported as a file descriptor.
+    pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
+        let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::PosixFileDescriptor))
     }
 
@@ -215,7 +220,7 @@ impl Context {
     }
 
     /// The same, where the CPU is known to reach it.
-    fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
+    pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule) {
             for inside in [0, self.granule / 2, self.granule - expected.len()] {

@@ -1,6 +1,7 @@
 //! The cases, a file an area.
 
 mod access;
+mod access_pairs;
 mod access_refused;
 mod access_use;
 mod area;
@@ -10,6 +11,7 @@ mod create;
 mod export;
 mod granularity;
 mod hip;
+mod hip_codes;
 mod import;
 mod ipc;
 mod map;
@@ -43,17 +45,20 @@ pub fn cases() -> Vec<&'static Case> {
         access_use::CASES,
         access_refused::CASES,
         revoke::CASES,
+        access_pairs::CASES,
         unmap::CASES,
         release::CASES,
         retain::CASES,
         properties::CASES,
         export::CASES,
         import::CASES,
+        access_pairs::SHARED,
         ipc::CASES,
         area::CASES,
         buffer::CASES,
         buffer_pages::CASES,
         hip::CASES,
+        hip_codes::CASES,
     ]
     .into_iter()
     .flatten()
