@@ -74,7 +74,7 @@ const ERAS: [Pair<char>; 4] = [
         a: 'a',
         b: 'b',
         words: &[
-            "The runtimes differ: HSA 1.18 instead of 1.15; AMD extension 1.15 instead of 1.7.",
+            "The runtimes differ: AMD extension 1.15 instead of 1.7.",
             DMABUF_V2,
             "1 workaround is needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
              MappedHandleAllowedAgent::RemoveAccess).",
@@ -114,7 +114,7 @@ const ERAS: [Pair<char>; 4] = [
         a: 'a',
         b: 'd',
         words: &[
-            "The runtimes differ: HSA 1.18 instead of 1.15; AMD extension 1.22 instead of 1.7.",
+            "The runtimes differ: AMD extension 1.22 instead of 1.7.",
             "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_export_fabric_handle, \
              hsa_amd_vmem_import_fabric_handle, A does not.",
             "3 workarounds are needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
