@@ -12,14 +12,14 @@ use tempfile::NamedTempFile;
 #[derive(Args, Debug)]
 pub struct Output {
     /// Write to this file instead of standard output; it is written whole or not at all
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
-    file: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    output: Option<PathBuf>,
 }
 
 impl Output {
     /// Says before long work whether its result could be kept.
     pub fn check(&self) -> anyhow::Result<()> {
-        match &self.file {
+        match &self.output {
             Some(path) if !is_special(path) => {
                 // It goes at once.
                 beside(path).map(drop).with_context(|| cannot(path))
@@ -33,7 +33,7 @@ impl Output {
         &self,
         write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let Some(path) = &self.file else {
+        let Some(path) = &self.output else {
             let mut out = anstream::stdout().lock();
             write(&mut out)?;
             return Ok(out.flush()?);

@@ -51,6 +51,7 @@ pub fn run(verb: &Arguments) -> anyhow::Result<Ending> {
                 "differs": diff.differs(),
                 "worse": worse,
                 "words": diff.words(),
+                "times": diff.timings.words(),
                 "diff": diff,
             });
             serde_json::to_writer_pretty(&mut *out, &value)?;
@@ -67,7 +68,7 @@ fn print(out: &mut dyn Write, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> a
         writeln!(out, "{bold}{name}{bold:#}  {}", head(path, report))?;
     }
     writeln!(out)?;
-    for sentence in diff.words() {
+    for sentence in diff.words().iter().chain(&diff.timings.words()) {
         writeln!(out, "{sentence}")?;
     }
     let rows = rows(diff);

@@ -4,6 +4,9 @@ use super::{Change, changes};
 use crate::describe::{AgentDescription, Fact, labels};
 use serde::Serialize;
 
+/// What is there or not, if that is the agent itself.
+pub(super) const AGENT: &str = "agent";
+
 /// Something that is told otherwise of one agent, or of several alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AgentChange {
@@ -32,11 +35,11 @@ pub(super) fn compare(a: &[AgentDescription], b: &[AgentDescription]) -> Vec<Age
     for old in &a {
         match b.iter().find(|new| new.label == old.label) {
             Some(new) => agent(old, new).into_iter().for_each(|change| add(&old.label, change)),
-            None => add(&old.label, absence("agent", Some(&old.own), None)),
+            None => add(&old.label, absence(AGENT, Some(&old.own), None)),
         }
     }
     for new in b.iter().filter(|new| !a.iter().any(|old| old.label == new.label)) {
-        add(&new.label, absence("agent", None, Some(&new.own)));
+        add(&new.label, absence(AGENT, None, Some(&new.own)));
     }
     all
 }

@@ -1,14 +1,14 @@
 //! What differs, in sentences.
 
-use super::{AgentChange, CaseChange, CaseKind, Change, Diff, Timing};
+use super::agents::AGENT;
+use super::{AgentChange, CaseChange, CaseKind, Change, Diff, Timing, Timings};
 use crate::describe::QuirkDescription;
 
 /// So many names are told in a sentence; the others are counted.
 const NAMES: usize = 6;
 
 impl Diff {
-    /// What differs, a sentence each: the runs, the runtimes, their agents, the cases, and last the
-    /// times, if they are worth a word.
+    /// What differs, a sentence each: the runs, the runtimes, their agents, the cases.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
@@ -18,29 +18,22 @@ impl Diff {
             [("B", "A", &self.functions.b), ("A", "B", &self.functions.a)]
         {
             if !functions.is_empty() {
-                words.push(format!("{one} exports {}, {other} does not.", list(functions)));
+                words.push(format!("{one} exports {}, {other} does not.", list(functions, ", ")));
             }
         }
         words.extend(quirks("A", &self.quirks.a));
         words.extend(quirks("B", &self.quirks.b));
-        words.extend(self.agents.iter().map(agent));
+        words
+            .extend(self.agents.chunk_by(|one, next| one.agents == next.agents).filter_map(agents));
         if words.is_empty() {
             words.push("Runtime and agents are alike.".to_owned());
         }
         if self.cases_compared {
             self.cases_in_words(&mut words);
         } else {
-            let text = "Cases are not compared: one of the reports has none (it is of `info`?).";
+            let text = "Cases are not compared: one of the reports has none, as those of `info`.";
             words.push(text.to_owned());
         }
-        if let Some(ratio) = self.timings.notable_ratio() {
-            words.push(if ratio > 1.0 {
-                format!("The cases of B take {ratio:.1} times as long (median).")
-            } else {
-                format!("The cases of A take {:.1} times as long (median).", 1.0 / ratio)
-            });
-        }
-        words.extend(self.timings.notable.iter().take(NAMES).map(time));
         words
     }
 
@@ -68,7 +61,7 @@ impl Diff {
             };
             let what = if cases.len() == 1 { one } else { many };
             let names: Vec<_> = cases.iter().map(named).collect();
-            words.push(format!("{} {what}: {}.", cases.len(), list(&names)));
+            words.push(format!("{} {what}: {}.", cases.len(), list(&names, ", ")));
         }
         words.push(match (self.cases.is_empty(), self.alike) {
             (true, 1) => "The one case ends alike.".to_owned(),
@@ -117,14 +110,29 @@ fn quirks(place: &str, quirks: &[QuirkDescription]) -> Option<String> {
     (!named.is_empty()).then(told)
 }
 
-fn agent(change: &AgentChange) -> String {
-    let agents = change.agents.join(", ");
-    if change.change.what != "agent" {
-        return format!("{agents}: {}.", instead(&change.change));
+/// What is told otherwise of the same agents.
+fn agents(changes: &[AgentChange]) -> Option<String> {
+    let AgentChange { agents, change } = changes.first()?;
+    let who = agents.join(", ");
+    if change.what != AGENT {
+        let said: Vec<_> = changes.iter().map(|it| instead(&it.change)).collect();
+        return Some(format!("{who}: {}.", list(&said, "; ")));
     }
-    let is = if change.agents.len() == 1 { "is" } else { "are" };
-    let place = if change.change.a.is_some() { "A" } else { "B" };
-    format!("{agents} {is} in {place} alone.")
+    let is = if agents.len() == 1 { "is" } else { "are" };
+    let place = if change.a.is_some() { "A" } else { "B" };
+    Some(format!("{who} {is} in {place} alone."))
+}
+
+impl Timings {
+    /// What takes another time, a sentence each, if it is worth a word.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let ratio = self.notable_ratio().map(|ratio| match ratio {
+            1.0.. => format!("The cases of B take {ratio:.1} times as long (median)."),
+            _ => format!("The cases of A take {:.1} times as long (median).", 1.0 / ratio),
+        });
+        ratio.into_iter().chain(self.notable.iter().take(NAMES).map(time)).collect()
+    }
 }
 
 fn time(timing: &Timing) -> String {
@@ -133,8 +141,8 @@ fn time(timing: &Timing) -> String {
 }
 
 /// Names with commas; of many, the first, and how many more.
-fn list(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+fn list(names: &[String], between: &str) -> String {
+    let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(between);
     match names.len().saturating_sub(NAMES) {
         0 => shown,
         1 => format!("{shown} and 1 more"),
