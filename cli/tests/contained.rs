@@ -295,6 +295,7 @@ fn bad_numbers_are_bad_usage() {
         &["--shuffle", "x"],
         &["--known", "/nowhere/known.toml"],
         &["--in-process", "--time-limit", "3"],
+        &["--list", "--format", "junit"],
     ] {
         let output = run(&[&["conform", "--runtime", "sim"][..], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));

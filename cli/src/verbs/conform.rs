@@ -3,11 +3,13 @@
 mod worker;
 
 use super::table;
-use crate::arguments::{Conform, ReportFormat};
+use crate::arguments::{Arguments, Conform, ReportFormat};
 use crate::choice::say;
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 use comfy_table::Cell;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, run as run_cases};
@@ -105,19 +107,25 @@ fn is_chosen(verb: &Conform, case: &Case) -> bool {
 }
 
 fn list(verb: &Conform) -> anyhow::Result<Ending> {
-    let chosen = cases().into_iter().filter(|case| is_chosen(verb, case));
-    let mut out = anstream::stdout().lock();
-    if verb.format == ReportFormat::Table {
-        let mut names = table(&["case", "what", "source"]);
-        names.add_rows(chosen.map(|case| [case.name, case.about, case.source]));
-        writeln!(out, "{names}")?;
-        return Ok(Ending::Well);
-    }
-    let named = chosen.map(
-        |case| serde_json::json!({ "name": case.name, "about": case.about, "source": case.source }),
-    );
-    serde_json::to_writer_pretty(&mut out, &named.collect::<Vec<_>>())?;
-    writeln!(out)?;
+    let chosen = || cases().into_iter().filter(|case| is_chosen(verb, case));
+    verb.output.write(|out| match verb.format {
+        ReportFormat::Table => {
+            let mut names = table(&["case", "what", "source"]);
+            names.add_rows(chosen().map(|case| [case.name, case.about, case.source]));
+            Ok(writeln!(out, "{names}")?)
+        }
+        ReportFormat::Json => {
+            let named = chosen().map(|case| {
+                serde_json::json!({ "name": case.name, "about": case.about, "source": case.source })
+            });
+            serde_json::to_writer_pretty(&mut *out, &named.collect::<Vec<_>>())?;
+            Ok(writeln!(out)?)
+        }
+        ReportFormat::Junit | ReportFormat::Html => {
+            let told = "--list prints a table, or JSON for programs; the others are for results";
+            Arguments::command().error(ErrorKind::ArgumentConflict, told).exit()
+        }
+    })?;
     Ok(Ending::Well)
 }
 
