@@ -182,6 +182,9 @@ fn releases_differ_just_where_they_do() {
     for release in installations.iter().map(|installation| installation.release()) {
         let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
         conform(&report(release), &start, &[]);
+        let text = fs::read_to_string(report(release)).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["runtime"]["driver"], "emulated", "it must not pass for hardware");
         there.push(release);
     }
     for Pair { a, b, words } in RELEASES {
