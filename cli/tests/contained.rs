@@ -64,6 +64,8 @@ fn a_case_that_takes_its_process_along_is_told_and_the_rest_goes_on() {
         let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
         let case = lost_one(&output, &format!("{told}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
+        let line = format!("{}: {told}", case["name"].as_str().unwrap());
+        assert!(err(&output).contains(&line), "told at once: {}", err(&output));
     }
 }
 

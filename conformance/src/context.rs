@@ -90,6 +90,11 @@ impl Context {
         self.gpus.first().copied().unwrap_or_else(|| self.host())
     }
 
+    /// Memory of the first GPU.
+    pub fn properties(&self) -> AllocationProperties {
+        AllocationProperties::on(self.gpu())
+    }
+
     /// A second GPU that reaches the memory of the first, and the first its.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
         let reach = |one: AgentId, other: AgentId| {

@@ -40,12 +40,17 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let options = Options { filters, ..Options::default() };
     let mut command = |_: &str| Ok(worker(start, zero, stop));
     let time_limit = Duration::from_secs(3);
-    let mut notes = Vec::new();
-    let report = run(Containment { command: &mut command, time_limit }, &options, &mut |event| {
-        if let Event::Started(note) = event {
-            notes.push(note.to_owned());
-        }
+    let (mut notes, mut lost) = (Vec::new(), Vec::new());
+    let containment = Containment { command: &mut command, time_limit };
+    let report = run(containment, &options, &mut |event| match event {
+        Event::Started(note) => notes.push(note.to_owned()),
+        Event::Lost { case, .. } => lost.push(case.to_owned()),
+        _ => {}
     });
+    let told = report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
+    let told: Vec<_> = told.map(|case| case.name.clone()).collect();
+    let in_cases: Vec<_> = told.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
+    assert_eq!(lost, in_cases, "each is told at once");
     assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is told once");
     report
 }

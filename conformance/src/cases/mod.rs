@@ -5,8 +5,10 @@ mod access_pairs;
 mod access_refused;
 mod access_use;
 mod area;
-mod buffer;
-mod buffer_pages;
+mod buffer_growable;
+mod buffer_paged;
+mod buffer_pausable;
+mod buffer_ring;
 mod create;
 mod export;
 mod granularity;
@@ -55,8 +57,10 @@ pub fn cases() -> Vec<&'static Case> {
         access_pairs::SHARED,
         ipc::CASES,
         area::CASES,
-        buffer::CASES,
-        buffer_pages::CASES,
+        buffer_growable::CASES,
+        buffer_ring::CASES,
+        buffer_paged::CASES,
+        buffer_pausable::CASES,
         hip::CASES,
         hip_codes::CASES,
     ]

@@ -36,6 +36,13 @@ pub enum Event<'a> {
     Started(&'a str),
     /// A case has ended.
     Case(Progress<'a>),
+    /// The process did not survive a case. [`Case`](Self::Case) follows.
+    Lost {
+        /// The case's name.
+        case: &'a str,
+        /// How the process ended.
+        lost: &'a Lost,
+    },
 }
 
 /// Why nothing could be tried.
@@ -101,8 +108,9 @@ pub fn run(
             Ok(other) => unexpected(&other),
             Err(lost) => lost_at(lost, began),
         };
-        if attempt.lost.is_some() {
+        if let Some(lost) = &attempt.lost {
             worker = None;
+            on_event(Event::Lost { case: case.name, lost });
         }
         let report = tally.add(place, case, attempt, &runtime);
         on_event(Event::Case(Progress { done: index + 1, total, case: &report }));
