@@ -1,12 +1,17 @@
 //! What the command understands.
 
 use crate::choice::Choice;
+use crate::output::Output;
+use crate::verbs::diff;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
+use hsa_vmm_conformance::KnownFailures;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual-memory management of an HSA runtime.
@@ -71,6 +76,21 @@ fn simulation(text: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
+/// A list of known failures, if it can be read.
+fn known(file: &str) -> Result<KnownFailures, String> {
+    KnownFailures::read(file).map_err(|error| error.to_string())
+}
+
+/// A time of more than nothing, in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    if time < Duration::from_millis(1) {
+        return Err("less than a millisecond".to_owned());
+    }
+    Ok(time)
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -87,6 +107,12 @@ pub enum Verb {
     /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
+    /// Compare two reports: two runtimes, two versions, two machines
+    ///
+    /// Says in words and in tables what the runtimes and their agents differ in, which cases end
+    /// otherwise, and which take another time.
+    #[command(after_help = diff::ABOUT)]
+    Diff(diff::Arguments),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -105,7 +131,7 @@ impl Verb {
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
             | Self::Map(Map { common, .. }) => common.log,
-            Self::Emulate(_) | Self::Rocr(_) => None,
+            Self::Diff(_) | Self::Emulate(_) | Self::Rocr(_) => None,
         }
     }
 }
@@ -130,6 +156,8 @@ pub enum ReportFormat {
     Json,
     /// JUnit's XML
     Junit,
+    /// A page for a browser, in one file
+    Html,
 }
 
 #[derive(Args, Debug)]
@@ -145,15 +173,38 @@ pub struct Info {
 pub struct Conform {
     #[command(flatten)]
     pub common: Common,
-    /// Only the cases whose name contains this, or matches it with `*`
+    /// Only the cases whose name contains this, or matches it with `*`; again: those, too
     #[arg(long, value_name = "PATTERN")]
-    pub filter: Option<String>,
+    pub filter: Vec<String>,
     /// Name the cases and what they rest on; run none
     #[arg(long)]
     pub list: bool,
+    /// Run all of them so many times in turn
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub repeat: NonZeroUsize,
+    /// In an order drawn at random, another each time; the same seed is the same order
+    #[arg(long, value_name = "SEED", num_args = 0..=1)]
+    pub shuffle: Option<Option<u64>>,
+    /// End with the first case that fails
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Failures that are known, as TOML: by case, runtime, version and agent, with reason and source
+    #[arg(long, value_name = "FILE", value_parser = known)]
+    pub known: Vec<KnownFailures>,
+    /// How long a case may take; what takes longer hangs, and its process is killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub time_limit: Duration,
+    /// Run the cases in this process, for a debugger: a crash ends it, a hang is waited for
+    #[arg(long, conflicts_with = "time_limit")]
+    pub in_process: bool,
+    /// Be the process that has the runtime; started by `conform` itself
+    #[arg(long, value_name = "TOKEN", hide = true)]
+    pub worker: Option<String>,
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: ReportFormat,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -199,9 +250,8 @@ pub struct Map {
     /// How to show it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: MapFormat,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Whose GPUs are emulated.

@@ -7,8 +7,15 @@ use hsa_vmm::runtime::DriverState;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Runtime, RuntimeError};
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+/// Says something on standard error that is good to know.
+pub fn say(note: &str) {
+    let dim = Style::new().dimmed();
+    anstream::eprintln!("{dim}{note}{dim:#}");
+}
 
 /// What `--runtime` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +41,27 @@ impl FromStr for Choice {
     }
 }
 
+impl Choice {
+    /// The word that asks for it.
+    pub fn as_argument(&self) -> OsString {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Simulation => "sim".into(),
+            Self::Library(path) => path.into(),
+        }
+    }
+}
+
 impl Common {
     /// Opens the runtime that was asked for, and says on standard error which it is.
     pub fn open(&self) -> anyhow::Result<Runtime> {
+        let (runtime, note) = self.open_and_tell()?;
+        say(&note);
+        Ok(runtime)
+    }
+
+    /// Opens the runtime that was asked for, and tells which it is.
+    pub fn open_and_tell(&self) -> anyhow::Result<(Runtime, String)> {
         let (runtime, why) = match &self.runtime {
             Choice::Simulation => (self.simulate()?, None),
             Choice::Library(path) => (Runtime::load_from(path)?, None),
@@ -59,12 +84,11 @@ impl Common {
         let (major, minor) = info.extension;
         let gpus = runtime.gpus().count();
         let plural = if gpus == 1 { "" } else { "s" };
-        let dim = Style::new().dimmed();
-        anstream::eprintln!(
-            "{dim}runtime: {what}, extension {major}.{minor}, {gpus} GPU{plural}{}{dim:#}",
+        let note = format!(
+            "runtime: {what}, extension {major}.{minor}, {gpus} GPU{plural}{}",
             why.map(|why| format!(" ({why})")).unwrap_or_default()
         );
-        Ok(runtime)
+        Ok((runtime, note))
     }
 
     fn simulate(&self) -> anyhow::Result<Runtime> {

@@ -2,13 +2,17 @@
 
 mod arguments;
 mod choice;
+mod last_call;
+mod output;
 mod progress;
 mod verbs;
 
 use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
 use clap::Parser;
+use hsa_vmm_conformance::contain::{LastCall, NotRun};
 use std::process::ExitCode;
+use tracing_subscriber::prelude::*;
 
 /// How a run of the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Map(verb) => verbs::map::run(verb),
+        Verb::Diff(verb) => verbs::diff::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
     };
@@ -52,6 +57,10 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
         cause.is::<hsa_vmm::RuntimeError>()
             || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
+            || matches!(
+                cause.downcast_ref::<NotRun>(),
+                Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))
+            )
     })
 }
 
@@ -67,11 +76,21 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn log(arguments: &Arguments) {
-    if let Some(level) = arguments.verb.log() {
-        tracing_subscriber::fmt()
-            .with_max_level(level)
+    let token = match &arguments.verb {
+        Verb::Conform(verb) => verb.worker.as_deref(),
+        _ => None,
+    };
+    // A worker that cannot note its calls works without.
+    let page = token.and_then(|token| LastCall::of_worker(token).ok());
+    let level = arguments.verb.log();
+    if page.is_none() && level.is_none() {
+        return;
+    }
+    let printed = level.map(|level| {
+        tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .init();
-    }
+            .with_filter(level)
+    });
+    tracing_subscriber::registry().with(printed).with(page.map(last_call::layer)).init();
 }

@@ -6,8 +6,8 @@ use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::vmm::{Argument, VmmOptions};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Handle, HandleType,
-    HipError, HipProfile, Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, BufferError, Handle,
+    HandleType, HipError, HipProfile, Runtime, Vmm, VmmError,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -90,6 +90,11 @@ impl Context {
         self.gpus.first().copied().unwrap_or_else(|| self.host())
     }
 
+    /// Memory of the first GPU.
+    pub fn properties(&self) -> AllocationProperties {
+        AllocationProperties::on(self.gpu())
+    }
+
     /// A second GPU that reaches the memory of the first, and the first its.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
         let reach = |one: AgentId, other: AgentId| {
@@ -157,7 +162,12 @@ impl Context {
 
     /// Makes memory on the first GPU that can be exported as a file descriptor.
     pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
-        let properties = AllocationProperties::on(self.gpu());
+        self.create_shareable_on(self.gpu(), granules)
+    }
+
+    /// Makes memory on a GPU that can be exported as a file descriptor.
+    pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
+        let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::PosixFileDescriptor))
     }
 
@@ -211,6 +221,11 @@ impl Context {
         if !self.cpu_sees(self.gpu()) {
             return Ok(());
         }
+        self.filled(at, granules, value)
+    }
+
+    /// The same, where the CPU is known to reach it.
+    pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule) {
             for inside in [0, self.granule / 2, self.granule - expected.len()] {
@@ -220,6 +235,31 @@ impl Context {
             }
         }
         Ok(())
+    }
+
+    /// Checks through a GPU that may read it that memory is filled with a value: the GPU copies each
+    /// granule to memory of its own, which the CPU then looks at if it reaches it.
+    pub fn seen_by(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
+        let scratch = self.reserve(1)?;
+        let memory = self.create_on(gpu, 1)?;
+        self.map(scratch, 1, memory)?;
+        self.grant(scratch, 1, &self.users_of(gpu), Access::ReadWrite)?;
+        for index in 0..granules {
+            // What was there before is not taken for what is looked for.
+            self.fill(scratch, 1, !value)?;
+            self.vmm.copy(gpu, scratch, self.on(at, index), self.granule)?;
+            if self.cpu_sees(gpu) {
+                self.filled(scratch, 1, value).map_err(|found| match found {
+                    NotPassed::Failed(why) => {
+                        NotPassed::Failed(format!("as GPU {gpu} sees granule {index}: {why}"))
+                    }
+                    skipped => skipped,
+                })?;
+            }
+        }
+        self.vmm.unmap(scratch, self.granule)?;
+        self.vmm.release(memory)?;
+        Ok(self.vmm.address_free(scratch, self.granule)?)
     }
 
     /// The address so many granules further on.
@@ -233,6 +273,24 @@ impl Context {
         expected: HipError,
         call: impl FnOnce() -> Result<T, VmmError>,
     ) -> Verdict<VmmError> {
+        self.refuses_as(expected, VmmError::hip, call)
+    }
+
+    /// The same of a buffer.
+    pub fn refuses_buffer<T: fmt::Debug>(
+        &self,
+        expected: HipError,
+        call: impl FnOnce() -> Result<T, BufferError>,
+    ) -> Verdict<BufferError> {
+        self.refuses_as(expected, BufferError::hip, call)
+    }
+
+    fn refuses_as<T: fmt::Debug, E: fmt::Display>(
+        &self,
+        expected: HipError,
+        hip: impl FnOnce(&E, HipProfile) -> HipError,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Verdict<E> {
         let before = Snapshot::of(&self.vmm, self.count_descriptors);
         let error = match call() {
             Ok(value) => {
@@ -241,7 +299,7 @@ impl Context {
             }
             Err(error) => error,
         };
-        ensure_eq!(error.hip(self.profile()), expected, "{error}");
+        ensure_eq!(hip(&error, self.profile()), expected, "{error}");
         let after = Snapshot::of(&self.vmm, self.count_descriptors);
         if let Some(difference) = before.difference(&after) {
             let why = format!("was refused ({error}) and changed something: {difference}");
@@ -273,8 +331,14 @@ impl Context {
         Ok(())
     }
 
-    /// Gives back all that the case has used, and checks that nothing is left.
-    pub(crate) fn close(self) -> Verdict {
+    /// Gives back all that the case has used, and checks that nothing is left; if that fails, what
+    /// is left is shown before it goes.
+    pub(crate) fn close(self, show: &mut dyn FnMut(&Vmm)) -> Verdict {
+        let vmm = self.vmm.clone();
+        self.give_back().inspect_err(|_| show(&vmm))
+    }
+
+    fn give_back(self) -> Verdict {
         let Self { vmm, handles, .. } = self;
         let failed = |error: VmmError| NotPassed::Failed(format!("cleaning up: {error}"));
         for mapping in vmm.mappings() {

@@ -5,7 +5,6 @@ use crate::arguments::{Map, MapFormat};
 use anyhow::{Context, bail};
 use hsa_vmm_conformance::replay::replay_beginning;
 use hsa_vmm_conformance::trace::{Reader, Trace};
-use std::fs::File;
 use std::io::Write;
 
 /// A trace in which everything occurs that a picture can show.
@@ -28,16 +27,7 @@ pub fn run(verb: &Map) -> anyhow::Result<Ending> {
         beginning.operations
     );
     let report = beginning.vmm.report();
-    match &verb.output {
-        // Everything is there before the file is, so that none is left half-written.
-        Some(path) => {
-            let mut text = Vec::new();
-            write(&mut text, verb.format, &report)?;
-            let written = File::create(path).and_then(|mut file| file.write_all(&text));
-            written.with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        None => write(&mut anstream::stdout().lock(), verb.format, &report)?,
-    }
+    verb.output.write(|out| write(out, verb.format, &report))?;
     match &beginning.divergence {
         None => Ok(Ending::Well),
         Some(divergence) => {
@@ -60,7 +50,7 @@ fn trace(verb: &Map) -> anyhow::Result<Trace> {
     }
 }
 
-fn write(out: &mut impl Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
+fn write(out: &mut dyn Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => write!(out, "{}", report.to_svg())?,
