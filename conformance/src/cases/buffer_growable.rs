@@ -239,7 +239,7 @@ fn address_taken(context: &Context) -> Verdict {
         error,
         BufferError::Vmm(VmmError::InvalidArgument {
             argument: Argument::Address,
-            problem: Problem::AddressTaken { .. },
+            problem: Problem::AddressTaken,
             ..
         })
     );
