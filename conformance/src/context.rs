@@ -215,53 +215,6 @@ impl Context {
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
     }
 
-    /// Checks by the CPU that the memory is filled with a value, at both ends and in the middle
-    /// of every granule; without a CPU that reaches it there is nothing to check.
-    pub fn holds(&self, at: Address, granules: usize, value: u32) -> Verdict {
-        if !self.cpu_sees(self.gpu()) {
-            return Ok(());
-        }
-        self.filled(at, granules, value)
-    }
-
-    /// The same, where the CPU is known to reach it.
-    pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
-        let expected = value.to_le_bytes().repeat(16);
-        for start in (0..granules).map(|index| index * self.granule) {
-            for inside in [0, self.granule / 2, self.granule - expected.len()] {
-                let mut found = vec![0; expected.len()];
-                self.vmm.read(offset(at, start + inside), &mut found)?;
-                ensure_eq!(found, expected, "in the memory, {:#x} bytes on", start + inside);
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks through a GPU that may read it that memory is filled with a value: the GPU copies each
-    /// granule to memory of its own, which the CPU then looks at if it reaches it.
-    pub fn seen_by(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
-        let scratch = self.reserve(1)?;
-        let memory = self.create_on(gpu, 1)?;
-        self.map(scratch, 1, memory)?;
-        self.grant(scratch, 1, &self.users_of(gpu), Access::ReadWrite)?;
-        for index in 0..granules {
-            // What was there before is not taken for what is looked for.
-            self.fill(scratch, 1, !value)?;
-            self.vmm.copy(gpu, scratch, self.on(at, index), self.granule)?;
-            if self.cpu_sees(gpu) {
-                self.filled(scratch, 1, value).map_err(|found| match found {
-                    NotPassed::Failed(why) => {
-                        NotPassed::Failed(format!("as GPU {gpu} sees granule {index}: {why}"))
-                    }
-                    skipped => skipped,
-                })?;
-            }
-        }
-        self.vmm.unmap(scratch, self.granule)?;
-        self.vmm.release(memory)?;
-        Ok(self.vmm.address_free(scratch, self.granule)?)
-    }
-
     /// The address so many granules further on.
     pub fn on(&self, at: Address, granules: usize) -> Address {
         offset(at, granules * self.granule)

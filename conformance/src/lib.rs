@@ -28,6 +28,7 @@ mod attempt;
 mod case;
 mod cases;
 pub mod contain;
+mod contents;
 mod context;
 pub mod describe;
 mod descriptors;
