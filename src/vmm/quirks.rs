@@ -95,6 +95,12 @@ quirks! {
     /// number that it had, and from 10.0 on the runtime exports no import. Our copy stays open, and
     /// is what is exported and shown to the CPU.
     import_needs_descriptor, "rocm-systems#8440", 16..=NEWEST;
+
+    /// The thread that hands exported memory to other processes is told to end when the runtime
+    /// stops, and not waited for: it frees what was freed already (until ROCm 7.2, where memory is
+    /// shared by dma-buf). A runtime that has exported so stays started until the process ends.
+    /// Switched by [`Ipc::with_quirks`](crate::Ipc::with_quirks), as no `Vmm` takes part.
+    ipc_server_outlives_stop, "rocm-systems#3256", 0..=15;
 }
 
 impl Quirks {
@@ -141,6 +147,7 @@ mod tests {
             memory_returns_with_addresses: true,
             grant_without_descriptor_aborts: true,
             some_calls_take_no_lock: true,
+            ipc_server_outlives_stop: true,
             ..Quirks::default()
         };
         assert_eq!(rocm_7_2, expected);

@@ -18,6 +18,7 @@ mod half_applied;
 mod hole;
 mod huge_reservation;
 mod in_offset;
+mod ipc_server;
 mod locked;
 mod no_descriptor;
 mod no_memory;

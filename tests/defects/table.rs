@@ -52,6 +52,9 @@ defects! {
     SHUTDOWN_CRASHES: [No, Crash(SIGSEGV), No],
         "hsa_shut_down with a mapping that a GPU has access to crashes",
         "runtime.cpp, Unload: agents are deleted before the mappings that call them";
+    IPC_SERVER_OUTLIVES_STOP: [No, Yes, Yes],
+        "hsa_shut_down after an export for IPC, by dma-buf, ends the process now and then",
+        "runtime.cpp, Unload: the thread at the socket frees what was freed; fixed by #3256";
     REVOKED_IN_NAME_ONLY: [Yes, Yes, Yes],
         "set_access with NONE leaves a GPU's page table as it is",
         "libdrm, amdgpu_bo_va_op: the flags are not passed on";
