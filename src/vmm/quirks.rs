@@ -13,6 +13,8 @@ use core::ops::RangeInclusive;
 pub struct Quirk {
     /// The field of [`Quirks`].
     pub name: &'static str,
+    /// What goes wrong, and what is done about it.
+    pub what: &'static str,
     /// Where it is public: an issue, a pull request, or the change that ended it.
     pub issue: &'static str,
     /// The minor versions of AMD's extension 1 that have it.
@@ -41,6 +43,7 @@ macro_rules! quirks {
             /// Every quirk, with its source and the versions that have it.
             pub const KNOWN: &[Quirk] = &[$(Quirk {
                 name: stringify!($name),
+                what: concat!($($text),+).trim_ascii(),
                 issue: $issue,
                 extensions: $extensions,
                 field: |quirks| &mut quirks.$name,

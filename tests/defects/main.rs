@@ -22,6 +22,7 @@ mod ipc_server;
 mod locked;
 mod no_descriptor;
 mod no_memory;
+mod page;
 mod past_the_end;
 mod reservation_contents;
 mod revoked_in_name;
