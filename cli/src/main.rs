@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
+        Verb::Man(verb) => verbs::man::run(verb),
+        Verb::Completions(verb) => verbs::completions::run(verb),
     };
     match ending {
         Ok(Ending::Well) => ExitCode::SUCCESS,
