@@ -2,7 +2,9 @@
 
 use crate::choice::Choice;
 use crate::output::Output;
+use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
 use crate::verbs::diff;
+use crate::verbs::man::Man;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
@@ -121,6 +123,11 @@ pub enum Verb {
     /// Fetch AMD's own runtime, and run programs with it
     #[command(subcommand)]
     Rocr(Rocr),
+    /// Write the manual pages, one for the command and one for each verb
+    Man(Man),
+    /// Print what makes a shell complete this command's words
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
 }
 
 impl Verb {
@@ -131,7 +138,11 @@ impl Verb {
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
             | Self::Map(Map { common, .. }) => common.log,
-            Self::Diff(_) | Self::Emulate(_) | Self::Rocr(_) => None,
+            Self::Diff(_)
+            | Self::Emulate(_)
+            | Self::Rocr(_)
+            | Self::Man(_)
+            | Self::Completions(_) => None,
         }
     }
 }

@@ -38,6 +38,8 @@ fn main() -> ExitCode {
         Verb::Diff(verb) => verbs::diff::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
+        Verb::Man(verb) => verbs::man::run(verb),
+        Verb::Completions(verb) => verbs::completions::run(verb),
     };
     match ending {
         Ok(Ending::Well) => ExitCode::SUCCESS,

@@ -1,9 +1,11 @@
 //! What the command does, a file a verb.
 
+pub mod completions;
 pub mod conform;
 pub mod diff;
 pub mod emulate;
 pub mod info;
+pub mod man;
 pub mod map;
 pub mod replay;
 pub mod rocr;
