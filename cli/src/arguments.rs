@@ -1,6 +1,7 @@
 //! What the command understands.
 
 use crate::choice::Choice;
+use crate::verbs::bringup::Bringup;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
@@ -87,6 +88,14 @@ pub enum Verb {
     /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
+    /// Climb from "the library loads" to "under load", and say where and why it stops
+    ///
+    /// For those who bring up a driver or a GPU: each level is the fewest calls of HSA that it takes,
+    /// in a process of its own, so that a crash or a hang is contained and named. Of the first level
+    /// that fails it says which call, what it was asked and answered, which interface of the kernel
+    /// it rests on, what runtime, driver and kernel logged meanwhile, and what to try next.
+    #[command(after_help = crate::verbs::bringup::ABOUT)]
+    Bringup(Bringup),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -105,7 +114,7 @@ impl Verb {
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
             | Self::Map(Map { common, .. }) => common.log,
-            Self::Emulate(_) | Self::Rocr(_) => None,
+            Self::Bringup(_) | Self::Emulate(_) | Self::Rocr(_) => None,
         }
     }
 }

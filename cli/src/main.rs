@@ -2,6 +2,8 @@
 
 mod arguments;
 mod choice;
+mod contained;
+mod duration;
 mod progress;
 mod verbs;
 
@@ -17,6 +19,8 @@ pub enum Ending {
     Well,
     /// Something that was tested failed.
     Failed,
+    /// There is no runtime to test, or it does not start; what was found out has been said.
+    NoRuntime,
 }
 
 const FAILED: u8 = 1;
@@ -31,12 +35,14 @@ fn main() -> ExitCode {
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Map(verb) => verbs::map::run(verb),
+        Verb::Bringup(verb) => verbs::bringup::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
     };
     match ending {
         Ok(Ending::Well) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::from(FAILED),
+        Ok(Ending::NoRuntime) => ExitCode::from(NO_RUNTIME),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
