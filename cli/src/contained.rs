@@ -139,9 +139,8 @@ impl Contained {
     pub fn stop(&mut self) -> io::Result<()> {
         if self.ended()?.is_none() {
             let group = Pid::from_raw(self.child.id().cast_signed());
-            let killed = group.map_or(Ok(()), |group| {
-                rustix::process::kill_process_group(group, Signal::KILL)
-            });
+            let killed = group
+                .map_or(Ok(()), |group| rustix::process::kill_process_group(group, Signal::KILL));
             // It may not have come to be a group's leader.
             if killed.is_err() {
                 self.child.kill()?;

@@ -27,7 +27,8 @@ mod tests {
 
     #[test]
     fn times_are_understood_and_nonsense_is_not() {
-        for (text, seconds) in [("20s", 20.0), ("500ms", 0.5), ("5m", 300.0), ("2h", 7200.0), ("7", 7.0)]
+        for (text, seconds) in
+            [("20s", 20.0), ("500ms", 0.5), ("5m", 300.0), ("2h", 7200.0), ("7", 7.0)]
         {
             assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)));
         }

@@ -75,9 +75,9 @@ impl Bringup {
     pub fn search(&self) -> Search {
         match &self.runtime {
             Choice::Library(path) => Search::only(path),
-            Choice::Auto | Choice::Simulation => Search::usual(
-                option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new),
-            ),
+            Choice::Auto | Choice::Simulation => {
+                Search::usual(option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new))
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use super::level::Level;
 use super::record::{Begin, End as Return, Number, Record};
 use crate::contained::{self, Contained, End, Next};
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -104,12 +105,13 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
 fn emulated(path: &Path, from: u64, told: &Told) -> Option<Vec<(u64, String)>> {
     let bytes = fs::read(path).ok()?;
     let bytes = bytes.get(usize::try_from(from).ok()?..)?;
-    let pids: Vec<_> = told.calls.iter().map(|call| format!("{}:", call.begin.pid)).collect();
+    let process = |call: &Call| call.begin.task.split_inclusive(':').next().map(str::to_owned);
+    let pids: BTreeSet<_> = told.calls.iter().filter_map(process).collect();
     let mut at = from;
     let mut lines = Vec::new();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let text = String::from_utf8_lossy(line);
-        if pids.iter().any(|pid| text.starts_with(pid)) {
+        if pids.iter().any(|pid| text.starts_with(pid.as_str())) {
             lines.push((at, text.trim_end().to_owned()));
         }
         at += line.len() as u64;
@@ -164,9 +166,8 @@ impl Told {
         }
         if let Some(number) = self.failed {
             let index = self.calls.iter().position(|call| call.begin.number == number);
-            let status = index
-                .and_then(|index| self.calls[index].end.as_ref())
-                .and_then(|end| end.status);
+            let status =
+                index.and_then(|index| self.calls[index].end.as_ref()).and_then(|end| end.status);
             if let (Some(index), Some(status)) = (index, status) {
                 return Outcome::Failed(Cause::Status(index, status));
             }
@@ -216,11 +217,11 @@ impl Cause {
 }
 
 impl Ascent {
-    /// The lines of the emulated driver's log that belong to a call: to its process, while it ran.
+    /// The lines of the emulated driver's log that belong to a call: its thread's, while it ran.
     pub fn driver_during(&self, call: &Call) -> Vec<&str> {
         let from = call.begin.logs.driver;
         let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-        let own = format!("{}:", call.begin.pid);
+        let own = format!("{} ", call.begin.task);
         let lines = self.driver.iter().flatten();
         lines
             .filter(|(at, line)| (from..to).contains(at) && line.starts_with(&own))

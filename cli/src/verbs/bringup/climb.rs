@@ -2,7 +2,7 @@
 //! of the level.
 
 use super::arguments::Bringup;
-use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool};
+use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::other_process;
 use super::record::Record;
@@ -26,8 +26,8 @@ pub struct Ground {
     pub pool: Pool,
     /// What one handle has.
     pub size: usize,
-    /// Memory of the processor.
-    pub host_pool: Pool,
+    /// Memory of the processor, from the level on that needs it.
+    pub host_pool: Option<Pool>,
 }
 
 /// Climbs one level and tells how it went. The process ends after this.
@@ -111,7 +111,7 @@ fn start(hsa: &Hsa<'_>, level: Level) -> Result<()> {
 fn agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     let (cpu, gpus) = find_agents(hsa)?;
     if level > Level::Agents {
-        return on_ground(hsa, level, &find_ground(hsa, cpu, gpus)?);
+        return on_ground(hsa, level, &find_ground(hsa, level, cpu, gpus)?);
     }
     let names = gpus.iter().map(|gpu| hsa.agent_name(gpu)).collect::<Result<Vec<_>>>()?;
     let plural = if names.len() == 1 { "" } else { "s" };
@@ -140,7 +140,7 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
 }
 
 /// The pools to take memory from.
-pub fn find_ground(hsa: &Hsa<'_>, cpu: Agent, gpus: Vec<Agent>) -> Result<Ground> {
+pub fn find_ground(hsa: &Hsa<'_>, level: Level, cpu: Agent, gpus: Vec<Agent>) -> Result<Ground> {
     let name = "HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED";
     let supported = hsa.system(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED, name)?;
     // One byte is answered.
@@ -148,13 +148,21 @@ pub fn find_ground(hsa: &Hsa<'_>, cpu: Agent, gpus: Vec<Agent>) -> Result<Ground
         let what = "the runtime says that virtual memory is not supported";
         return Err(hsa.recorder.wrong(what));
     }
-    let (pool, size) = find_pool(hsa, &gpus[0], "pool")?;
-    let (host_pool, _) = find_pool(hsa, &cpu, "host_pool")?;
-    Ok(Ground { cpu, gpus, pool, size, host_pool })
+    let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
+    if level == Level::Pools {
+        let (size, granule) = (info.size as u64, info.granule as u64);
+        let (size, granule) = (crate::verbs::size(size), crate::verbs::size(granule));
+        hsa.recorder.fact(format!("{size}, granule {granule}"));
+    }
+    let host_pool = match level > Level::Cpu {
+        true => Some(find_pool(hsa, &cpu, "host_pool")?.0),
+        false => None,
+    };
+    Ok(Ground { cpu, gpus, pool, size: info.granule, host_pool })
 }
 
-/// The first pool of an agent that memory can be had from, and its granule.
-fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, usize)> {
+/// The first pool of an agent that memory can be had from.
+fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> {
     for value in hsa.pools(agent, c)? {
         let pool = Named::new(c, value);
         let info = hsa.pool(&pool)?;
@@ -165,12 +173,7 @@ fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, usize)> {
             let what = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
             return Err(hsa.recorder.wrong(what));
         }
-        if c == "pool" {
-            let (size, granule) = (info.size as u64, info.granule as u64);
-            let (size, granule) = (crate::verbs::size(size), crate::verbs::size(granule));
-            hsa.recorder.fact(format!("{size}, granule {granule}"));
-        }
-        return Ok((pool, info.granule));
+        return Ok((pool, info));
     }
     Err(hsa.recorder.wrong(format!("{} has no pool that memory can be had from", agent.c)))
 }
@@ -240,7 +243,10 @@ pub fn with_host(
     ground: &Ground,
     then: impl FnOnce(&Host) -> Result<()>,
 ) -> Result<()> {
-    let memory = hsa.allocate(&ground.host_pool, ground.size, "host")?;
+    let Some(pool) = &ground.host_pool else {
+        return Err(hsa.recorder.wrong("no memory of the processor was looked for"));
+    };
+    let memory = hsa.allocate(pool, ground.size, "host")?;
     hsa.allow(&memory, &ground.gpus.iter().collect::<Vec<_>>())?;
     let host = Host { memory, signal: hsa.signal()? };
     then(&host)?;

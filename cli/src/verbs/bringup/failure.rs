@@ -53,13 +53,37 @@ pub struct Blamed {
     pub other_process: bool,
 }
 
-/// An interface, and whether the emulated driver was asked.
+/// An interface, and what the emulated driver answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Asked {
     #[serde(flatten)]
     pub interface: Interface,
     /// `None`: not known.
-    pub failed: Option<bool>,
+    pub answer: Option<Answer>,
+}
+
+/// What the emulated driver answered during the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    NotAsked,
+    Well,
+    /// An error, at least once.
+    Error,
+}
+
+impl Answer {
+    fn to(interface: &Interface, log: &[String]) -> Option<Self> {
+        if interface.logged.is_empty() {
+            return None;
+        }
+        let mut lines = log.iter().filter(|line| is_logged(interface, line)).peekable();
+        Some(match (lines.peek().is_some(), lines.any(|line| answered_error(line))) {
+            (false, _) => Self::NotAsked,
+            (true, false) => Self::Well,
+            (true, true) => Self::Error,
+        })
+    }
 }
 
 /// A finding, to be serialised.
@@ -80,10 +104,8 @@ impl Failure {
         });
         let name = call.map_or("library", |call| call.begin.call.as_str());
         let rests_on = rests_on(name).iter().map(|interface| {
-            let failed = driver.as_ref().map(|lines| {
-                lines.iter().any(|line| is_logged(interface, line) && answered_error(line))
-            });
-            Asked { interface: *interface, failed: failed.filter(|_| !interface.logged.is_empty()) }
+            let answer = driver.as_ref().and_then(|log| Answer::to(interface, log));
+            Asked { interface: *interface, answer }
         });
         let rests_on = rests_on.collect();
         let said = call.map_or(ascent.said.as_str(), |call| ascent.said_during(call));
@@ -93,7 +115,8 @@ impl Failure {
         } else {
             said
         };
-        let findings = if looks_at_machine(ascent) { machine::look() } else { Vec::new() };
+        let findings =
+            if looks_at_machine(ascent) { machine::look(driver.is_some()) } else { Vec::new() };
         let kernel = kernel.lines();
         let try_next = advise(ascent, cause, call, &driver, &findings, &kernel);
         let looked = findings.into_iter().map(|Finding { well, what, .. }| Looked { well, what });
@@ -134,7 +157,7 @@ pub fn answered_error(line: &str) -> bool {
 
 /// Files and permissions are what the first levels fail by; what comes later has them already.
 fn looks_at_machine(ascent: &Ascent) -> bool {
-    ascent.level <= Level::Pools && ascent.runtime != Some(None)
+    ascent.level <= Level::Pools && matches!(ascent.runtime, Some(Some(_)))
 }
 
 impl Blamed {
@@ -169,7 +192,7 @@ impl Cause {
             (None, None) => "before the first call".to_owned(),
         };
         match self {
-            Self::NoLibrary(_) => "no library could be loaded".to_owned(),
+            Self::NoLibrary(tried) => tried.clone(),
             Self::Status(index, value) => {
                 format!("{} answered {}", calls[*index].begin.call, status(*value))
             }
@@ -296,11 +319,19 @@ fn advise(
         ));
     }
     match cause {
-        Cause::Hang(..) => advice.push(format!(
-            "let it hang longer (--limit 1h), and look where: /proc/PID/task/*/stack (as root), \
-             gdb -p PID -batch -ex 'thread apply all bt'; an {}",
-            "interrupt that never comes shows in /proc/interrupts"
-        )),
+        Cause::Hang(..) => {
+            if driver.is_some() {
+                let what = "the driver's log has a call when it returns: the one it hangs in is none \
+                            of those that are marked as answered";
+                advice.push(what.to_owned());
+            }
+            advice.push(
+                "let it hang longer (--limit 1h), and look where: /proc/PID/task/*/stack (as root), \
+                 gdb -p PID -batch -ex 'thread apply all bt'; an interrupt that never comes is \
+                 missing in /proc/interrupts, too"
+                    .to_owned(),
+            );
+        }
         Cause::Crash(..) => advice.push(
             "a backtrace: --program repeat.c, build it as its first lines say, gdb -ex run -ex bt \
              ./repeat"

@@ -280,8 +280,7 @@ impl<'a> Hsa<'a> {
         self.call("hsa_amd_vmem_address_reserve", &into, true, || {
             let Some(vmem) = &self.vmem else { return (MISSING, vec![]) };
             // SAFETY: `address` is writable.
-            let status =
-                unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
+            let status = unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
             (status, out("va", hex(address as usize)))
         })?;
         Ok(Named::new("va", address as usize))
@@ -414,9 +413,8 @@ impl<'a> Hsa<'a> {
         self.call("hsa_amd_vmem_import_shareable_handle", &into, true, || {
             let Some(vmem) = &self.vmem else { return (MISSING, vec![]) };
             // SAFETY: the descriptor is open; `handle` is writable.
-            let status = unsafe {
-                (vmem.hsa_amd_vmem_import_shareable_handle)(number, &mut handle)
-            };
+            let status =
+                unsafe { (vmem.hsa_amd_vmem_import_shareable_handle)(number, &mut handle) };
             (status, out("memory", hex(handle.handle)))
         })?;
         Ok(Named::new("memory", handle))
@@ -473,9 +471,8 @@ impl<'a> Hsa<'a> {
             };
             let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
             // SAFETY: the agents are ones that the runtime named; the memory is of a pool.
-            let status = unsafe {
-                allow(count, values.as_ptr(), null(), address.value as *const c_void)
-            };
+            let status =
+                unsafe { allow(count, values.as_ptr(), null(), address.value as *const c_void) };
             (status, vec![])
         })
     }
@@ -560,20 +557,18 @@ impl<'a> Hsa<'a> {
         ];
         let names: Vec<&str> = into.iter().map(|argument| argument.0).collect();
         let c = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
-        let (_, value) =
-            self.recorder.around("hsa_signal_wait_scacquire", &into, Some(c), || {
-                // SAFETY: the signal is alive until after this.
-                let value = unsafe {
-                    let state = sys::HSA_WAIT_STATE_BLOCKED;
-                    wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
-                };
-                (value, None, out("value", value.to_string()))
-            });
+        let (_, value) = self.recorder.around("hsa_signal_wait_scacquire", &into, Some(c), || {
+            // SAFETY: the signal is alive until after this.
+            let value = unsafe {
+                let state = sys::HSA_WAIT_STATE_BLOCKED;
+                wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
+            };
+            (value, None, out("value", value.to_string()))
+        });
         if value != 0 {
-            return Err(self.recorder.wrong(format!(
-                "the copy by {} failed: its signal is {value}, not 0",
-                by.c
-            )));
+            return Err(self
+                .recorder
+                .wrong(format!("the copy by {} failed: its signal is {value}, not 0", by.c)));
         }
         Ok(())
     }

@@ -29,9 +29,10 @@ const fn plain(file: &'static str, request: &'static str, function: &'static str
     Interface { logged: "", file, request, function }
 }
 
-const OPEN_KFD: Interface = plain("/dev/kfd", "open", "kfd_open");
-const OPEN_DRM: Interface = plain("/dev/dri/renderD*", "open", "drm_open");
-const TOPOLOGY: Interface = plain("/sys/…/kfd/topology", "read", "kfd_topology.c: node_show");
+const OPEN_KFD: Interface = kfd("kfd OPEN", "open", "kfd_open");
+const OPEN_DRM: Interface = drm("drm OPEN", "open", "drm_open");
+const TOPOLOGY: Interface =
+    plain("/sys/…/kfd/topology", "read", "node_show, mem_show, iolink_show");
 const VERSION: Interface =
     kfd("kfd GET_VERSION", "AMDKFD_IOC_GET_VERSION", "kfd_ioctl_get_version");
 const APERTURES: Interface = kfd(
@@ -55,8 +56,11 @@ const XNACK: Interface =
     kfd("kfd SET_XNACK_MODE", "AMDKFD_IOC_SET_XNACK_MODE", "kfd_ioctl_set_xnack_mode");
 const ENABLE: Interface =
     kfd("kfd RUNTIME_ENABLE", "AMDKFD_IOC_RUNTIME_ENABLE", "kfd_ioctl_runtime_enable");
-const ALLOC: Interface =
-    kfd("kfd ALLOC_MEMORY_OF_GPU", "AMDKFD_IOC_ALLOC_MEMORY_OF_GPU", "kfd_ioctl_alloc_memory_of_gpu");
+const ALLOC: Interface = kfd(
+    "kfd ALLOC_MEMORY_OF_GPU",
+    "AMDKFD_IOC_ALLOC_MEMORY_OF_GPU",
+    "kfd_ioctl_alloc_memory_of_gpu",
+);
 const FREE: Interface =
     kfd("kfd FREE_MEMORY_OF_GPU", "AMDKFD_IOC_FREE_MEMORY_OF_GPU", "kfd_ioctl_free_memory_of_gpu");
 const MAP: Interface =
@@ -77,19 +81,15 @@ const CREATE_EVENT: Interface =
 const DESTROY_EVENT: Interface =
     kfd("kfd DESTROY_EVENT", "AMDKFD_IOC_DESTROY_EVENT", "kfd_ioctl_destroy_event");
 const SET_EVENT: Interface = kfd("kfd SET_EVENT", "AMDKFD_IOC_SET_EVENT", "kfd_ioctl_set_event");
-const WAIT: Interface =
-    kfd("kfd WAIT_EVENTS", "AMDKFD_IOC_WAIT_EVENTS", "kfd_ioctl_wait_events");
+const WAIT: Interface = kfd("kfd WAIT_EVENTS", "AMDKFD_IOC_WAIT_EVENTS", "kfd_ioctl_wait_events");
 const CREATE_QUEUE: Interface =
     kfd("kfd CREATE_QUEUE", "AMDKFD_IOC_CREATE_QUEUE", "kfd_ioctl_create_queue");
 const UPDATE_QUEUE: Interface =
     kfd("kfd UPDATE_QUEUE", "AMDKFD_IOC_UPDATE_QUEUE", "kfd_ioctl_update_queue");
 const DESTROY_QUEUE: Interface =
     kfd("kfd DESTROY_QUEUE", "AMDKFD_IOC_DESTROY_QUEUE", "kfd_ioctl_destroy_queue");
-const AVAILABLE: Interface = kfd(
-    "kfd AVAILABLE_MEMORY",
-    "AMDKFD_IOC_AVAILABLE_MEMORY",
-    "kfd_ioctl_get_available_memory",
-);
+const AVAILABLE: Interface =
+    kfd("kfd AVAILABLE_MEMORY", "AMDKFD_IOC_AVAILABLE_MEMORY", "kfd_ioctl_get_available_memory");
 const KFD_MMAP: Interface = kfd("kfd MMAP", "mmap (doorbells, events, MMIO)", "kfd_mmap");
 const INFO: Interface = drm("drm INFO", "DRM_IOCTL_AMDGPU_INFO", "amdgpu_info_ioctl");
 const DRM_VERSION: Interface = drm("drm VERSION", "DRM_IOCTL_VERSION", "drm_version");
@@ -97,14 +97,15 @@ const GEM_VA: Interface = drm("drm GEM_VA", "DRM_IOCTL_AMDGPU_GEM_VA", "amdgpu_g
 const GEM_MMAP: Interface =
     drm("drm GEM_MMAP", "DRM_IOCTL_AMDGPU_GEM_MMAP", "amdgpu_gem_mmap_ioctl");
 const GEM_CLOSE: Interface = drm("drm GEM_CLOSE", "DRM_IOCTL_GEM_CLOSE", "drm_gem_close_ioctl");
-const PRIME: Interface = drm(
-    "drm PRIME_FD_TO_HANDLE",
-    "DRM_IOCTL_PRIME_FD_TO_HANDLE",
-    "drm_prime_fd_to_handle_ioctl",
-);
+const PRIME: Interface =
+    drm("drm PRIME_FD_TO_HANDLE", "DRM_IOCTL_PRIME_FD_TO_HANDLE", "drm_prime_fd_to_handle_ioctl");
 const DRM_MMAP: Interface = drm("drm MMAP", "mmap", "drm_gem_mmap, ttm_bo_mmap_obj");
-const DRM_FAULT: Interface =
-    Interface { logged: "", file: "/dev/dri/renderD*", request: "page fault", function: "amdgpu_gem_fault" };
+const DRM_FAULT: Interface = Interface {
+    logged: "",
+    file: "/dev/dri/renderD*",
+    request: "page fault",
+    function: "amdgpu_gem_fault",
+};
 const RESERVE: Interface = plain("(no device)", "mmap PROT_NONE, NORESERVE", "do_mmap");
 const UNRESERVE: Interface = plain("(no device)", "munmap", "do_vmi_munmap");
 const LIBRARY: Interface = plain("(no device)", "open, mmap", "");
@@ -122,9 +123,31 @@ pub const TABLE: &[(&str, &[Interface])] = &[
     (
         "hsa_init",
         &[
-            OPEN_KFD, VERSION, TOPOLOGY, OPEN_DRM, DRM_VERSION, INFO, APERTURES, ACQUIRE, POLICY,
-            XNACK, ENABLE, CLOCKS, CREATE_EVENT, KFD_MMAP, ALLOC, MAP, DRM_MMAP, SCRATCH, TRAP,
-            WAIT, GEM_VA, AVAILABLE, UNMAP, FREE,
+            OPEN_KFD,
+            VERSION,
+            TOPOLOGY,
+            OPEN_DRM,
+            DRM_VERSION,
+            INFO,
+            APERTURES,
+            ACQUIRE,
+            POLICY,
+            XNACK,
+            ENABLE,
+            CLOCKS,
+            CREATE_EVENT,
+            KFD_MMAP,
+            ALLOC,
+            MAP,
+            DRM_MMAP,
+            SCRATCH,
+            TRAP,
+            WAIT,
+            SET_EVENT,
+            GEM_VA,
+            AVAILABLE,
+            UNMAP,
+            FREE,
         ],
     ),
     (
@@ -137,12 +160,12 @@ pub const TABLE: &[(&str, &[Interface])] = &[
     ("hsa_amd_agent_iterate_memory_pools", &[TOPOLOGY]),
     ("hsa_amd_memory_pool_get_info", &[TOPOLOGY]),
     ("hsa_amd_agent_memory_pool_get_info", &[TOPOLOGY]),
-    ("hsa_amd_vmem_address_reserve", &[RESERVE]),
-    ("hsa_amd_vmem_address_free", &[UNRESERVE]),
+    ("hsa_amd_vmem_address_reserve", &[RESERVE, ALLOC]),
+    ("hsa_amd_vmem_address_free", &[UNRESERVE, FREE]),
     ("hsa_amd_vmem_handle_create", &[ALLOC]),
     ("hsa_amd_vmem_handle_release", &[FREE]),
-    ("hsa_amd_vmem_map", &[EXPORT, PRIME, GEM_MMAP, GEM_CLOSE]),
-    ("hsa_amd_vmem_unmap", &[GEM_VA, UNRESERVE, GEM_CLOSE, FREE]),
+    ("hsa_amd_vmem_map", &[EXPORT, PRIME, GEM_MMAP, DRM_MMAP, GEM_CLOSE]),
+    ("hsa_amd_vmem_unmap", &[GEM_VA, DRM_MMAP, UNRESERVE, GEM_CLOSE, FREE]),
     ("hsa_amd_vmem_set_access", &[EXPORT, PRIME, GEM_VA, DRM_MMAP, GEM_CLOSE]),
     ("hsa_amd_vmem_export_shareable_handle", &[EXPORT]),
     ("hsa_amd_vmem_import_shareable_handle", &[DMABUF, IMPORT]),
@@ -170,12 +193,43 @@ pub fn rests_on(call: &str) -> &'static [Interface] {
 
 /// Whether a line of the emulated driver's log tells of this.
 pub fn is_logged(interface: &Interface, line: &str) -> bool {
-    if interface.logged.is_empty() {
-        return false;
-    }
-    // `16306:16306 0.014652 drm0 GEM_VA …`; a device's number is of no interest here.
+    asked(line).is_some_and(|asked| interface.logged == asked)
+}
+
+/// What a line of the emulated driver's log tells of, if it is a request: `drm GEM_VA` of
+/// `16306:16306 0.014652 drm0 GEM_VA …`. Which of several devices it was is of no interest here.
+pub fn asked(line: &str) -> Option<String> {
     let mut words = line.split(' ').skip(2);
-    let (Some(device), Some(call)) = (words.next(), words.next()) else { return false };
-    let device = device.trim_end_matches(|letter: char| letter.is_ascii_digit());
-    interface.logged.split_once(' ') == Some((device, call))
+    let device = words.next()?.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let call = words.next()?;
+    // These cannot fail.
+    if matches!(call, "CLOSE" | "MUNMAP") {
+        return None;
+    }
+    let is_name =
+        call.chars().all(|letter| letter.is_ascii_uppercase() || "_0123456789".contains(letter));
+    (matches!(device, "kfd" | "drm") && is_name).then(|| format!("{device} {call}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_log_names_its_interface() {
+        let line = "1:1 0.026873 drm0 GEM_VA handle=1 operation=MAP = EINVAL (1.8 us)";
+        assert_eq!(asked(line).as_deref(), Some("drm GEM_VA"));
+        assert!(is_logged(&GEM_VA, line) && !is_logged(&GEM_MMAP, line));
+        assert_eq!(asked("1:1 0.0 NOT EMULATED: kfd call"), None);
+        assert_eq!(asked("1:1 0.0 kfd call 0x1 = EBADF: another process's"), None);
+        assert_eq!(asked(""), None);
+    }
+
+    #[test]
+    fn no_call_stands_in_the_table_twice_and_none_for_nothing() {
+        for (index, (call, rests)) in TABLE.iter().enumerate() {
+            assert!(!rests.is_empty(), "{call}");
+            assert!(!TABLE[..index].iter().any(|row| row.0 == *call), "{call}");
+        }
+    }
 }

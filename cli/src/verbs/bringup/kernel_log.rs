@@ -32,7 +32,8 @@ impl KernelLog {
                 Ok(0) => break,
                 Ok(length) => lines.push(message(&String::from_utf8_lossy(&entry[..length]))),
                 // Older entries were overwritten; the next read has what is left.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
+                Err(error)
+                    if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(format!("{PATH}: {error}")),

@@ -23,9 +23,10 @@ fn bad(what: impl Into<String>, advice: impl Into<String>) -> Finding {
     Finding { well: false, what: what.into(), advice: Some(advice.into()) }
 }
 
-/// Looks at everything a runtime needs of the machine before its first call of the driver.
-pub fn look() -> Vec<Finding> {
-    let mut findings = vec![module(), pci()];
+/// Looks at everything a runtime needs of the machine before its first call of the driver. An
+/// emulated driver has neither module nor bus.
+pub fn look(emulated: bool) -> Vec<Finding> {
+    let mut findings = if emulated { Vec::new() } else { vec![module(), pci()] };
     findings.push(device(Path::new("/dev/kfd")));
     findings.extend(render_nodes());
     findings.push(topology());
@@ -89,7 +90,9 @@ fn device(path: &Path) -> Finding {
     let is_device = metadata.as_ref().is_ok_and(|file| file.file_type().is_char_device());
     match opened {
         Ok(_) if is_device => well(format!("{shown} can be opened")),
-        Ok(_) => bad(format!("{shown} is no device"), format!("remove it and load amdgpu: {shown}")),
+        Ok(_) => {
+            bad(format!("{shown} is no device"), format!("remove it and load amdgpu: {shown}"))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => bad(
             format!("{shown} is missing"),
             "without a container: amdgpu is not loaded or supports no GPU here. In one: pass the \
@@ -129,7 +132,9 @@ fn render_nodes() -> Vec<Finding> {
         .flatten()
         .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("renderD")))
+        .filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("renderD"))
+        })
         .collect();
     nodes.sort();
     if nodes.is_empty() {

@@ -119,7 +119,8 @@ fn write_log(log: &mut File, ascent: &Ascent) -> std::io::Result<()> {
     writeln!(text, "== {} ({:?})", ascent.level.title(), ascent.took)?;
     for call in &ascent.calls {
         let (process, number) = (call.begin.number.0, call.begin.number.1);
-        let took = call.end.as_ref().map_or(String::new(), |end| format!(" ({} us)", end.microseconds));
+        let took =
+            call.end.as_ref().map_or(String::new(), |end| format!(" ({} us)", end.microseconds));
         writeln!(text, "{process}.{} {number:4} {}{took}", call.begin.thread, call.line())?;
         for line in ascent.driver_during(call) {
             writeln!(text, "          driver  {line}")?;
@@ -151,6 +152,8 @@ struct Rung<'a> {
     detail: String,
     calls: usize,
     duration_us: u64,
+    /// What the emulated driver was asked that the table of interfaces does not have.
+    asked_besides: Vec<String>,
 }
 
 fn report<'a>(ascents: &'a [Ascent], failure: Option<&'a Failure>, until: Level) -> Report<'a> {
@@ -163,6 +166,7 @@ fn report<'a>(ascents: &'a [Ascent], failure: Option<&'a Failure>, until: Level)
         detail: String::new(),
         calls: 0,
         duration_us: 0,
+        asked_besides: Vec::new(),
     }));
     Report {
         runtime: runtime.and_then(|path| path.as_deref()),
@@ -185,6 +189,21 @@ impl Rung<'_> {
             detail,
             calls: ascent.calls.len(),
             duration_us: u64::try_from(ascent.took.as_micros()).unwrap_or(u64::MAX),
+            asked_besides: asked_besides(ascent),
         }
     }
+}
+
+fn asked_besides(ascent: &Ascent) -> Vec<String> {
+    let mut besides = std::collections::BTreeSet::new();
+    for call in &ascent.calls {
+        let table = interface::rests_on(&call.begin.call);
+        for line in ascent.driver_during(call) {
+            let Some(asked) = interface::asked(line) else { continue };
+            if !table.iter().any(|interface| interface.logged == asked) {
+                besides.insert(format!("{}: {asked}", call.begin.call));
+            }
+        }
+    }
+    besides.into_iter().collect()
 }

@@ -2,6 +2,7 @@
 
 use super::climb::{Ground, Host, find_agents, find_ground, read_by, with_host, write_by};
 use super::hsa::{Address, Handle, Hsa};
+use super::level::Level;
 use super::record::Argument;
 use super::recorder::Stopped;
 use crate::contained;
@@ -39,7 +40,8 @@ pub fn export(
     let number = dmabuf.as_raw_fd().to_string();
     let into = [("socket", "the other process".to_owned()), ("dmabuf", number)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
-    let sent = hsa.recorder.around("send", &into, Some(c), || (send(&socket, &dmabuf), None, vec![]));
+    let sent =
+        hsa.recorder.around("send", &into, Some(c), || (send(&socket, &dmabuf), None, vec![]));
     sent.1.map_err(|error| hsa.recorder.wrong(format!("cannot send the descriptor: {error}")))?;
     // It closes its end when it ends, in whatever way.
     let c = "wait_for(socket);".to_owned();
@@ -86,8 +88,7 @@ fn receive() -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut bytes = [IoSliceMut::new(&mut byte)];
     let socket = io::stdin();
-    let received =
-        rustix::net::recvmsg(&socket, &mut bytes, &mut with, RecvFlags::CMSG_CLOEXEC)?;
+    let received = rustix::net::recvmsg(&socket, &mut bytes, &mut with, RecvFlags::CMSG_CLOEXEC)?;
     let whole = !received.flags.contains(ReturnFlags::CTRUNC);
     let mut descriptors = with.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -101,7 +102,7 @@ fn receive() -> io::Result<OwnedFd> {
 pub fn import(hsa: &Hsa<'_>) -> Result<()> {
     hsa.init()?;
     let (cpu, gpus) = find_agents(hsa)?;
-    let ground = find_ground(hsa, cpu, gpus)?;
+    let ground = find_ground(hsa, Level::Shared, cpu, gpus)?;
     let into = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
     let (_, dmabuf) = hsa.recorder.around("receive", &into, Some(c), || {

@@ -37,8 +37,8 @@ pub struct Begin {
     pub number: Number,
     /// Which of several threads makes it, from 1; 0 if there is one.
     pub thread: u32,
-    /// The kernel's number of the process.
-    pub pid: u32,
+    /// The kernel's numbers of process and thread: `16306:16308`.
+    pub task: String,
     /// `hsa_amd_vmem_map`, or what else is done (`fill`).
     pub call: String,
     /// What goes in.

@@ -75,7 +75,7 @@ impl Recorder {
         self.tell(&Record::Begin(Begin {
             number,
             thread: THREAD.get(),
-            pid: std::process::id(),
+            task: task(),
             call: call.to_owned(),
             arguments: arguments
                 .iter()
@@ -110,10 +110,17 @@ impl Recorder {
     }
 
     fn logs(&self) -> Logs {
-        let length = |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |file| file.len());
+        let length =
+            |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |file| file.len());
         let driver = self.driver_log.as_ref().map_or(0, |path| length(std::fs::metadata(path)));
         let runtime = io::stderr().as_fd().try_clone_to_owned();
         let runtime = runtime.map_or(0, |file| length(File::from(file).metadata()));
         Logs { driver, runtime }
     }
+}
+
+/// Process and thread, as the emulated driver's log names them.
+fn task() -> String {
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    format!("{}:{thread}", std::process::id())
 }

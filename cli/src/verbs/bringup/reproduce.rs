@@ -40,8 +40,7 @@ pub fn program(ascent: &Ascent) -> String {
     let alone = |call: &&Call| call.begin.thread == 0;
     if threads > 0 {
         let start = |call: &&Call| call.begin.call != "hsa_shut_down";
-        let before: Vec<_> =
-            first.iter().copied().filter(alone).take_while(start).collect();
+        let before: Vec<_> = first.iter().copied().filter(alone).take_while(start).collect();
         body(&mut text, &before);
         let _ = write!(
             text,

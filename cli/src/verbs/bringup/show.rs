@@ -1,7 +1,7 @@
 //! The ladder and what stands below it, for people: 80 columns, colours on a terminal.
 
 use super::ascent::{Ascent, Outcome};
-use super::failure::{Blamed, Failure};
+use super::failure::{Answer, Blamed, Failure};
 use super::level::Level;
 use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
@@ -31,7 +31,10 @@ pub fn rung(out: &mut impl Write, ascent: &Ascent) -> io::Result<()> {
             line(out, DIM, "–", title, &format!("does not apply: {why}"), None)
         }
         Outcome::Failed(cause) => {
-            line(out, RED, "✗", title, &cause.describe(&ascent.calls), Some(ascent.took))
+            let all = cause.describe(&ascent.calls);
+            // What was tried stands below.
+            let first = all.lines().next().unwrap_or_default();
+            line(out, RED, "✗", title, first, Some(ascent.took))
         }
     }
 }
@@ -57,23 +60,22 @@ fn line(
     detail: &str,
     took: Option<Duration>,
 ) -> io::Result<()> {
-    let took = took.map(|took| format!("{:.0} ms", took.as_secs_f64() * 1000.0)).unwrap_or_default();
-    let detail = wrap(detail, WIDTH - DETAIL - 10);
-    for (index, part) in detail.iter().enumerate() {
-        match index {
-            0 => {
-                let room = WIDTH - DETAIL - 10;
-                writeln!(out, "{style}{mark}{style:#} {title:19} {part:room$} {DIM}{took:>9}{DIM:#}")?;
-            }
-            _ => writeln!(out, "{:DETAIL$}{part}", "")?,
-        }
+    let took =
+        took.map(|took| format!("{:.0} ms", took.as_secs_f64() * 1000.0)).unwrap_or_default();
+    let room = WIDTH - DETAIL - 10;
+    let mut parts = wrap(detail, room).into_iter();
+    let first = parts.next().unwrap_or_default();
+    write!(out, "{style}{mark}{style:#} {title:19} ")?;
+    match took.is_empty() {
+        true => writeln!(out, "{first}")?,
+        false => writeln!(out, "{first:room$} {DIM}{took:>9}{DIM:#}")?,
     }
-    Ok(())
+    parts.try_for_each(|part| writeln!(out, "{:DETAIL$}{part}", ""))
 }
 
 /// Everything about the failure.
 pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Result<()> {
-    writeln!(out, "\n{RED}{}{RED:#}: {}", level.title(), wrap(&failure.what, 100).join("\n  "))?;
+    writeln!(out, "\n{RED}{}{RED:#}: {}", level.title(), failure.what)?;
     if let Some(call) = &failure.call {
         blamed(out, call)?;
     }
@@ -84,16 +86,15 @@ pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Res
         head(out, "It rests on")?;
         for asked in &failure.rests_on {
             let interface = asked.interface;
-            let mark = match asked.failed {
-                Some(true) => "✗",
-                _ => " ",
+            let (style, mark) = match asked.answer {
+                Some(Answer::Error) => (RED, "✗"),
+                Some(Answer::Well) => (GREEN, "✓"),
+                Some(Answer::NotAsked) => (DIM, "·"),
+                None => (Style::new(), " "),
             };
-            let style = if asked.failed == Some(true) { RED } else { Style::new() };
-            writeln!(
-                out,
-                "{style}{mark} {:<17} {:<34} {}{style:#}",
-                interface.file, short(interface.request), interface.function
-            )?;
+            let (file, request) = (short(interface.file), short(interface.request));
+            let line = format!("{file:9} {request:29} {}", interface.function);
+            writeln!(out, "{style}{mark}{style:#} {}", line.trim_end())?;
         }
     }
     match &failure.driver {
@@ -109,7 +110,7 @@ pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Res
     }
     match &failure.kernel {
         Ok(lines) if lines.is_empty() => writeln!(out, "\n{DIM}The kernel logged nothing.{DIM:#}")?,
-        Ok(lines) => log(out, "The kernel logged", lines)?,
+        Ok(lines) => log(out, "The kernel logged meanwhile", lines)?,
         Err(why) => writeln!(out, "\n{DIM}The kernel's log cannot be read: {why}.{DIM:#}")?,
     }
     if !failure.machine.is_empty() {
@@ -133,8 +134,9 @@ pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Res
 }
 
 /// The names of the kernel's headers are long, and the device stands before them.
-fn short(request: &str) -> &str {
-    request.strip_prefix("DRM_IOCTL_").unwrap_or(request)
+fn short(name: &str) -> &str {
+    let prefixes = ["DRM_IOCTL_", "AMDKFD_IOC_", "/dev/dri/", "/sys/…/kfd/"];
+    prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
 fn blamed(out: &mut impl Write, call: &Blamed) -> io::Result<()> {
