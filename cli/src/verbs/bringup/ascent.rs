@@ -1,6 +1,7 @@
 //! A level seen from outside: its process, what it recorded, and what came of it.
 
 use super::arguments::Bringup;
+use super::failure::answered_error;
 use super::level::Level;
 use super::record::{Begin, End as Return, Number, Record};
 use crate::contained::{self, Contained, End, Next};
@@ -98,7 +99,9 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
     let outcome = told.outcome(end, verb.limit);
     let driver = emulated(&driver_log, driver_from, &told);
     let Told { calls, facts, runtime, .. } = told;
-    Ok(Ascent { level, outcome, calls, facts, runtime, took, driver, said })
+    let mut ascent = Ascent { level, outcome, calls, facts, runtime, took, driver, said };
+    ascent.blame();
+    Ok(ascent)
 }
 
 /// The lines that the level's processes left in the emulated driver's log.
@@ -217,6 +220,19 @@ impl Cause {
 }
 
 impl Ascent {
+    /// Of several threads' calls, the one to which the driver answered an error comes first.
+    fn blame(&mut self) {
+        let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
+        if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
+            let refused = |index: &usize| {
+                let lines = self.driver_during(&self.calls[*index]);
+                lines.into_iter().any(answered_error)
+            };
+            calls.sort_by_cached_key(|index| !refused(index));
+        }
+        self.outcome = Outcome::Failed(cause);
+    }
+
     /// The lines of the emulated driver's log that belong to a call: its thread's, while it ran.
     pub fn driver_during(&self, call: &Call) -> Vec<&str> {
         let from = call.begin.logs.driver;

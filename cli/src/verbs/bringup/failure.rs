@@ -163,9 +163,17 @@ fn looks_at_machine(ascent: &Ascent) -> bool {
 impl Blamed {
     fn of(call: &Call) -> Self {
         let end = call.end.as_ref();
+        let answered = |name: &str| {
+            let mut all = end.iter().flat_map(|end| &end.answered);
+            all.find(|answer| name.ends_with(&format!("&{}", answer.name)))
+        };
+        let filled = |argument: &Argument| match answered(&argument.name) {
+            Some(answer) => answer.clone(),
+            None => argument.clone(),
+        };
         Self {
             name: call.begin.call.clone(),
-            arguments: call.begin.arguments.clone(),
+            arguments: call.begin.arguments.iter().map(filled).collect(),
             status: end.and_then(|end| end.status).map(status),
             returned: end.is_some(),
             other_process: call.begin.number.0 != 0,
@@ -342,6 +350,15 @@ fn advise(
                 "what arrives is not what was sent: page tables (amdgpu_vm_info in \
                  /sys/kernel/debug/dri/*), a flush of caches or HDP that is missing, or another \
                  mapping; HSA_ENABLE_SDMA=0 copies by kernels instead of DMA"
+                    .to_owned(),
+            );
+        }
+        Cause::Wrong(Some(_), _)
+            if call.is_some_and(|call| call.begin.call == "hsa_system_get_info") =>
+        {
+            advice.push(
+                "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
+                 dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
                     .to_owned(),
             );
         }

@@ -154,7 +154,7 @@ pub const TABLE: &[(&str, &[Interface])] = &[
         "hsa_shut_down",
         &[SET_EVENT, DESTROY_QUEUE, DESTROY_EVENT, WAIT, UNMAP, FREE, GEM_CLOSE, ENABLE, UNRESERVE],
     ),
-    ("hsa_system_get_info", &[CLOCKS]),
+    ("hsa_system_get_info", &[VERSION, CLOCKS]),
     ("hsa_iterate_agents", &[TOPOLOGY]),
     ("hsa_agent_get_info", &[TOPOLOGY]),
     ("hsa_amd_agent_iterate_memory_pools", &[TOPOLOGY]),
