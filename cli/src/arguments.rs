@@ -2,12 +2,14 @@
 
 use crate::choice::Choice;
 use crate::verbs::bringup::Bringup;
+use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual-memory management of an HSA runtime.
@@ -36,7 +38,7 @@ In the text, `r (can write)` and `none (can read and write)` are GPUs: what they
 remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
 
 /// What the verbs have that use a runtime.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Common {
     /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
     #[arg(
@@ -72,6 +74,15 @@ fn simulation(text: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
+pub fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -96,6 +107,14 @@ pub enum Verb {
     /// it rests on, what runtime, driver and kernel logged meanwhile, and what to try next.
     #[command(after_help = crate::verbs::bringup::ABOUT)]
     Bringup(Bringup),
+    /// Press a runtime with threads and processes near every limit, and look what it loses
+    ///
+    /// Scenes, one after another: everything in small; nearly all memory of the GPUs; nearly all
+    /// descriptors; nearly all mappings a process may have. What was written is read again, and in
+    /// the end nothing may be held any more, whoever counts it: the library, the runtime, the driver
+    /// or the kernel.
+    #[command(after_help = crate::verbs::stress::ABOUT)]
+    Stress(Stress),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -113,7 +132,8 @@ impl Verb {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
-            | Self::Map(Map { common, .. }) => common.log,
+            | Self::Map(Map { common, .. })
+            | Self::Stress(Stress { common, .. }) => common.log,
             Self::Bringup(_) | Self::Emulate(_) | Self::Rocr(_) => None,
         }
     }

@@ -109,11 +109,6 @@ impl Contained {
         self.child.stdin.take()
     }
 
-    /// Its number.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Whether it has ended, and how; without waiting.
     pub fn ended(&mut self) -> io::Result<Option<End>> {
         if self.ended.is_none() {

@@ -3,7 +3,6 @@
 mod arguments;
 mod choice;
 mod contained;
-mod duration;
 mod progress;
 mod verbs;
 
@@ -36,6 +35,7 @@ fn main() -> ExitCode {
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Bringup(verb) => verbs::bringup::run(verb),
+        Verb::Stress(verb) => verbs::stress::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
     };
@@ -58,6 +58,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
         cause.is::<hsa_vmm::RuntimeError>()
             || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
+            || cause.is::<verbs::stress::NoRuntime>()
     })
 }
 

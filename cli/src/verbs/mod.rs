@@ -7,6 +7,7 @@ pub mod info;
 pub mod map;
 pub mod replay;
 pub mod rocr;
+pub mod stress;
 
 use anyhow::{Context, bail};
 use comfy_table::presets;

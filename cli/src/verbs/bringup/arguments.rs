@@ -3,7 +3,6 @@
 use super::level::Level;
 use crate::arguments::Format;
 use crate::choice::{Choice, simulation};
-use crate::duration::duration;
 use clap::Args;
 use hsa_sys::Search;
 use hsa_vmm::simulation::Config;
@@ -43,7 +42,7 @@ pub struct Bringup {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Load)]
     pub until: Level,
     /// How long a level may take before it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::arguments::time, default_value = "20s")]
     pub limit: Duration,
     /// How to print it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
