@@ -131,7 +131,8 @@ fn second_view(stage: &Stage<'_>, item: &Item, memory: &Allocation) {
     let size = item.mapping.size();
     let Some(reservation) = stage.call(Reservation::of(size).reserve(stage.vmm)) else { return };
     let Some(view) = stage.call(reservation.map(0, memory)) else { return };
-    if stage.call(view.grant(&[item.owner], Access::ReadWrite)).is_some() {
+    let all: Vec<_> = [item.owner].into_iter().chain(stage.cpu()).collect();
+    if stage.call(view.grant(&all, Access::ReadWrite)).is_some() {
         read(stage, &view, item.stamp);
     }
 }

@@ -32,7 +32,11 @@ impl Scene {
         match self {
             Self::Mixed | Self::Mappings => false,
             Self::Vram => matches!(error, VmmError::OutOfMemory { .. }),
-            Self::Descriptors => matches!(error, VmmError::OutOfDescriptors { .. }),
+            // A runtime says the same to both, and the library asks whether a descriptor is to be
+            // had: by then another thread may have closed one.
+            Self::Descriptors => {
+                matches!(error, VmmError::OutOfDescriptors { .. } | VmmError::OutOfMemory { .. })
+            }
         }
     }
 }

@@ -83,6 +83,11 @@ impl<'a> Stage<'a> {
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
+    /// So much is held, as somebody else counts it.
+    pub fn reaches(&self, held: u64) {
+        self.most.fetch_max(held, Ordering::Relaxed);
+    }
+
     /// Less.
     pub fn gives(&self, less: u64) {
         self.held.fetch_sub(less, Ordering::Relaxed);
