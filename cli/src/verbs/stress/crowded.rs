@@ -10,8 +10,6 @@ use std::sync::atomic::Ordering;
 const PIECES: usize = 256;
 /// What a process has left of its mappings when it counts as full: for stacks, heaps, the runtime.
 const MAPPINGS_LEFT: u64 = 2048;
-/// After how many more a thread counts what there really is.
-const ADDS: u64 = 512;
 
 /// Memory, until the GPUs have none; then some is given back, and so on.
 pub fn vram(stage: &Stage<'_>, mut rng: Rng, threads: usize) {
@@ -79,7 +77,7 @@ pub fn descriptors(stage: &Stage<'_>, mut rng: Rng) {
 
 /// Mappings of one memory, each at an address of its own, until the process has nearly as many as
 /// the kernel allows.
-pub fn mappings(stage: &Stage<'_>, mut rng: Rng, threads: u64) {
+pub fn mappings(stage: &Stage<'_>, mut rng: Rng) {
     let (Some(gpu), Some(cpu)) = (stage.runtime.gpus().next(), stage.cpu()) else { return };
     let allowed = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let allowed: u64 = allowed.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65_530);
@@ -87,25 +85,23 @@ pub fn mappings(stage: &Stage<'_>, mut rng: Rng, threads: u64) {
     let size = gpu.handle_pool().map_or(4096, hsa_vmm::Pool::granule);
     let properties = AllocationProperties::on(gpu.id());
     let Some(memory) = stage.call(Allocation::create(stage.vmm, size, &properties)) else { return };
-    // Others may add as many, each with its gap, before this thread counts again.
-    let full = allowed.saturating_sub(MAPPINGS_LEFT + 2 * ADDS * threads);
+    let full = allowed.saturating_sub(MAPPINGS_LEFT);
     let mut held: Vec<Mapping> = Vec::new();
-    let mut added = 0;
     while stage.goes_on() {
         let reservation = stage.call(Reservation::of(size).reserve(stage.vmm));
         let mapping = reservation.and_then(|reservation| stage.call(reservation.map(0, &memory)));
-        if let Some(mapping) = mapping {
-            stage.call(mapping.grant(&[cpu], Access::ReadWrite));
-            held.push(mapping);
+        let Some(mapping) = mapping else { continue };
+        stage.call(mapping.grant(&[cpu], Access::ReadWrite));
+        held.push(mapping);
+        // At most two: itself and a gap. When that could be too many, it is counted.
+        if stage.held.fetch_add(2, Ordering::Relaxed) < full {
+            continue;
         }
-        added += 1;
-        if added % ADDS == 0 {
-            let lines = lines();
-            stage.held.store(lines, Ordering::Relaxed);
-            stage.reaches(lines);
-            if lines >= full {
-                give_back(stage, &mut rng, &mut held, |_| 0);
-            }
+        let lines = lines();
+        stage.held.store(lines, Ordering::Relaxed);
+        stage.reaches(lines);
+        if lines * 100 >= full * 97 {
+            give_back(stage, &mut rng, &mut held, |_| 1);
         }
     }
 }

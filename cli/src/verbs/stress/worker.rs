@@ -121,7 +121,7 @@ fn play(
                     crowded::vram(stage, rng, (threads * verb.processes) as usize);
                 }
                 Scene::Descriptors => crowded::descriptors(stage, rng),
-                Scene::Mappings => crowded::mappings(stage, rng, u64::from(threads)),
+                Scene::Mappings => crowded::mappings(stage, rng),
             }
         };
         let playing: Vec<_> =
