@@ -37,14 +37,14 @@ pub fn work(stage: &Stage<'_>, mut rng: Rng, plant: Option<Plant>) {
             }
             6..=8 if some < items.len() => {
                 let item = items.swap_remove(some);
-                check(stage, &item);
+                check(stage, &mut rng, &item);
                 stage.gives(1);
                 stage.call(item.mapping.unmap().map_err(|(_, error)| error));
             }
-            9 | 10 if some < items.len() => check(stage, &items[some]),
+            9 | 10 if some < items.len() => check(stage, &mut rng, &items[some]),
             11 | 12 if some < items.len() => regrant(stage, &mut rng, &items[some]),
-            13 if some < items.len() => share(stage, &items[some]),
-            14 if some < items.len() => alias(stage, &items[some]),
+            13 if some < items.len() => share(stage, &mut rng, &items[some]),
+            14 if some < items.len() => alias(stage, &mut rng, &items[some]),
             15 if some < items.len() => revoke(stage, &mut rng, &items[some]),
             _ => {}
         }
@@ -54,7 +54,7 @@ pub fn work(stage: &Stage<'_>, mut rng: Rng, plant: Option<Plant>) {
     }
     stage.gives(items.len() as u64);
     for item in items {
-        check(stage, &item);
+        check(stage, &mut rng, &item);
     }
 }
 
@@ -68,19 +68,37 @@ fn item(stage: &Stage<'_>, rng: &mut Rng, owner: AgentId, granule: usize) -> Opt
     let all: Vec<_> = [owner].into_iter().chain(stage.cpu()).collect();
     stage.call(mapping.grant(&all, Access::ReadWrite))?;
     let stamp = rng.u64(..);
-    stage.call(mapping.write(0, &stamp.to_ne_bytes()))?;
-    stage.call(mapping.write(size - 8, &(!stamp).to_ne_bytes()))?;
-    Some(Item { mapping, owner, stamp })
+    let item = Item { mapping, owner, stamp };
+    for (offset, value) in item.stamps(size) {
+        let (address, bytes) = (item.mapping.address().checked_add(offset)?, value.to_ne_bytes());
+        stage.call(match stage.cpu().filter(|_| rng.bool()) {
+            Some(_) => stage.vmm.write(address, &bytes),
+            None => stage.vmm.copy_from_host(owner, address, &bytes),
+        })?;
+    }
+    Some(item)
 }
 
-fn check(stage: &Stage<'_>, item: &Item) {
-    read(stage, &item.mapping, item.stamp);
+impl Item {
+    /// What is written where.
+    fn stamps(&self, size: usize) -> [(usize, u64); 2] {
+        [(0, self.stamp), (size - 8, !self.stamp)]
+    }
 }
 
-fn read(stage: &Stage<'_>, mapping: &Mapping, stamp: u64) {
-    for (offset, expected) in [(0, stamp), (mapping.size() - 8, !stamp)] {
+fn check(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
+    read(stage, rng, item, &item.mapping);
+}
+
+/// Reads an item's memory, there or at another address.
+fn read(stage: &Stage<'_>, rng: &mut Rng, item: &Item, view: &Mapping) {
+    for (offset, expected) in item.stamps(view.size()) {
+        let Some(address) = view.address().checked_add(offset) else { continue };
         let mut bytes = [0; 8];
-        let read = stage.call(mapping.read(offset, &mut bytes));
+        let read = stage.call(match stage.cpu().filter(|_| rng.bool()) {
+            Some(_) => stage.vmm.read(address, &mut bytes),
+            None => stage.vmm.copy_to_host(item.owner, &mut bytes, address),
+        });
         if read.is_some() && u64::from_ne_bytes(bytes) != expected {
             stage.wrong("memory does not hold what was written in it");
         }
@@ -101,7 +119,7 @@ fn regrant(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
 fn revoke(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
     let Some(other) = other(stage, rng, item) else { return };
     stage.call(item.mapping.revoke(&[other]));
-    check(stage, item);
+    check(stage, rng, item);
 }
 
 /// Some GPU that is not the owner and reaches its memory.
@@ -112,28 +130,28 @@ fn other(stage: &Stage<'_>, rng: &mut Rng, item: &Item) -> Option<AgentId> {
 }
 
 /// The memory leaves as a descriptor and comes back as another handle.
-fn share(stage: &Stage<'_>, item: &Item) {
+fn share(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
     let Some(descriptor) = stage.call(item.mapping.allocation().export()) else { return };
     let Some(memory) = stage.call(Allocation::import(stage.vmm, &descriptor)) else { return };
     drop(descriptor);
-    second_view(stage, item, &memory);
+    second_view(stage, rng, item, &memory);
 }
 
 /// The memory is at another address besides.
-fn alias(stage: &Stage<'_>, item: &Item) {
+fn alias(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
     let address = item.mapping.address();
     if let Some(memory) = stage.call(Allocation::at(stage.vmm, address)) {
-        second_view(stage, item, &memory);
+        second_view(stage, rng, item, &memory);
     }
 }
 
-fn second_view(stage: &Stage<'_>, item: &Item, memory: &Allocation) {
+fn second_view(stage: &Stage<'_>, rng: &mut Rng, item: &Item, memory: &Allocation) {
     let size = item.mapping.size();
     let Some(reservation) = stage.call(Reservation::of(size).reserve(stage.vmm)) else { return };
     let Some(view) = stage.call(reservation.map(0, memory)) else { return };
     let all: Vec<_> = [item.owner].into_iter().chain(stage.cpu()).collect();
     if stage.call(view.grant(&all, Access::ReadWrite)).is_some() {
-        read(stage, &view, item.stamp);
+        read(stage, rng, item, &view);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use hsa_vmm::VmmError;
+use hsa_vmm::vmm::Problem;
 use serde::{Deserialize, Serialize};
 
 /// What is done.
@@ -32,11 +33,14 @@ impl Scene {
         match self {
             Self::Mixed | Self::Mappings => false,
             Self::Vram => matches!(error, VmmError::OutOfMemory { .. }),
-            // A runtime says the same to both, and the library asks whether a descriptor is to be
-            // had: by then another thread may have closed one.
-            Self::Descriptors => {
-                matches!(error, VmmError::OutOfDescriptors { .. } | VmmError::OutOfMemory { .. })
-            }
+            // Runtimes have no status for it, and the library asks the kernel whether a descriptor
+            // is to be had: by then another thread may have closed one.
+            Self::Descriptors => matches!(
+                error,
+                VmmError::OutOfDescriptors { .. }
+                    | VmmError::OutOfMemory { .. }
+                    | VmmError::InvalidArgument { problem: Problem::NotImportable, .. }
+            ),
         }
     }
 }
