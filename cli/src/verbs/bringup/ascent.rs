@@ -130,7 +130,7 @@ struct Told {
     runtime: Option<Option<String>>,
     no_library: Option<String>,
     failed: Option<Number>,
-    wrong: Option<String>,
+    wrong: Option<(Option<Number>, String)>,
     skipped: Option<String>,
     reached: bool,
 }
@@ -154,7 +154,7 @@ impl Told {
             }
             // The first is what the others followed from.
             Record::Failed(number) => drop(self.failed.get_or_insert(number)),
-            Record::Wrong(what) => drop(self.wrong.get_or_insert(what)),
+            Record::Wrong(number, what) => drop(self.wrong.get_or_insert((number, what))),
             Record::Skip(why) => self.skipped = Some(why),
             Record::Fact(fact) => self.facts.push(fact),
             Record::Runtime(path) => self.runtime = Some(path),
@@ -168,7 +168,7 @@ impl Told {
             return Outcome::Failed(Cause::NoLibrary(tried.clone()));
         }
         if let Some(number) = self.failed {
-            let index = self.calls.iter().position(|call| call.begin.number == number);
+            let index = self.place(number);
             let status =
                 index.and_then(|index| self.calls[index].end.as_ref()).and_then(|end| end.status);
             if let (Some(index), Some(status)) = (index, status) {
@@ -181,10 +181,12 @@ impl Told {
             End::Exited(0) => {}
             _ => return Outcome::Failed(Cause::Crash(self.in_flight(), end)),
         }
-        if let Some(what) = &self.wrong {
-            // What another process was in when it was lost says more than that it was lost.
-            let index = self.in_flight().first().copied().or(last);
-            return Outcome::Failed(Cause::Wrong(index, what.clone()));
+        if let Some((number, what)) = &self.wrong {
+            let index = number.and_then(|number| self.place(number));
+            let waits = index.is_some_and(|index| self.calls[index].begin.call == "wait");
+            // What another process was in when it was lost says more than that it was waited for.
+            let other = self.in_flight().first().copied().filter(|_| waits);
+            return Outcome::Failed(Cause::Wrong(other.or(index), what.clone()));
         }
         match (&self.skipped, self.reached) {
             (Some(why), _) => Outcome::Skipped(why.clone()),
@@ -194,6 +196,10 @@ impl Told {
                 Outcome::Failed(Cause::Wrong(last, what))
             }
         }
+    }
+
+    fn place(&self, number: Number) -> Option<usize> {
+        self.calls.iter().position(|call| call.begin.number == number)
     }
 
     /// The calls that have not returned, the last begun first; without those, the last of all, as

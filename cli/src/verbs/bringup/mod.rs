@@ -51,7 +51,7 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
     for level in Level::ALL.into_iter().filter(|level| *level <= verb.until) {
         let ascent = ascend(verb, level)?;
         if let Some(log) = &mut log {
-            write_log(log, &ascent)?;
+            write_log(log, &ascent).context("cannot write the log (--log)")?;
         }
         if table {
             if ascents.is_empty() {
@@ -68,7 +68,8 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
     let failed = ascents.last().filter(|ascent| matches!(ascent.outcome, Outcome::Failed(_)));
     let failure = failed.and_then(|ascent| Failure::of(ascent, &mut kernel));
     if let (Some(ascent), Some(path)) = (failed, &verb.program) {
-        create(path)?.write_all(reproduce::program(ascent).as_bytes())?;
+        let written = create(path)?.write_all(reproduce::program(ascent).as_bytes());
+        written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     if table {
         if let (Some(ascent), Some(failure)) = (failed, &failure) {
@@ -95,7 +96,7 @@ fn inside(verb: &Bringup, level: Level) -> anyhow::Result<Ending> {
     contained::begin()?;
     let recorder = Recorder::take_output(u8::from(verb.other_process))?;
     if verb.other_process {
-        return Ok(climb::be_other_process(verb, &recorder)?);
+        return climb::be_other_process(verb, &recorder);
     }
     climb::climb(verb, level, &recorder)?;
     Ok(Ending::Well)

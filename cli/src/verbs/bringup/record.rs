@@ -13,8 +13,8 @@ pub enum Record {
     End(End),
     /// The call of this process and number is why the level failed.
     Failed(Number),
-    /// All calls were answered well, and something is wrong all the same.
-    Wrong(String),
+    /// All calls were answered well, and something is wrong all the same, after this call.
+    Wrong(Option<Number>, String),
     /// The level does not apply here, and why.
     Skip(String),
     /// Something to know of a level that was reached: `2 GPUs: gfx942, gfx942`.

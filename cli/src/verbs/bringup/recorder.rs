@@ -13,6 +13,8 @@ use std::time::Instant;
 thread_local! {
     /// Which of a level's threads this is, from 1; 0 is the first.
     static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// The last call of this thread.
+    static LAST: Cell<Option<Number>> = const { Cell::new(None) };
 }
 
 /// Where records go.
@@ -72,6 +74,7 @@ impl Recorder {
         perform: impl FnOnce() -> (T, Option<u32>, Vec<Argument>),
     ) -> (Number, T) {
         let number = Number(self.process, self.calls.fetch_add(1, Ordering::Relaxed));
+        LAST.set(Some(number));
         self.tell(&Record::Begin(Begin {
             number,
             thread: THREAD.get(),
@@ -94,7 +97,7 @@ impl Recorder {
 
     /// The level fails because of something that no call's status says.
     pub fn wrong(&self, what: impl Into<String>) -> Stopped {
-        self.tell(&Record::Wrong(what.into()));
+        self.tell(&Record::Wrong(LAST.get(), what.into()));
         Stopped
     }
 

@@ -104,6 +104,8 @@ pub fn mappings(stage: &Stage<'_>, mut rng: Rng) {
             give_back(stage, &mut rng, &mut held, |_| 1);
         }
     }
+    // Also if time was too short for more.
+    stage.reaches(lines());
 }
 
 /// How many mappings this process really has.
