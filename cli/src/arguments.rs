@@ -9,7 +9,6 @@ use hsa_vmm::HipProfile;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual-memory management of an HSA runtime.
@@ -72,15 +71,6 @@ fn simulation(text: &str) -> Result<String, String> {
     text.parse::<hsa_vmm::simulation::Config>()
         .map(|_| text.to_owned())
         .map_err(|error| error.to_string())
-}
-
-/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
-pub fn time(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
-        Ok(time) => Ok(time),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 /// What to do.

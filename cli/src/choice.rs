@@ -68,20 +68,17 @@ impl Common {
     }
 
     fn simulate(&self) -> anyhow::Result<Runtime> {
-        Ok(Runtime::simulated(simulation(self.sim.as_deref(), self.gpus)?)?)
+        let text = self.sim.clone().unwrap_or_default();
+        let text = match self.gpus {
+            Some(gpus) if text.is_empty() => format!("gpus={gpus}"),
+            Some(gpus) => format!("{text},gpus={gpus}"),
+            None => text,
+        };
+        let config = if text.is_empty() {
+            Config::default()
+        } else {
+            text.parse().with_context(|| format!("the simulation `{text}` is not understood"))?
+        };
+        Ok(Runtime::simulated(config)?)
     }
-}
-
-/// The simulation that `--sim` and `--gpus` describe.
-pub fn simulation(sim: Option<&str>, gpus: Option<u8>) -> anyhow::Result<Config> {
-    let text = sim.unwrap_or_default();
-    let text = match gpus {
-        Some(gpus) if text.is_empty() => format!("gpus={gpus}"),
-        Some(gpus) => format!("{text},gpus={gpus}"),
-        None => text.to_owned(),
-    };
-    if text.is_empty() {
-        return Ok(Config::default());
-    }
-    text.parse().with_context(|| format!("the simulation `{text}` is not understood"))
 }

@@ -15,6 +15,7 @@ use comfy_table::{Cell, ContentArrangement, Table};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {
@@ -41,6 +42,15 @@ fn size(bytes: u64) -> String {
         unit = larger;
     }
     format!("{value} {unit}")
+}
+
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
+fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The program and its arguments.

@@ -140,6 +140,21 @@ fn a_call_of_the_driver_that_never_returns_is_a_hang() {
 }
 
 #[test]
+fn what_hangs_in_the_other_process_is_named() {
+    let name = "on_amd::what_hangs_in_the_other_process_is_named";
+    for installation in test::installations(name).unwrap_or_default() {
+        let options = ["--fault", "IMPORT_DMABUF=60s"];
+        let output = emulated(installation, &options, &["--limit", "4s", "--format", "json"]);
+        let report = report(&output, 1);
+        assert_eq!(failed(&report), Some("shared"), "{report:#}");
+        let call = &report["failure"]["call"];
+        assert_eq!(call["name"], "hsa_amd_vmem_import_shareable_handle");
+        assert_eq!((&call["other_process"], &call["returned"]), (&true.into(), &false.into()));
+        says(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
+    }
+}
+
+#[test]
 fn without_a_driver_the_machine_is_looked_at() {
     let name = "on_amd::without_a_driver_the_machine_is_looked_at";
     if Path::new("/dev/kfd").exists() {

@@ -2,7 +2,8 @@
 
 use super::level::Level;
 use crate::arguments::Format;
-use crate::choice::{Choice, simulation};
+use crate::choice::Choice;
+use anyhow::Context;
 use clap::Args;
 use hsa_sys::Search;
 use hsa_vmm::simulation::Config;
@@ -42,7 +43,7 @@ pub struct Bringup {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Load)]
     pub until: Level,
     /// How long a level may take before it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", value_parser = crate::arguments::time, default_value = "20s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::verbs::time, default_value = "20s")]
     pub limit: Duration,
     /// How to print it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
@@ -64,10 +65,14 @@ pub struct Bringup {
 impl Bringup {
     /// The simulation, if that is what is asked for.
     pub fn simulation(&self) -> anyhow::Result<Option<Config>> {
-        match self.runtime {
-            Choice::Simulation => simulation(self.sim.as_deref(), self.gpus).map(Some),
-            Choice::Auto | Choice::Library(_) => Ok(None),
+        if self.runtime != Choice::Simulation {
+            return Ok(None);
         }
+        let gpus = self.gpus.map(|gpus| format!("gpus={gpus}"));
+        let words: Vec<_> = self.sim.clone().into_iter().chain(gpus).collect();
+        let text = words.join(",");
+        let config = text.parse();
+        Ok(Some(config.with_context(|| format!("the simulation `{text}` is not understood"))?))
     }
 
     /// Where to look for the library, if not.
