@@ -2,7 +2,11 @@
 
 use crate::choice::Choice;
 use crate::output::Output;
+use crate::verbs::bringup::Bringup;
+use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
 use crate::verbs::diff;
+use crate::verbs::man::Man;
+use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
@@ -40,7 +44,7 @@ In the text, `r (can write)` and `none (can read and write)` are GPUs: what they
 remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
 
 /// What the verbs have that use a runtime.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Common {
     /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
     #[arg(
@@ -113,6 +117,22 @@ pub enum Verb {
     /// otherwise, and which take another time.
     #[command(after_help = diff::ABOUT)]
     Diff(diff::Arguments),
+    /// Climb from "the library loads" to "under load", and say where and why it stops
+    ///
+    /// For those who bring up a driver or a GPU: each level is the fewest calls of HSA that it takes,
+    /// in a process of its own, so that a crash or a hang is contained and named. Of the first level
+    /// that fails it says which call, what it was asked and answered, which interface of the kernel
+    /// it rests on, what runtime, driver and kernel logged meanwhile, and what to try next.
+    #[command(after_help = crate::verbs::bringup::ABOUT)]
+    Bringup(Bringup),
+    /// Press a runtime with threads and processes near every limit, and look what it loses
+    ///
+    /// Scenes, one after another: everything in small; nearly all memory of the GPUs; nearly all
+    /// descriptors; nearly all mappings a process may have. What was written is read again, and in
+    /// the end nothing may be held any more, whoever counts it: the library, the runtime, the driver
+    /// or the kernel.
+    #[command(after_help = crate::verbs::stress::ABOUT)]
+    Stress(Stress),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -121,6 +141,11 @@ pub enum Verb {
     /// Fetch AMD's own runtime, and run programs with it
     #[command(subcommand)]
     Rocr(Rocr),
+    /// Write the manual pages, one for the command and one for each verb
+    Man(Man),
+    /// Print what makes a shell complete this command's words
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
 }
 
 impl Verb {
@@ -130,8 +155,14 @@ impl Verb {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
-            | Self::Map(Map { common, .. }) => common.log,
-            Self::Diff(_) | Self::Emulate(_) | Self::Rocr(_) => None,
+            | Self::Map(Map { common, .. })
+            | Self::Stress(Stress { common, .. }) => common.log,
+            Self::Bringup(_)
+            | Self::Diff(_)
+            | Self::Emulate(_)
+            | Self::Rocr(_)
+            | Self::Man(_)
+            | Self::Completions(_) => None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod choice;
+mod contained;
 mod last_call;
 mod output;
 mod progress;
@@ -21,6 +22,8 @@ pub enum Ending {
     Well,
     /// Something that was tested failed.
     Failed,
+    /// There is no runtime to test, or it does not start; what was found out has been said.
+    NoRuntime,
 }
 
 const FAILED: u8 = 1;
@@ -36,12 +39,17 @@ fn main() -> ExitCode {
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Diff(verb) => verbs::diff::run(verb),
+        Verb::Bringup(verb) => verbs::bringup::run(verb),
+        Verb::Stress(verb) => verbs::stress::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
+        Verb::Man(verb) => verbs::man::run(verb),
+        Verb::Completions(verb) => verbs::completions::run(verb),
     };
     match ending {
         Ok(Ending::Well) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::from(FAILED),
+        Ok(Ending::NoRuntime) => ExitCode::from(NO_RUNTIME),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
@@ -61,6 +69,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
                 cause.downcast_ref::<NotRun>(),
                 Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))
             )
+            || cause.is::<verbs::stress::NoRuntime>()
     })
 }
 

@@ -182,7 +182,7 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             version: dotted(info.version),
             extension: dotted(info.extension),
             build: Some(info.build.clone()).filter(|build| !build.is_empty()),
-            driver: Some(driver(info)),
+            driver: driver(info),
             virtual_memory: Some(info.virtual_memory),
             without_virtual_memory: info.without_virtual_memory.clone(),
             dmabuf: Some(info.dmabuf),
@@ -203,14 +203,19 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     }
 }
 
-/// A report must not pass for one of hardware: the emulated driver is an object in this process.
-fn driver(info: &RuntimeInfo) -> Driver {
+/// A report must not pass for one of hardware: the emulated driver is an object in this process, the
+/// kernel's own one is in its list. What is neither is not told.
+fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
-        return Driver::Simulated;
+        return Some(Driver::Simulated);
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let emulated = maps.lines().any(|line| line.ends_with("/libhsa_kfd.so"));
-    if emulated { Driver::Emulated } else { Driver::Amdkfd }
+    if maps.lines().any(|line| line.ends_with("/libhsa_kfd.so")) {
+        return Some(Driver::Emulated);
+    }
+    let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    let in_kernel = devices.lines().any(|line| line.split_whitespace().nth(1) == Some("kfd"));
+    in_kernel.then_some(Driver::Amdkfd)
 }
 
 fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {

@@ -75,8 +75,7 @@ fn nothing_is_asked_of_anybody_else() {
 }
 
 /// Puts something evil wherever a report has words.
-fn evil() -> Report {
-    let mut report = failing();
+fn evil(mut report: Report) -> Report {
     let evil = || EVIL.to_owned();
     let run = report.run.as_mut().unwrap();
     (run.tool, run.kernel, run.profile) = (evil(), evil(), evil());
@@ -109,8 +108,9 @@ fn evil() -> Report {
 
 #[test]
 fn nothing_that_a_report_says_becomes_markup() {
-    let plain = failing().html().unwrap();
-    let evil = evil().html().unwrap();
+    let report = failing();
+    let plain = report.html().unwrap();
+    let evil = evil(report).html().unwrap();
     for tag in ["<script", "</script", "<td", "</td", "<style", "<svg", "</svg"] {
         // Charts of one area in place of two have fewer bars.
         let (plain, evil) = (plain.matches(tag).count(), evil.matches(tag).count());

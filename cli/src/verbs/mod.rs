@@ -1,12 +1,16 @@
 //! What the command does, a file a verb.
 
+pub mod bringup;
+pub mod completions;
 pub mod conform;
 pub mod diff;
 pub mod emulate;
 pub mod info;
+pub mod man;
 pub mod map;
 pub mod replay;
 pub mod rocr;
+pub mod stress;
 
 use anyhow::{Context, bail};
 use comfy_table::presets;
@@ -15,6 +19,7 @@ use hsa_vmm_conformance::Status;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {
@@ -39,6 +44,15 @@ fn status(status: Status) -> Cell {
     };
     let cell = Cell::new(word).fg(color);
     if status == Status::Fail { cell.add_attribute(Attribute::Bold) } else { cell }
+}
+
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
+fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The program and its arguments.

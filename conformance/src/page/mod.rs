@@ -58,7 +58,6 @@ const PICTURES: usize = 6;
 const STATUSES: [Status; 4] = [Status::Fail, Status::Known, Status::Skip, Status::Pass];
 
 pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
-    // A random order (`--shuffle`) leaves those of an area apart.
     let areas: Vec<_> = report
         .cases
         .chunk_by(|one, next| one.area() == next.area())

@@ -23,8 +23,14 @@ impl Trial {
         let hint = hint.map(Address::new);
         let answered = self.vmm.address_reserve(size, alignment, hint, flags);
         let expected = self.model.check_reserve(size, alignment, flags);
-        let call = format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})");
-        let Some(((), address)) = agree(call, expected, answered)? else { return Ok(None) };
+        let Some(((), address)) = agree(
+            format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
+            return Ok(None);
+        };
         let base = address.get();
         self.model.enter_reservation(base, size, alignment).map_err(Difference::Broken)?;
         if let Some(wanted) = wanted {
@@ -43,8 +49,9 @@ impl Trial {
     pub(super) fn free(&mut self, address: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.address_free(Address::new(address), size);
         let expected = self.model.free(address, size);
-        let call = format_args!("address_free({address:#x}, {size:#x})");
-        let done = agree(call, expected, answered)?.is_some();
+        let done =
+            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, answered)?
+                .is_some();
         if done {
             self.freed.push((address, size));
         }
@@ -65,8 +72,11 @@ impl Trial {
     ) -> Both<Option<Handle>> {
         let answered = self.vmm.create(size, properties, flags);
         let expected = self.model.check_create(size, properties, flags);
-        let call = format_args!("create({size:#x}, {properties:?}, {flags})");
-        let Some(((), handle)) = agree(call, expected, answered)? else { return Ok(None) };
+        let Some(((), handle)) =
+            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, answered)?
+        else {
+            return Ok(None);
+        };
         self.is_new(handle)?;
         self.model.enter_memory(handle, size, properties).map_err(Difference::Broken)?;
         Ok(Some(handle))
@@ -97,15 +107,18 @@ impl Trial {
     ) -> Both<bool> {
         let answered = self.vmm.map(Address::new(address), size, offset, handle, flags);
         let expected = self.model.map(address, size, offset, handle, flags);
-        let call = format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.unmap(Address::new(address), size);
         let expected = self.model.unmap(address, size);
-        let call = format_args!("unmap({address:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, answered)?.is_some())
     }
 
     pub(super) fn set_access(
@@ -118,15 +131,22 @@ impl Trial {
             grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
         let answered = self.vmm.set_access(Address::new(address), size, &descriptors);
         let expected = self.model.set_access(address, size, grants);
-        let call = format_args!("set_access({address:#x}, {size:#x}, {grants:?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
         let answered = self.vmm.get_access(agent, Address::new(address));
         let expected = self.model.get_access(agent, address);
-        let call = format_args!("get_access({agent:?}, {address:#x})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, found)) =
+            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same(&format!("access of {agent:?} at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
@@ -134,15 +154,18 @@ impl Trial {
     pub(super) fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Both<bool> {
         let answered = self.vmm.revoke(Address::new(address), size, agents);
         let expected = self.model.revoke(address, size, agents);
-        let call = format_args!("revoke({address:#x}, {size:#x}, {agents:?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, answered)?
+            .is_some())
     }
 
     pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
         let answered = self.vmm.retain_allocation_handle(Address::new(address));
         let expected = self.model.retain(address);
-        let call = format_args!("retain_allocation_handle({address:#x})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, found)) =
+            agree(format_args!("retain_allocation_handle({address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same(&format!("handle at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
@@ -150,8 +173,12 @@ impl Trial {
     pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
         let answered = self.vmm.export_to_shareable_handle(handle, kind, flags);
         let expected = self.model.export(handle, kind, flags);
-        let call = format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})");
-        let Some((memory, descriptor)) = agree(call, expected, answered)? else {
+        let Some((memory, descriptor)) = agree(
+            format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
             return Ok(false);
         };
         if closes_on_exec(descriptor.as_raw_fd()) == Some(false) {
@@ -173,8 +200,14 @@ impl Trial {
         };
         let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
         let expected = self.model.check_import(memory.as_ref(), kind);
-        let call = format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})");
-        let (Some(((), handle)), Some(memory)) = (agree(call, expected, answered)?, memory) else {
+        let (Some(((), handle)), Some(memory)) = (
+            agree(
+                format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
+                expected,
+                answered,
+            )?,
+            memory,
+        ) else {
             return Ok(false);
         };
         self.is_new(handle)?;
@@ -188,8 +221,11 @@ impl Trial {
         let size = self.vmm.allocation_size(handle);
         let answered = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
         let expected = self.model.properties(handle);
-        let call = format_args!("allocation_properties({handle:?})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, found)) =
+            agree(format_args!("allocation_properties({handle:?})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same(&format!("properties of {handle:?}"), &expected, &found)?;
         Ok(true)
     }
@@ -197,16 +233,18 @@ impl Trial {
     pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Both<bool> {
         let answered = self.vmm.write(Address::new(address), bytes);
         let expected = self.model.write(address, bytes);
-        let call = format_args!("write({address:#x}, {bytes:x?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, answered)?.is_some())
     }
 
     pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
         let mut found = vec![0; size];
         let answered = self.vmm.read(Address::new(address), &mut found);
         let expected = self.model.read(address, size);
-        let call = format_args!("read({address:#x}, {size:#x})");
-        let Some((expected, ())) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, ())) =
+            agree(format_args!("read({address:#x}, {size:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same_bytes(address, &expected, &found)?;
         Ok(true)
     }
@@ -214,15 +252,19 @@ impl Trial {
     pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Both<bool> {
         let answered = self.vmm.fill(Address::new(address), value, size);
         let expected = self.model.fill(address, value, size);
-        let call = format_args!("fill({address:#x}, {value:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, answered)?
+            .is_some())
     }
 
     pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
         let expected = self.model.copy(agent, to, from, size);
-        let call = format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     /// The properties that are asked for when memory is made.
