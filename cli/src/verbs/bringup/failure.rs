@@ -9,8 +9,12 @@ use super::machine::{self, Finding};
 use super::record::{Argument, status};
 use serde::Serialize;
 
-/// How many of the last lines of a log are shown.
+/// How many of the last lines of a log are shown; of the runtime's own, more, as what it says of a
+/// GPU's fault is long.
 const SHOWN: usize = 12;
+const SAID: usize = 60;
+/// What AMD's runtime says when a GPU has used an address that it has no page for.
+const GPU_FAULT: &str = "Memory access fault";
 
 /// What is known of a failure.
 #[derive(Clone, Debug, Serialize)]
@@ -126,9 +130,9 @@ impl Failure {
             call: call.map(Blamed::of),
             also_in: cause.also_in(&ascent.calls),
             rests_on,
-            driver: driver.map(last),
-            runtime: last(said.lines().map(str::to_owned).collect()),
-            kernel: kernel.map(last),
+            driver: driver.map(|lines| last(lines, SHOWN)),
+            runtime: last(said.lines().map(str::to_owned).collect(), SAID),
+            kernel: kernel.map(|lines| last(lines, SHOWN)),
             machine: looked.collect(),
             try_next,
             calls: ascent.listed(),
@@ -141,9 +145,9 @@ fn owned(lines: Vec<&str>) -> Vec<String> {
 }
 
 /// The last of many lines, and how many there were.
-fn last(mut lines: Vec<String>) -> Vec<String> {
-    if lines.len() > SHOWN {
-        let left_out = lines.len() - SHOWN;
+fn last(mut lines: Vec<String>, shown: usize) -> Vec<String> {
+    if lines.len() > shown {
+        let left_out = lines.len() - shown;
         lines.drain(..left_out);
         lines.insert(0, format!("… ({left_out} lines before)"));
     }
@@ -340,6 +344,12 @@ fn advise(
                     .to_owned(),
             );
         }
+        Cause::Crash(..) if ascent.said.contains(GPU_FAULT) => advice.push(
+            "the GPU has no page where it was sent: see what its page table has \
+             (/sys/kernel/debug/dri/*/amdgpu_vm_info), and whether GEM_VA reached it and the TLB was \
+             flushed"
+                .to_owned(),
+        ),
         Cause::Crash(..) => advice.push(
             "a backtrace: --program repeat.c, build it as its first lines say, gdb -ex run -ex bt \
              ./repeat"
