@@ -93,10 +93,19 @@ impl Instance {
         let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
         *grants = kept;
         let dropped: Vec<Grant> = dropped;
-        // One that cannot be taken away does not keep the others, as the runtime's list forgets all.
+        self.remove_all(state, start, dropped)
+    }
+
+    /// Takes access away from agents that are in a mapping's list no more. One that cannot be taken
+    /// away does not keep the others, and is in the list again.
+    pub(crate) fn remove_all(&self, state: &mut State, start: usize, grants: Vec<Grant>) -> Answer {
         let mut answer = Ok(());
-        for Grant { agent, permission, .. } in dropped {
-            answer = answer.and(self.remove_access(state, start, agent, permission));
+        for grant in grants {
+            let removed = self.remove_access(state, start, grant.agent, grant.permission);
+            if removed.is_err() {
+                mapping_mut(state, start)?.grants.push(grant);
+            }
+            answer = answer.and(removed);
         }
         answer
     }

@@ -161,9 +161,8 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> A
 
 fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
-    for Grant { agent, permission, .. } in core::mem::take(&mut mapping.grants) {
-        instance.remove_access(state, start, agent, permission)?;
-    }
+    let grants = core::mem::take(&mut mapping.grants);
+    instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
         reservation.mappings -= 1;
