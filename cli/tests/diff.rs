@@ -89,9 +89,9 @@ const ERAS: [Pair<char>; 4] = [
             "The runtimes differ: AMD extension 1.20 instead of 1.15.",
             "B exports hsa_amd_vmem_export_fabric_handle, hsa_amd_vmem_import_fabric_handle, A \
              does not.",
-            "2 workarounds are needed with A alone: memory_returns_with_addresses (vllm#46203, \
+            "3 workarounds are needed with A alone: memory_returns_with_addresses (vllm#46203, \
              torch_memory_saver#83), grant_without_descriptor_aborts (ROCR-Runtime: \
-             MappedHandleAllowedAgent).",
+             MappedHandleAllowedAgent), ipc_server_outlives_stop (rocm-systems#3256).",
             "4 workarounds are needed with B alone: peer_after_owner_fails (rocm-systems#9908, \
              openxla/xla#46576), export_keeps_descriptor (rocm-systems#10604), import_is_lazy \
              (rocm-systems#6471, #11606), import_needs_descriptor (rocm-systems#8440).",
@@ -117,10 +117,11 @@ const ERAS: [Pair<char>; 4] = [
             "The runtimes differ: AMD extension 1.22 instead of 1.7.",
             "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_export_fabric_handle, \
              hsa_amd_vmem_import_fabric_handle, A does not.",
-            "3 workarounds are needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
+            "4 workarounds are needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
              MappedHandleAllowedAgent::RemoveAccess), grant_without_descriptor_aborts \
              (ROCR-Runtime: MappedHandleAllowedAgent), some_calls_take_no_lock (ROCR-Runtime: \
-             Runtime::VMemoryExportShareableHandle).",
+             Runtime::VMemoryExportShareableHandle), ipc_server_outlives_stop \
+             (rocm-systems#3256).",
             "3 workarounds are needed with B alone: unmap_keeps_memory (torch_memory_saver#84), \
              import_is_lazy (rocm-systems#6471, #11606), import_needs_descriptor \
              (rocm-systems#8440).",

@@ -293,8 +293,12 @@ fn eras_differ_in_what_they_are() {
     let diff = Diff::of(&a, &d);
     let names =
         |quirks: &[QuirkDescription]| quirks.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
-    let gone =
-        ["cpu_unmap_leaves_hole", "grant_without_descriptor_aborts", "some_calls_take_no_lock"];
+    let gone = [
+        "cpu_unmap_leaves_hole",
+        "grant_without_descriptor_aborts",
+        "some_calls_take_no_lock",
+        "ipc_server_outlives_stop",
+    ];
     assert_eq!(names(&diff.quirks.a), gone);
     let new = ["unmap_keeps_memory", "import_is_lazy", "import_needs_descriptor"];
     assert_eq!(names(&diff.quirks.b), new);

@@ -107,7 +107,7 @@ fn errors() -> Vec<String> {
 }
 
 /// The errors that a case expects and gets, each once.
-fn refused(profile: HipProfile) -> Vec<(&'static str, Vec<HipError>)> {
+fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_era(Era::B)).expect("it starts");
     let options = Options { profile, count_descriptors: false, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());

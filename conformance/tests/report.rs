@@ -272,8 +272,12 @@ fn the_quirks_that_are_worked_around_are_named() {
         assert!(quirks.iter().all(|quirk| !quirk.issue.is_empty()));
         quirks.into_iter().map(|quirk| quirk.name).collect::<Vec<_>>()
     };
-    let of_6_4 =
-        ["cpu_unmap_leaves_hole", "grant_without_descriptor_aborts", "some_calls_take_no_lock"];
+    let of_6_4 = [
+        "cpu_unmap_leaves_hole",
+        "grant_without_descriptor_aborts",
+        "some_calls_take_no_lock",
+        "ipc_server_outlives_stop",
+    ];
     assert_eq!(names(None), of_6_4);
     let mut one = Quirks::default();
     one.cpu_unmap_leaves_hole = true;
