@@ -30,6 +30,7 @@ mod context;
 pub mod describe;
 mod descriptors;
 mod filter;
+pub mod fuzz;
 mod junit;
 mod known;
 pub mod model;
