@@ -1,6 +1,7 @@
 //! What the command understands.
 
 use crate::choice::Choice;
+use crate::verbs::fuzz::arguments::Fuzz;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
@@ -78,8 +79,16 @@ pub enum Verb {
     Info(Info),
     /// Run the conformance cases: every call's documented success and errors
     Conform(Conform),
-    /// Run recorded traces and compare the verdicts
+    /// Run recorded traces and compare the verdicts, or what `fuzz` has found once more
     Replay(Replay),
+    /// Perform random sequences of operations and hold each against the reference model
+    ///
+    /// Processes of their own perform them, so that what crashes or hangs is found, too.
+    #[command(after_help = crate::verbs::fuzz::arguments::EXAMPLES)]
+    Fuzz(Fuzz),
+    /// Perform sequences for another process of this command
+    #[command(hide = true)]
+    Worker(Common),
     /// Show the address space that a recorded trace leaves: reservations, mappings, who may use them
     ///
     /// Performs a trace, or its beginning, and shows what is then reserved, mapped, held and of no
@@ -104,6 +113,8 @@ impl Verb {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
+            | Self::Fuzz(Fuzz { common, .. })
+            | Self::Worker(common)
             | Self::Map(Map { common, .. }) => common.log,
             Self::Emulate(_) | Self::Rocr(_) => None,
         }
@@ -160,7 +171,7 @@ pub struct Conform {
 pub struct Replay {
     #[command(flatten)]
     pub common: Common,
-    /// The traces: one JSON object a line, plain or gzip
+    /// The traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// End well with up to this many divergent operations

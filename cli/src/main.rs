@@ -4,6 +4,7 @@ mod arguments;
 mod choice;
 mod progress;
 mod verbs;
+mod worker;
 
 use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
         Verb::Info(verb) => verbs::info::run(verb),
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
+        Verb::Fuzz(verb) => verbs::fuzz::run(verb),
+        Verb::Worker(common) => worker::serve(common),
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),

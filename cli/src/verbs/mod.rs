@@ -2,6 +2,7 @@
 
 pub mod conform;
 pub mod emulate;
+pub mod fuzz;
 pub mod info;
 pub mod map;
 pub mod replay;
@@ -13,6 +14,9 @@ use comfy_table::{Cell, ContentArrangement, Table};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+/// In the programs that this command starts on another runtime: the words that did it.
+pub const UNDER: &str = "HSA_VMM_UNDER";
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {

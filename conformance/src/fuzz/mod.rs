@@ -17,5 +17,5 @@ mod simpler;
 pub use drawing::{Drawing, Machine};
 pub use found::{Found, Kind, Moment};
 pub use perform::{Beginning, Tally, perform, perform_beginning};
-pub use sequence::Sequence;
+pub use sequence::{Sequence, SequenceError};
 pub use shrink::shrink;

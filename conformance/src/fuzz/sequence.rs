@@ -74,10 +74,8 @@ impl Sequence {
     /// [`SequenceError::Faults`].
     pub fn fault_plan(&self) -> Result<Option<FaultPlan>, SequenceError> {
         let read = |faults: &String| {
-            let why = |error| SequenceError::Faults {
-                faults: faults.clone(),
-                why: format!("{error}"),
-            };
+            let why =
+                |error| SequenceError::Faults { faults: faults.clone(), why: format!("{error}") };
             faults.parse().map_err(|error: hsa_vmm::simulation::FaultPlanError| why(error))
         };
         self.faults.as_ref().map(read).transpose()
