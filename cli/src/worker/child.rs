@@ -7,7 +7,6 @@ use crate::choice::Ground;
 use anyhow::Context;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
-use hsa_vmm_conformance::operations::Care;
 use std::io::{BufRead, Write, stdin, stdout};
 
 /// Does what is asked for on standard input, and says what came of it on standard output.
@@ -16,13 +15,13 @@ pub fn serve(common: &Common) -> anyhow::Result<Ending> {
     say(&Answer::Ready(ground.to_string()))?;
     for line in stdin().lock().lines() {
         match serde_json::from_str(&line?).context("no task of a worker")? {
-            Task::Draw { drawing, first, step, end, every } => {
+            Task::Draw { drawing, first, step, end } => {
                 let numbers = (first..end.unwrap_or(u64::MAX)).step_by(step.max(1) as usize);
                 let sequences = numbers.map(|number| drawing.sequence(number));
-                put(&ground, sequences, Care::Every(every), false)?;
+                put(&ground, sequences, false)?;
             }
             Task::Perform(sequences) => {
-                put(&ground, sequences.into_iter(), Care::EachStep, true)?;
+                put(&ground, sequences.into_iter(), true)?;
             }
         }
         say(&Answer::Idle)?;
@@ -34,13 +33,17 @@ pub fn serve(common: &Common) -> anyhow::Result<Ending> {
 fn put(
     ground: &Ground,
     sequences: impl Iterator<Item = Sequence>,
-    care: Care,
     each_operation: bool,
 ) -> anyhow::Result<()> {
-    for sequence in sequences {
+    let is_library = matches!(ground, Ground::Library(_));
+    for (place, mut sequence) in sequences.enumerate() {
         let runtime = runtime(ground, &sequence)?;
+        // What a library makes once and keeps is made by the first, which has to be looked at well.
+        if place == 0 && is_library {
+            sequence.every = None;
+        }
         let mut heard = Ok(());
-        let result = perform(&runtime, &sequence, care, &mut |at| {
+        let result = perform(&runtime, &sequence, &mut |at| {
             if each_operation && heard.is_ok() {
                 heard = say(&Answer::At(at));
             }

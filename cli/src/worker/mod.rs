@@ -30,8 +30,6 @@ pub enum Task {
         step: u64,
         /// The number that is none any more.
         end: Option<u64>,
-        /// After how many operations everything is looked at.
-        every: usize,
     },
     /// Performs these, one after the other, until one shows something.
     Perform(Vec<Sequence>),
@@ -52,6 +50,3 @@ pub enum Answer {
     /// The task is done.
     Idle,
 }
-
-/// So many operations of drawn sequences come between two looks at everything.
-pub const EVERY: usize = 16;

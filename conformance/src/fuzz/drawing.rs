@@ -16,6 +16,8 @@ pub struct Drawing {
     pub machine: Machine,
     /// Whether calls of the simulation fail now and then.
     pub faults: bool,
+    /// After how many operations all is looked at; after each, if nothing is said.
+    pub every: Option<usize>,
 }
 
 /// What sequences are performed on.
@@ -52,6 +54,7 @@ impl Drawing {
                 operation
             })
             .collect();
-        Sequence { seed: self.seed, number, machine, faults, found: None, operations }
+        let (seed, every) = (self.seed, self.every);
+        Sequence { seed, number, machine, faults, every, found: None, operations }
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn any(random: &mut Rng) -> String {
     words.push(format!("era={era}"));
     words.push(format!("extension={}", extensions[random.usize(..extensions.len())]));
     // Large granules take long.
-    if random.u8(0..32) == 0 {
+    if random.u8(0..64) == 0 {
         words.push("granule=2m".to_owned());
     }
     if random.bool() {

@@ -22,10 +22,10 @@ pub struct Tally {
 pub fn perform(
     runtime: &Runtime,
     sequence: &Sequence,
-    care: Care,
     on_operation: &mut dyn FnMut(usize),
 ) -> Result<Tally, Found> {
     let mut tally = Tally::default();
+    let care = sequence.every.map_or(Care::EachStep, Care::Every);
     let trial = begin(runtime, sequence, care)?;
     let trial = go_on(trial, sequence, sequence.operations.len(), &mut tally, on_operation);
     let trial = trial.map_err(|(_, found)| found)?;

@@ -22,6 +22,10 @@ pub struct Sequence {
     /// first operation on, and the library is to live with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
+    /// After how many operations all is looked at; after each, if nothing is said. It changes which
+    /// call of the runtime is the how manieth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<usize>,
     /// What was found when it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,

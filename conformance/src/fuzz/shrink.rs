@@ -105,7 +105,8 @@ mod tests {
     use std::time::Duration;
 
     fn drawn() -> Sequence {
-        let drawing = Drawing { seed: 1, longest: 500, machine: Machine::Any, faults: true };
+        let drawing =
+            Drawing { seed: 1, longest: 500, machine: Machine::Any, faults: true, every: None };
         (0..)
             .map(|number| drawing.sequence(number))
             .find(|it| it.operations.len() > 400)

@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn every_operation_comes_to_an_end() {
-        let drawing = Drawing { seed: 3, longest: 400, machine: Machine::Any, faults: false };
+        let drawing =
+            Drawing { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
         for operation in drawing.sequence(0).operations {
             let mut operation = operation;
             let mut steps = 0;

@@ -3,7 +3,7 @@
 use super::arguments::Fuzz;
 use super::progress::Progress;
 use crate::choice::tell_runtime;
-use crate::worker::{Answer, EVERY, Event, Task, Worker};
+use crate::worker::{Answer, Event, Task, Worker};
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -50,7 +50,6 @@ impl<'a> Crew<'a> {
                 first: first as u64,
                 step: size as u64,
                 end: verb.sequences,
-                every: EVERY,
             })?;
             let number = first as u64;
             let heard = Instant::now();

@@ -10,6 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::slice;
 use std::time::{Duration, Instant};
 
 /// What was found.
@@ -34,8 +35,8 @@ enum Again {
     Never,
 }
 
-/// How often it is tried again.
-const TRIES: usize = 3;
+/// How many operations are shown.
+const SHOWN: usize = 20;
 /// How long an operation may take while a smaller sequence is looked for that hangs.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -106,22 +107,24 @@ fn seen_again(
     number: u64,
     until: Instant,
 ) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
-    for _ in 0..TRIES {
-        let alone = vec![drawing.sequence(number)];
-        if let Some((_, found)) = performer.perform(&alone)? {
-            return Ok(Some((alone, found)));
+    let as_it_was = drawing.sequence(number);
+    let closely = Sequence { every: None, ..as_it_was.clone() };
+    for alone in [&closely, &closely, &closely, &as_it_was] {
+        if let Some((_, found)) = performer.perform(slice::from_ref(alone))? {
+            return Ok(Some((vec![alone.clone()], found)));
         }
     }
-    let mut before = 1;
-    // Simulations share nothing.
-    while drawing.machine == Machine::Loaded && before <= number / step && Instant::now() < until {
+    // Simulations share nothing; a library may have kept something from earlier ones.
+    let all = if drawing.machine == Machine::Loaded { number / step } else { 0 };
+    let mut before = 0;
+    while before < all && Instant::now() < until {
+        before = (before * 4 + 1).min(all);
         let numbers = (0..=before).rev().map(|back| number - back * step);
-        let mut all: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
-        if let Some((at, found)) = performer.perform(&all)? {
-            all.truncate(at + 1);
-            return Ok(Some((all, found)));
+        let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
+        if let Some((at, found)) = performer.perform(&sequences)? {
+            sequences.truncate(at + 1);
+            return Ok(Some((sequences, found)));
         }
-        before = if before < number / step { (before * 4).min(number / step) } else { before + 1 };
     }
     Ok(None)
 }
@@ -216,8 +219,11 @@ impl fmt::Display for Finding {
         if self.sequences.len() > 1 {
             writeln!(f, "after {} other sequences in the same process", self.sequences.len() - 1)?;
         }
-        for (place, operation) in last.operations.iter().enumerate() {
+        for (place, operation) in last.operations.iter().enumerate().take(SHOWN) {
             writeln!(f, "  {}. {operation:?}", place + 1)?;
+        }
+        if now > SHOWN {
+            writeln!(f, "  and {} more", now - SHOWN)?;
         }
         writeln!(f, "saved as {}", self.file.display())?;
         if self.again == Again::Never {

@@ -18,6 +18,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::thread::available_parallelism;
 
+/// So many operations come between two looks at everything: each look takes as long as many.
+const EVERY: usize = 16;
+
 pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
     let machine = match verb.common.ground()? {
         Ground::Simulation(simulated) => {
@@ -46,7 +49,8 @@ pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
     }
     let seed = verb.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let longest = verb.operations as usize;
-    let drawing = Drawing { seed, longest, machine, faults: verb.faults };
+    let (faults, every) = (verb.faults, Some(EVERY));
+    let drawing = Drawing { seed, longest, machine, faults, every };
     let threads =
         verb.threads.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
     anstream::eprintln!("seed {seed}, {threads} processes, {:?}", verb.time);
