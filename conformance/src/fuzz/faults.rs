@@ -1,6 +1,6 @@
 //! A plan of calls that fail, drawn.
 
-use fastrand::Rng;
+use crate::operations::choices::Choices;
 use hsa_vmm::simulation::FaultPlan;
 
 /// The calls that the library has an answer for when they fail: what was done is undone. What only
@@ -26,17 +26,17 @@ const FUNCTIONS: [&str; 14] = [
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 
 /// One to four calls that fail, of those that a sequence is likely to make.
-pub(super) fn any(random: &mut Rng) -> FaultPlan {
-    (0..random.u8(1..=4)).fold(FaultPlan::none(), |plan, _| {
-        let function = FUNCTIONS[random.usize(..FUNCTIONS.len())];
-        let call = random.u64(1..=12);
-        plan.fail(function, call, STATUSES[random.usize(..STATUSES.len())])
+pub(super) fn any(by: &mut Choices) -> FaultPlan {
+    (0..1 + by.below(4)).fold(FaultPlan::none(), |plan, _| {
+        let function = by.one_of(FUNCTIONS);
+        plan.fail(function, 1 + u64::from(by.below(12)), by.one_of(STATUSES))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::any;
+    use crate::operations::choices::Choices;
     use fastrand::Rng;
     use hsa_vmm::simulation::FaultPlan;
 
@@ -44,7 +44,8 @@ mod tests {
     fn each_plan_is_understood() {
         let mut random = Rng::with_seed(7);
         for _ in 0..200 {
-            let plan = any(&mut random);
+            let bytes = random.u128(..).to_le_bytes();
+            let plan = any(&mut Choices::new(&bytes));
             assert_eq!(plan.to_string().parse::<FaultPlan>().as_ref(), Ok(&plan));
         }
     }

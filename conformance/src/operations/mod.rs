@@ -7,7 +7,7 @@
 //! [`Operation::drawn_from`] makes one of bytes: those of a random generator, a fuzzer, or a
 //! property test. [`Trial`] performs them, and tells the first difference.
 
-mod choices;
+pub(crate) mod choices;
 mod draw;
 mod names;
 mod operation;
