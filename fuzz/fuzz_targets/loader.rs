@@ -41,7 +41,8 @@ fuzz_target!(|input: Input| {
     let rocm = input.rocm.map(|text| inside(&folder, text));
     set("HSA_VMM_RUNTIME", runtime.as_ref().map(|path| path.as_os_str()));
     set("ROCM_PATH", rocm.as_ref().map(|path| path.as_os_str()));
-    set("HSA_SIM", input.simulation.map(OsStr::new));
+    let simulation = input.simulation.map(|text| text.replace('\0', "0"));
+    set("HSA_SIM", simulation.as_ref().map(OsStr::new));
     let answered = Runtime::load();
     let named = runtime.filter(|it| !it.as_os_str().is_empty());
     match (&answered, named) {
