@@ -133,7 +133,8 @@ fn the_same_seed_draws_the_same_for_any_number_of_processes() {
         let output = command(&all).current_dir(folder.path()).output().unwrap();
         let report = json(&output);
         assert_eq!(report["sequences"], 60, "{report}");
-        (report["operations"].clone(), report["refused"].clone())
+        // How many are refused depends on addresses, too, which are others each time.
+        report["operations"].clone()
     });
     assert_eq!(sums[0], sums[1]);
 }
