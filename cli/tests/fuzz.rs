@@ -163,3 +163,41 @@ fn what_cannot_be_saved_is_printed() {
     let text = err(&output);
     assert!(text.contains("/nowhere/found.jsonl") && text.contains("\"operations\""), "{text}");
 }
+
+#[test]
+fn what_a_sequence_leaves_is_drawn() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../conformance/tests/regressions/fuzz/descriptor_kept_by_the_runtime.jsonl"
+    );
+    let output = run(&["map", "--runtime", "sim", "--until", "3", file]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(err(&output).contains("sequence 8517 (seed 1), after 3 of 5"), "{}", err(&output));
+    assert!(out(&output).contains("2 mappings of 8 KiB"), "{}", out(&output));
+}
+
+#[test]
+fn traces_and_sequences_need_a_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = r#"{"seed":7,"trace":0,"granule":2097152,"devices":1,"ops":[]}"#;
+    let sequence = r#"{"seed":7,"number":0,"machine":"gpus=1","operations":[]}"#;
+    for (name, lines) in [("one", [trace, sequence]), ("other", [sequence, trace])] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
+        assert!(
+            err(&output).contains("a file of their own")
+                || err(&output).contains("a file of its own"),
+            "{}",
+            err(&output)
+        );
+    }
+    // A machine that is not understood is a finding of nobody's.
+    let path = folder.path().join("machine");
+    std::fs::write(&path, r#"{"seed":7,"number":0,"machine":"gpus=none","operations":[]}"#)
+        .unwrap();
+    let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("gpus=none"), "{output:?}");
+}

@@ -36,6 +36,8 @@ pub enum Moment {
     Operation(usize),
     /// Behind the last operation, when all was given back.
     End,
+    /// Nobody saw when.
+    Unknown,
 }
 
 impl Found {
@@ -58,6 +60,7 @@ impl fmt::Display for Found {
             Moment::Start => f.write_str("at the start: ")?,
             Moment::Operation(at) => write!(f, "operation {}: ", at + 1)?,
             Moment::End => f.write_str("at the end: ")?,
+            Moment::Unknown => f.write_str("somewhere: ")?,
         }
         f.write_str(&self.words)
     }

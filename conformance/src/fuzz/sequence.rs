@@ -1,7 +1,7 @@
 //! A sequence of operations, and what it is performed on.
 
 use crate::operations::Operation;
-use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::simulation::{Config, ConfigError, FaultPlan, FaultPlanError};
 use hsa_vmm::{Runtime, RuntimeError};
 use serde::{Deserialize, Serialize};
 
@@ -64,12 +64,27 @@ impl Sequence {
     /// # Errors
     /// [`SequenceError`] if there cannot be such a simulation.
     pub fn simulation(&self) -> Result<Option<Runtime>, SequenceError> {
-        let Some(machine) = &self.machine else { return Ok(None) };
-        let config: Config = machine.parse().map_err(|error| SequenceError::Machine {
-            machine: machine.clone(),
-            why: format!("{error}"),
-        })?;
-        Ok(Some(Runtime::simulated(config)?))
+        Ok(self.config()?.map(Runtime::simulated).transpose()?)
+    }
+
+    fn config(&self) -> Result<Option<Config>, SequenceError> {
+        let read = |machine: &String| {
+            machine.parse().map_err(|error: ConfigError| SequenceError::Machine {
+                machine: machine.clone(),
+                why: error.to_string(),
+            })
+        };
+        self.machine.as_ref().map(read).transpose()
+    }
+
+    /// Whether machine and faults are understood.
+    ///
+    /// # Errors
+    /// [`SequenceError`] names what is not.
+    pub fn check(&self) -> Result<(), SequenceError> {
+        self.config()?;
+        self.fault_plan()?;
+        Ok(())
     }
 
     /// The calls that fail.
@@ -78,9 +93,10 @@ impl Sequence {
     /// [`SequenceError::Faults`].
     pub fn fault_plan(&self) -> Result<Option<FaultPlan>, SequenceError> {
         let read = |faults: &String| {
-            let why =
-                |error| SequenceError::Faults { faults: faults.clone(), why: format!("{error}") };
-            faults.parse().map_err(|error: hsa_vmm::simulation::FaultPlanError| why(error))
+            faults.parse().map_err(|error: FaultPlanError| SequenceError::Faults {
+                faults: faults.clone(),
+                why: error.to_string(),
+            })
         };
         self.faults.as_ref().map(read).transpose()
     }

@@ -111,7 +111,7 @@ impl<'a> Crew<'a> {
                     anyhow::bail!("the runtime cannot be loaded in a process of its own: {how}");
                 }
                 let words = format!("the process ended ({how})");
-                let found = Found { kind: Kind::Crash, moment: Moment::Start, words };
+                let found = Found { kind: Kind::Crash, moment: Moment::Unknown, words };
                 return Ok(Some(Ended::Found(member.number, found)));
             }
         }
@@ -123,7 +123,7 @@ impl<'a> Crew<'a> {
         let silent = |it: &&Member| !it.idle && it.heard.elapsed() > self.verb.patience;
         let member = self.members.iter().find(silent)?;
         let words = format!("it did not end within {:?}", self.verb.patience);
-        let found = Found { kind: Kind::Hang, moment: Moment::Start, words };
+        let found = Found { kind: Kind::Hang, moment: Moment::Unknown, words };
         Some(Ended::Found(member.number, found))
     }
 }

@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn run(verb: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Ending> {
     for sequence in &mut sequences {
         verb.common.choose_for(sequence);
+        sequence.check()?;
     }
     let mut performer = Performer::new(&verb.common, PATIENCE);
     let found = performer.perform(&sequences)?;
