@@ -8,9 +8,16 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::{Runtime, RuntimeError};
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+/// Says something on standard error that is good to know.
+pub fn say(note: &str) {
+    let dim = Style::new().dimmed();
+    anstream::eprintln!("{dim}{note}{dim:#}");
+}
 
 /// What `--runtime` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +40,17 @@ impl FromStr for Choice {
             "sim" => Self::Simulation,
             path => Self::Library(path.into()),
         })
+    }
+}
+
+impl Choice {
+    /// The word that asks for it.
+    pub fn as_argument(&self) -> OsString {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Simulation => "sim".into(),
+            Self::Library(path) => path.into(),
+        }
     }
 }
 
@@ -97,21 +115,22 @@ fn describe(runtime: &Runtime) -> String {
     format!("{what}, extension {major}.{minor}, {gpus} GPU{plural}")
 }
 
-/// Says on standard error which runtime is used.
-pub fn tell_runtime(which: &str) {
-    let dim = Style::new().dimmed();
-    anstream::eprintln!("{dim}runtime: {which}{dim:#}");
-}
-
 impl Common {
     /// Opens the runtime that was asked for, and says on standard error which it is.
     pub fn open(&self) -> anyhow::Result<Runtime> {
+        let (runtime, note) = self.open_and_tell()?;
+        say(&note);
+        Ok(runtime)
+    }
+
+    /// Opens the runtime that was asked for, and tells which it is.
+    pub fn open_and_tell(&self) -> anyhow::Result<(Runtime, String)> {
         let (runtime, why) = match self.ground()? {
             Ground::Library(runtime) => (runtime, String::new()),
             Ground::Simulation(simulated) => (simulated.start()?, simulated.why()),
         };
-        tell_runtime(&format!("{}{why}", describe(&runtime)));
-        Ok(runtime)
+        let note = format!("runtime: {}{why}", describe(&runtime));
+        Ok((runtime, note))
     }
 
     /// Finds the runtime that was asked for, and loads it if it is a library.

@@ -4,7 +4,6 @@
 //! can be watched, ended and done again. A worker is this command once more, with the hidden verb
 //! `worker`: it reads a [`Task`] a line and writes an [`Answer`] a line.
 
-mod again;
 mod child;
 mod performer;
 mod process;

@@ -1,9 +1,7 @@
 //! A worker as its master sees it.
 
-use super::again::this_program;
 use super::{Answer, Task};
 use crate::arguments::Common;
-use crate::choice::Choice;
 use anyhow::Context;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,7 +38,7 @@ impl Worker {
         number: usize,
         ear: Sender<(usize, Event)>,
     ) -> anyhow::Result<Self> {
-        let mut command = this_program()?;
+        let mut command = hsa_rocr::again()?;
         command.args(arguments(common)).stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start a process to work in")?;
@@ -108,11 +106,7 @@ fn wait_a_little(child: &mut Child) -> Option<std::process::ExitStatus> {
 /// The verb, and what tells it which runtime it is to be.
 fn arguments(common: &Common) -> Vec<std::ffi::OsString> {
     let mut all = vec!["worker".into(), "--runtime".into()];
-    all.push(match &common.runtime {
-        Choice::Auto => "auto".into(),
-        Choice::Simulation => "sim".into(),
-        Choice::Library(path) => path.clone().into_os_string(),
-    });
+    all.push(common.runtime.as_argument());
     if let Some(simulation) = &common.sim {
         all.extend(["--sim".into(), simulation.into()]);
     }

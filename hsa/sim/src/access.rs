@@ -93,8 +93,12 @@ impl Instance {
         let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
         *grants = kept;
         let dropped: Vec<Grant> = dropped;
-        let remove = |grant: Grant| self.remove_access(state, start, grant.agent, grant.permission);
-        dropped.into_iter().try_for_each(remove)
+        // One that cannot be taken away does not keep the others, as the runtime's list forgets all.
+        let mut answer = Ok(());
+        for Grant { agent, permission, .. } in dropped {
+            answer = answer.and(self.remove_access(state, start, agent, permission));
+        }
+        answer
     }
 
     /// Gives an agent access that it does not have.

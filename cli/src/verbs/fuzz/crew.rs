@@ -2,7 +2,7 @@
 
 use super::arguments::Fuzz;
 use super::progress::Progress;
-use crate::choice::tell_runtime;
+use crate::choice::say;
 use crate::worker::{Answer, Event, Task, Worker};
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -91,7 +91,7 @@ impl<'a> Crew<'a> {
             Event::Answer(Answer::Ready(runtime)) => {
                 member.ready = true;
                 if std::mem::take(&mut self.tells_runtime) {
-                    tell_runtime(&runtime);
+                    say(&format!("runtime: {}", runtime));
                 }
             }
             Event::Answer(Answer::Done(tally)) => {

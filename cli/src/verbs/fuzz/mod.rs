@@ -7,7 +7,7 @@ mod progress;
 
 use crate::Ending;
 use crate::arguments::Format;
-use crate::choice::{Ground, tell_runtime};
+use crate::choice::{Ground, say};
 use anyhow::bail;
 use arguments::Fuzz;
 use crew::{Crew, Ended};
@@ -27,8 +27,8 @@ pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
             let machine = simulated.text.clone().map_or(Machine::Any, Machine::Simulated);
             // What is asked for makes sense, or nothing is begun.
             match &machine {
-                Machine::Any => tell_runtime(&format!(
-                    "simulations of every era and many machines{}",
+                Machine::Any => say(&format!(
+                    "runtime: simulations of every era and many machines{}",
                     simulated.why()
                 )),
                 _ => drop(simulated.start()?),

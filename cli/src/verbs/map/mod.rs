@@ -6,7 +6,6 @@ use anyhow::{Context, anyhow, bail};
 use hsa_vmm_conformance::fuzz::perform_beginning;
 use hsa_vmm_conformance::replay::replay_beginning;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
-use std::fs::File;
 use std::io::Write;
 
 /// A trace in which everything occurs that a picture can show.
@@ -52,16 +51,7 @@ pub fn run(verb: &Map) -> anyhow::Result<Ending> {
     };
     anstream::eprintln!("{what}, after {performed} of {all} operations");
     let report = vmm.report();
-    match &verb.output {
-        // Everything is there before the file is, so that none is left half-written.
-        Some(path) => {
-            let mut text = Vec::new();
-            write(&mut text, verb.format, &report)?;
-            let written = File::create(path).and_then(|mut file| file.write_all(&text));
-            written.with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        None => write(&mut anstream::stdout().lock(), verb.format, &report)?,
-    }
+    verb.output.write(|out| write(out, verb.format, &report))?;
     match otherwise {
         None => Ok(Ending::Well),
         Some(otherwise) => {
@@ -83,7 +73,7 @@ fn recorded(verb: &Map) -> anyhow::Result<Recorded> {
     }
 }
 
-fn write(out: &mut impl Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
+fn write(out: &mut dyn Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => write!(out, "{}", report.to_svg())?,

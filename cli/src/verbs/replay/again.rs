@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::arguments::{Format, Replay};
-use crate::choice::tell_runtime;
+use crate::choice::say;
 use crate::worker::Performer;
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
@@ -21,9 +21,9 @@ pub fn run(verb: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Ending
     let found = performer.perform(&sequences)?;
     if let Some(runtime) = &performer.runtime {
         match sequences.first().and_then(|it| it.machine.as_ref()) {
-            Some(machine) if machine.is_empty() => tell_runtime("simulation"),
-            Some(machine) => tell_runtime(&format!("simulation of {machine}")),
-            None => tell_runtime(runtime),
+            Some(machine) if machine.is_empty() => say("runtime: simulation"),
+            Some(machine) => say(&format!("runtime: simulation of {machine}")),
+            None => say(&format!("runtime: {}", runtime)),
         }
     }
     let mut out = anstream::stdout().lock();

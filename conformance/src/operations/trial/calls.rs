@@ -25,8 +25,14 @@ impl Trial {
         let answered = self.vmm.address_reserve(size, alignment, hint, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
-        let call = format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})");
-        let Some(((), address)) = agree(call, expected, answered)? else { return Ok(None) };
+        let Some(((), address)) = agree(
+            format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
+            return Ok(None);
+        };
         let base = address.get();
         self.model.enter_reservation(base, size, alignment).map_err(Difference::Broken)?;
         if let Some(wanted) = wanted {
@@ -46,8 +52,9 @@ impl Trial {
         let answered = self.vmm.address_free(Address::new(address), size);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.free(address, size);
-        let call = format_args!("address_free({address:#x}, {size:#x})");
-        let done = agree(call, expected, answered)?.is_some();
+        let done =
+            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, answered)?
+                .is_some();
         if done {
             self.freed.push((address, size));
         }
@@ -69,8 +76,11 @@ impl Trial {
         let answered = self.vmm.create(size, properties, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
-        let call = format_args!("create({size:#x}, {properties:?}, {flags})");
-        let Some(((), handle)) = agree(call, expected, answered)? else { return Ok(None) };
+        let Some(((), handle)) =
+            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, answered)?
+        else {
+            return Ok(None);
+        };
         self.is_new(handle)?;
         self.model.enter_memory(handle, size, properties).map_err(Difference::Broken)?;
         Ok(Some(handle))
@@ -103,16 +113,19 @@ impl Trial {
         let answered = self.vmm.map(Address::new(address), size, offset, handle, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
-        let call = format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.unmap(Address::new(address), size);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
-        let call = format_args!("unmap({address:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, answered)?.is_some())
     }
 
     pub(super) fn set_access(
@@ -126,16 +139,23 @@ impl Trial {
         let answered = self.vmm.set_access(Address::new(address), size, &descriptors);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.set_access(address, size, grants);
-        let call = format_args!("set_access({address:#x}, {size:#x}, {grants:?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
         let answered = self.vmm.get_access(agent, Address::new(address));
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
-        let call = format_args!("get_access({agent:?}, {address:#x})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, found)) =
+            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same(format_args!("access of {agent:?} at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
@@ -144,16 +164,19 @@ impl Trial {
         let answered = self.vmm.revoke(Address::new(address), size, agents);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
-        let call = format_args!("revoke({address:#x}, {size:#x}, {agents:?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, answered)?
+            .is_some())
     }
 
     pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
         let answered = self.vmm.retain_allocation_handle(Address::new(address));
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.retain(address);
-        let call = format_args!("retain_allocation_handle({address:#x})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, found)) =
+            agree(format_args!("retain_allocation_handle({address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same(format_args!("handle at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
@@ -162,8 +185,12 @@ impl Trial {
         let answered = self.vmm.export_to_shareable_handle(handle, kind, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
-        let call = format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})");
-        let Some((memory, descriptor)) = agree(call, expected, answered)? else {
+        let Some((memory, descriptor)) = agree(
+            format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
             return Ok(false);
         };
         if !fcntl_getfd(&descriptor).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)) {
@@ -186,8 +213,14 @@ impl Trial {
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
         let expected = self.model.check_import(memory.as_ref(), kind);
-        let call = format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})");
-        let (Some(((), handle)), Some(memory)) = (agree(call, expected, answered)?, memory) else {
+        let (Some(((), handle)), Some(memory)) = (
+            agree(
+                format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
+                expected,
+                answered,
+            )?,
+            memory,
+        ) else {
             return Ok(false);
         };
         self.is_new(handle)?;
@@ -202,8 +235,11 @@ impl Trial {
         let answered = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.properties(handle);
-        let call = format_args!("allocation_properties({handle:?})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, found)) =
+            agree(format_args!("allocation_properties({handle:?})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same(format_args!("properties of {handle:?}"), &expected, &found)?;
         Ok(true)
     }
@@ -212,8 +248,7 @@ impl Trial {
         let answered = self.vmm.write(Address::new(address), bytes);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
-        let call = format_args!("write({address:#x}, {bytes:x?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, answered)?.is_some())
     }
 
     pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
@@ -221,8 +256,11 @@ impl Trial {
         let answered = self.vmm.read(Address::new(address), &mut found);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.read(address, size);
-        let call = format_args!("read({address:#x}, {size:#x})");
-        let Some((expected, ())) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, ())) =
+            agree(format_args!("read({address:#x}, {size:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same_bytes(address, &expected, &found)?;
         Ok(true)
     }
@@ -234,8 +272,8 @@ impl Trial {
             return Ok(false);
         };
         let expected = self.model.fill(address, value, size);
-        let call = format_args!("fill({address:#x}, {value:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, answered)?
+            .is_some())
     }
 
     pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
@@ -245,8 +283,12 @@ impl Trial {
             return Ok(false);
         };
         let expected = self.model.copy(agent, to, from, size);
-        let call = format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     /// The properties that are asked for when memory is made.
