@@ -157,7 +157,7 @@ fn what_makes_no_sense_is_said_before_anything_is_begun() {
 #[test]
 fn what_cannot_be_saved_is_printed() {
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create:1-:OUT_OF_RESOURCES";
-    let nowhere = ["fuzz", "--sim", faults, "--output", "/nowhere/found.jsonl", "--threads", "1"];
+    let nowhere = ["fuzz", "--sim", faults, "--save", "/nowhere/found.jsonl", "--threads", "1"];
     let output = run(&nowhere);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = err(&output);

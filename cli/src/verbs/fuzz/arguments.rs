@@ -45,8 +45,8 @@ pub struct Fuzz {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub shrink: Duration,
     /// The file for what is found, instead of fuzz-SEED-NUMBER.jsonl
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub save: Option<PathBuf>,
     /// How to print the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,

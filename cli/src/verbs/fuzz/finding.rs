@@ -62,7 +62,7 @@ impl Finding {
                 }
             };
         let name = format!("fuzz-{}-{number}.jsonl", drawing.seed);
-        let file = verb.output.clone().unwrap_or_else(|| name.into());
+        let file = verb.save.clone().unwrap_or_else(|| name.into());
         let command = command(verb, drawing, &file);
         let mut finding = Self { found, sequences, length, again, file, command };
         finding.save()?;
