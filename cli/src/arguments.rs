@@ -5,6 +5,7 @@ use crate::output::Output;
 use crate::verbs::bringup::Bringup;
 use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
 use crate::verbs::diff;
+use crate::verbs::fuzz::arguments::Fuzz;
 use crate::verbs::man::Man;
 use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -102,8 +103,16 @@ pub enum Verb {
     Info(Info),
     /// Run the conformance cases: every call's documented success and errors
     Conform(Conform),
-    /// Run recorded traces and compare the verdicts
+    /// Run recorded traces and compare the verdicts, or what `fuzz` has found once more
     Replay(Replay),
+    /// Perform random sequences of operations and hold each against the reference model
+    ///
+    /// Processes of their own perform them, so that what crashes or hangs is found, too.
+    #[command(after_help = crate::verbs::fuzz::arguments::EXAMPLES)]
+    Fuzz(Fuzz),
+    /// Perform sequences for another process of this command
+    #[command(hide = true)]
+    Worker(Common),
     /// Show the address space that a recorded trace leaves: reservations, mappings, who may use them
     ///
     /// Performs a trace, or its beginning, and shows what is then reserved, mapped, held and of no
@@ -155,6 +164,8 @@ impl Verb {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
+            | Self::Fuzz(Fuzz { common, .. })
+            | Self::Worker(common)
             | Self::Map(Map { common, .. })
             | Self::Stress(Stress { common, .. }) => common.log,
             Self::Bringup(_)
@@ -242,7 +253,7 @@ pub struct Conform {
 pub struct Replay {
     #[command(flatten)]
     pub common: Common,
-    /// The traces: one JSON object a line, plain or gzip
+    /// The traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// End well with up to this many divergent operations

@@ -7,6 +7,7 @@ mod last_call;
 mod output;
 mod progress;
 mod verbs;
+mod worker;
 
 use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
@@ -37,6 +38,8 @@ fn main() -> ExitCode {
         Verb::Info(verb) => verbs::info::run(verb),
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
+        Verb::Fuzz(verb) => verbs::fuzz::run(verb),
+        Verb::Worker(common) => worker::serve(common),
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Diff(verb) => verbs::diff::run(verb),
         Verb::Bringup(verb) => verbs::bringup::run(verb),

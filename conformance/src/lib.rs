@@ -34,6 +34,7 @@ pub mod describe;
 mod descriptors;
 pub mod diff;
 mod filter;
+pub mod fuzz;
 mod junit;
 mod known;
 pub mod model;

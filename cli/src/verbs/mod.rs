@@ -5,6 +5,7 @@ pub mod completions;
 pub mod conform;
 pub mod diff;
 pub mod emulate;
+pub mod fuzz;
 pub mod info;
 pub mod man;
 pub mod map;
@@ -20,6 +21,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
+
+/// In the programs that this command starts on another runtime: the words that did it.
+pub const UNDER: &str = "HSA_VMM_UNDER";
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {
