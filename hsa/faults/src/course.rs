@@ -69,6 +69,12 @@ fn is(name: &str, call: &str) -> bool {
 }
 
 impl<C> Met<C> {
+    /// What the call is refused with, if it is.
+    #[must_use]
+    pub fn refused(&self) -> Option<&C> {
+        self.fate.as_ref().err()
+    }
+
     /// Waits as long as is planned, and answers what else is: the refusal, or how the call goes
     /// wrong. Does not return from `hang` and `crash`.
     ///

@@ -52,7 +52,8 @@ impl Calls {
 
     fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let last = if last.is_empty() && !first.is_empty() { u64::MAX } else { last.parse().ok()? };
+        let last =
+            if last.is_empty() && !first.is_empty() { u64::MAX } else { last.parse().ok()? };
         let calls = Self { first: first.parse().ok()?, last };
         (calls.first > 0 && calls.first <= calls.last).then_some(calls)
     }
@@ -154,7 +155,9 @@ impl<C> Rule<C> {
             .map(Effect::Goes)
             .or_else(|| time(effect).map(Effect::Takes))
             .or_else(|| ground.code(effect).map(Effect::Answers))
-            .ok_or("the effect is neither an error, nor a time as 20us, nor a word of the plan's")?;
+            .ok_or(
+                "the effect is neither an error, nor a time as 20us, nor a word of the plan's",
+            )?;
         Ok(Self { call: named.map(Into::into), which, effect })
     }
 }
