@@ -14,7 +14,7 @@ use hsa_vmm::{HSA_VMM, command};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use table::{Finder, Ground, PLANTED, Planted};
@@ -37,7 +37,8 @@ fn run(ground: Ground, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
     let simulation;
     let words: Vec<&str> = match ground {
         Ground::Simulation(config) => {
-            simulation = format!("{config},faults={plan}");
+            let faults = if plan.is_empty() { String::new() } else { format!("faults={plan}") };
+            simulation = format!("{config},{faults}");
             let options = ["--runtime", "sim", "--gpus", "2", "--sim", &simulation];
             arguments.iter().copied().chain(options).collect()
         }
@@ -77,10 +78,18 @@ fn run(ground: Ground, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
     Ok(Ran { status, took, out, err })
 }
 
+/// The last line of what was said.
+fn last(said: &str) -> &str {
+    said.trim_end().lines().next_back().unwrap_or("nothing was said")
+}
+
 /// Whether a report of `conform` has a case that failed for a reason.
 fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
     let report: Value = serde_json::from_str(report).map_err(|error| error.to_string())?;
-    let failed: Vec<_> = report["cases"].as_array().into_iter().flatten()
+    let failed: Vec<_> = report["cases"]
+        .as_array()
+        .into_iter()
+        .flatten()
         .filter(|it| it["status"] == "fail")
         .map(|it| (it["name"].as_str().unwrap_or(""), it["detail"].as_str().unwrap_or("")))
         .collect();
@@ -91,24 +100,136 @@ fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
     }
 }
 
-/// How long it took to find a fault, or why it was not found. `whole`: by all that the tool has,
-/// and not only by what is expected to find it.
-fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
-    let (case, words, more) = match planted.finder {
-        Finder::Conform(case, words) => (case, words, None),
-        Finder::ConformAtOnce(case, words) => (case, words, Some("--fail-fast")),
-        Finder::Fuzz(_) => return Err("fuzz".to_owned()),
-    };
+/// By a case of `conform`. `whole`: all cases are run, and not only that one.
+fn by_conform(
+    planted: &Planted,
+    (case, words): (&str, &str),
+    options: &[&str],
+    whole: bool,
+) -> Result<Duration, String> {
     let mut arguments = vec!["conform", "--format", "json"];
-    arguments.extend(more);
+    arguments.extend(options);
     // Numbers of calls are counted from the beginning of a whole run.
     if !whole && !planted.plan.contains('#') {
         arguments.extend(["--filter", case]);
     }
     let ran = run(planted.ground, planted.plan, &arguments)?;
-    names(&ran.out, case, words).map_err(|why| format!("{why}\n{}", ran.err))?;
+    names(&ran.out, case, words).map_err(|why| format!("{why}; {}", last(&ran.err)))?;
     match ran.status.code() {
         Some(1) => Ok(ran.took),
         _ => Err(format!("ended with {}", ran.status)),
+    }
+}
+
+/// By `fuzz`; what it saves shows the fault again, and nothing where nothing is planted.
+fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("found.jsonl");
+    let file = file.to_str().expect("text");
+    let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--threads", "2"];
+    let fuzz = [&fuzz[..], &["--patience", "3s", "--shrink", "2s", "-o", file]].concat();
+    let ran = run(planted.ground, planted.plan, &fuzz)?;
+    let said = format!("{}{}", ran.out, ran.err);
+    if ran.status.code() != Some(1) || !said.contains(words) {
+        return Err(format!("fuzz ended with {} and said:\n{said}", ran.status));
+    }
+    for (plan, status, words) in [(planted.plan, 1, words), ("", 0, "not seen any more")] {
+        let again = run(planted.ground, plan, &["replay", file])?;
+        let said = format!("{}{}", again.out, again.err);
+        if again.status.code() != Some(status) || !said.contains(words) {
+            let ended = again.status;
+            return Err(format!("replay with the plan {plan:?} ended with {ended}:\n{said}"));
+        }
+    }
+    Ok(ran.took)
+}
+
+/// How long it took to find a fault, or why it was not found as it is to be.
+fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
+    match planted.finder {
+        Finder::Conform(case, words) => by_conform(planted, (case, words), &[], whole),
+        Finder::ConformAtOnce(case, words) => {
+            by_conform(planted, (case, words), &["--fail-fast", "--time-limit", "10"], whole)
+        }
+        Finder::Fuzz(words) => by_fuzz(planted, words),
+    }
+}
+
+/// Which faults are to be planted, and whether all that the tool has is to look for them.
+fn chosen() -> (Vec<&'static Planted>, bool) {
+    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    let seed = match wanted.as_str() {
+        "all" => return (PLANTED.iter().collect(), true),
+        "" => std::time::UNIX_EPOCH.elapsed().map_or(0, |time| u64::from(time.subsec_nanos())),
+        wanted => match wanted.parse() {
+            Ok(seed) => seed,
+            Err(_) => {
+                let named = |it: &&Planted| it.name.contains(wanted) || it.plan.contains(wanted);
+                return (PLANTED.iter().filter(named).collect(), true);
+            }
+        },
+    };
+    println!("HSA_VMM_PLANTED={seed} draws these again");
+    let mut random = fastrand::Rng::with_seed(seed);
+    // One that hangs takes half a minute of waiting.
+    let all: Vec<_> = PLANTED.iter().collect();
+    (random.choose_multiple(all, SHARE), false)
+}
+
+/// The releases that are there, or none after saying so.
+fn can_run(planted: &Planted) -> bool {
+    let Ground::Release(release) = planted.ground else { return true };
+    let there = test::installations("each_planted_fault_is_found").unwrap_or_default();
+    there.iter().any(|it| it.release().version() == release)
+}
+
+#[test]
+fn each_planted_fault_is_found() {
+    let (chosen, whole) = chosen();
+    assert!(!chosen.is_empty(), "no fault is called so");
+    let mut missed = Vec::new();
+    for planted in chosen.into_iter().filter(|it| can_run(it)) {
+        let Planted { name, ground, plan, finder } = planted;
+        let line = match find(planted, whole) {
+            Ok(took) => format!("{:>7.2} s", took.as_secs_f64()),
+            Err(why) => {
+                missed.push(format!("{name} ({ground:?}, {plan}): {why}"));
+                "MISSED".to_owned()
+            }
+        };
+        println!("{line:>9}  {name}: {ground:?} {plan}, {finder:?}");
+    }
+    assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
+
+#[test]
+fn where_nothing_is_planted_nothing_is_found() {
+    let (mut grounds, whole) = chosen();
+    let mut seen = HashSet::new();
+    grounds.retain(|it| seen.insert(format!("{:?}", it.ground)) && can_run(it));
+    grounds.truncate(if whole { usize::MAX } else { 2 });
+    for Planted { ground, .. } in grounds {
+        let conform = run(*ground, "", &["conform"]).unwrap();
+        assert!(conform.status.success(), "{ground:?}: {}{}", conform.out, conform.err);
+        let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--threads", "2"];
+        let fuzz = run(*ground, "", &fuzz).unwrap();
+        assert!(fuzz.status.success(), "{ground:?}: {}{}", fuzz.out, fuzz.err);
+    }
+}
+
+#[test]
+fn there_are_thirty_at_least_of_every_kind() {
+    assert!(PLANTED.len() >= 30);
+    let names: HashSet<_> = PLANTED.iter().map(|it| it.name).collect();
+    assert_eq!(names.len(), PLANTED.len(), "a name is there twice");
+    let kinds = [
+        "lost", "late:", "half", "shifted", "other", "narrow", "wide", "leak", "hang", "crash",
+        "garbled", "double", "=E",
+    ];
+    for kind in kinds {
+        assert!(PLANTED.iter().any(|it| it.plan.contains(kind)), "{kind}");
+    }
+    for release in ["6.1.2", "6.4.3", "7.2.4"] {
+        assert!(PLANTED.iter().any(|it| it.ground == Ground::Release(release)), "{release}");
     }
 }

@@ -209,6 +209,10 @@ fn gpu_by_its_page_table(context: &Context) -> Verdict {
 fn page_table_forgets(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let (at, handle) = context.mapped(2, 0x5454_5454)?;
+    // With the last mapping of its memory a driver forgets it whatever it was asked: another stays.
+    let alias = context.reserve(2)?;
+    context.map(alias, 2, handle)?;
+    context.grant(alias, 2, &[gpu], Access::ReadWrite)?;
     ensure!(pages(context, gpu, at, 2)?.iter().all(|it| it.1.is_some()), "granted, but nothing");
     context.vmm().revoke(at, 2 * context.granule(), &[gpu])?;
     for (inside, page) in pages(context, gpu, at, 2)? {

@@ -95,18 +95,20 @@ impl Ground for Runtime {
     }
 
     fn can(&self, call: &str, wrong: Wrong) -> bool {
-        let moves = match call {
-            "hsa_memory_copy" | "hsa_amd_memory_fill" => true,
-            _ => call == "hsa_amd_memory_async_copy",
-        };
-        let gives_back = match call {
-            "hsa_amd_vmem_address_free" | "hsa_amd_vmem_handle_release" => true,
-            _ => call == "hsa_amd_vmem_unmap" || call == "hsa_amd_memory_pool_free",
-        };
-        let exports = match call {
-            "hsa_amd_vmem_export_shareable_handle" | "hsa_amd_portable_export_dmabuf" => true,
-            _ => call == "hsa_amd_portable_export_dmabuf_v2",
-        };
+        const MOVING: [&str; 3] =
+            ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
+        const FREEING: [&str; 4] = [
+            "hsa_amd_vmem_address_free",
+            "hsa_amd_vmem_handle_release",
+            "hsa_amd_vmem_unmap",
+            "hsa_amd_memory_pool_free",
+        ];
+        const EXPORTING: [&str; 3] = [
+            "hsa_amd_vmem_export_shareable_handle",
+            "hsa_amd_portable_export_dmabuf",
+            "hsa_amd_portable_export_dmabuf_v2",
+        ];
+        let (moves, exports) = (MOVING.contains(&call), EXPORTING.contains(&call));
         let measures = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
         let permits = call == "hsa_amd_vmem_set_access";
         match wrong {
@@ -114,7 +116,7 @@ impl Ground for Runtime {
             Wrong::Late(_) => super::may_be_late(call),
             Wrong::Wide | Wrong::Narrow | Wrong::Shifted => permits,
             Wrong::Other => permits || exports,
-            Wrong::Leak => gives_back || exports,
+            Wrong::Leak => FREEING.contains(&call) || exports,
             Wrong::Garbled => moves,
             Wrong::Half => moves || measures || permits,
             Wrong::Double => measures,
