@@ -16,6 +16,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use table::{Finder, Ground, PLANTED, Planted};
 
@@ -155,12 +156,14 @@ fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
     }
 }
 
+static SEED: OnceLock<u64> = OnceLock::new();
+
 /// Which faults are to be planted, and whether all that the tool has is to look for them.
 fn chosen() -> (Vec<&'static Planted>, bool) {
     let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let seed = match wanted.as_str() {
         "all" => return (PLANTED.iter().collect(), true),
-        "" => std::time::UNIX_EPOCH.elapsed().map_or(0, |time| u64::from(time.subsec_nanos())),
+        "" => *SEED.get_or_init(|| fastrand::u64(..)),
         wanted => match wanted.parse() {
             Ok(seed) => seed,
             Err(_) => {
@@ -171,12 +174,11 @@ fn chosen() -> (Vec<&'static Planted>, bool) {
     };
     println!("HSA_VMM_PLANTED={seed} draws these again");
     let mut random = fastrand::Rng::with_seed(seed);
-    // One that hangs takes half a minute of waiting.
     let all: Vec<_> = PLANTED.iter().collect();
     (random.choose_multiple(all, SHARE), false)
 }
 
-/// The releases that are there, or none after saying so.
+/// Whether there is what a fault is planted in; says so if not.
 fn can_run(planted: &Planted) -> bool {
     let Ground::Release(release) = planted.ground else { return true };
     let there = test::installations("each_planted_fault_is_found").unwrap_or_default();

@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "release.memory.comes_back",
-        "HIP: hipMemRelease, hipMemGetInfo; reference 6.1: invariant 22",
+        "HIP: hipMemRelease, hipMemGetInfo",
         "memory that was released and unmapped is there to be had again",
         comes_back,
     ),
@@ -27,13 +27,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.cpu.as_the_kernel_has_it",
-        "reference 6.2 #41, #42, #43; Linux: proc_pid_maps(5)",
+        "HIP: hipMemSetAccess; Linux: proc_pid_maps(5)",
         "the kernel lets the CPU do what was granted, no more and no less, page by page",
         cpu_by_the_kernel,
     ),
     Case::new(
         "access.gpu.as_its_page_table_has_it",
-        "reference 6.2 #46; amdgpu: amdgpu_vm_info",
+        "HIP: hipMemSetAccess; amdgpu: amdgpu_vm_info",
         "a GPU's page table leads to all of the memory that was granted, and to none that was not",
         gpu_by_its_page_table,
     ),
