@@ -241,8 +241,7 @@ fn a_list_of_known_failures_is_taken_at_its_word() {
         );
         std::fs::write(file, text).unwrap();
     };
-    let broken =
-        ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
+    let broken = ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
     let put = |faults: bool| {
         let arguments = if faults { &broken[..] } else { &broken[2..] };
         let start = ["conform", "--runtime", "sim", "--known", file, "--format", "json"];
