@@ -326,7 +326,16 @@ pub struct Emulate {
     /// Write the GPUs' page tables to this file when a process ends
     #[arg(long, value_name = "FILE")]
     pub page_tables: Option<PathBuf>,
-    /// Make a call fail (`GEM_VA#3=ENOMEM`) or last (`GEM_VA=5ms`)
+    /// Have calls go wrong: `GEM_VA#3=ENOMEM` fails, `GEM_VA=5ms` lasts, `GEM_VA.MAP=lost` lies
+    ///
+    /// CALL=EFFECT is for every such call, CALL#3=EFFECT for the third, #3-5 and #3- for several;
+    /// calls are named as in the log, and besides them there are MMAP, COPY and FILL (what a GPU's
+    /// engines do). A call fails with an error (`ENOMEM`), lasts (`5ms`), is performed after it has
+    /// answered (`late:5ms`), is not performed at all (`lost`), never returns (`hang`), ends the
+    /// process (`crash`); it allows too much or too little (`wide`, `narrow`), shows memory a page
+    /// further on or other memory (`shifted`, `other`), keeps what is given back (`leak`), turns a
+    /// bit round (`garbled`), or has sizes wrong (`half`, `double`). What a call cannot do is
+    /// refused, with the calls that can.
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,
     /// Give the program this release of AMD's runtime, which `rocr fetch` got

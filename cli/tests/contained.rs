@@ -210,7 +210,7 @@ fn what_fails_sometimes_is_told_as_such() {
 #[test]
 fn a_seed_is_an_order_and_is_told() {
     let first = |seed: &str| {
-        let broken = "faults=hsa_amd_vmem_map:*:0x1000";
+        let broken = "faults=hsa_amd_vmem_map=0x1000";
         let arguments = ["--sim", broken, "--shuffle", seed, "--fail-fast", "--format", "json"];
         let output = run(&[&["conform", "--runtime", "sim"][..], &arguments].concat());
         assert!(err(&output).contains(&format!("order: --shuffle {seed}")), "{}", err(&output));
@@ -241,8 +241,7 @@ fn a_list_of_known_failures_is_taken_at_its_word() {
         );
         std::fs::write(file, text).unwrap();
     };
-    let broken =
-        ["--sim", "faults=hsa_amd_vmem_unmap:*:0x1000", "--filter", "unmap.run.one_mapping"];
+    let broken = ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
     let put = |faults: bool| {
         let arguments = if faults { &broken[..] } else { &broken[2..] };
         let start = ["conform", "--runtime", "sim", "--known", file, "--format", "json"];

@@ -98,7 +98,7 @@ fn what_is_leaked_on_purpose_is_found() {
 
 #[test]
 fn an_error_that_is_not_expected_is_told_and_fails() {
-    let faults = "faults=hsa_amd_vmem_map:50:0x1000";
+    let faults = "faults=hsa_amd_vmem_map#50=0x1000";
     let report = report(&simulated(&["--sim", faults, "--time", "500ms", "--scene", "mixed"]), 1);
     let unexpected = report["scenes"][0]["unexpected"].to_string();
     assert!(unexpected.contains("hsa_amd_vmem_map"), "{unexpected}");

@@ -41,12 +41,14 @@ pub mod model;
 pub mod operations;
 mod page;
 mod plan;
+mod process_maps;
 pub mod replay;
 mod report;
 mod run;
 mod snapshot;
 mod tally;
 pub mod trace;
+mod translation;
 
 pub use attempt::{Ended, Lost};
 pub use case::{Case, NotPassed, Status, Verdict};

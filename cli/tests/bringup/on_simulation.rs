@@ -61,7 +61,7 @@ fn every_call_that_fails_is_named_at_its_level() {
         says(last.as_str().unwrap(), &[call, "ERROR_OUT_OF_RESOURCES"]);
     }
     // Only the last level maps so often.
-    let output = simulated("gpus=2,faults=hsa_amd_vmem_map:100:0x1008", &["--format", "json"]);
+    let output = simulated("gpus=2,faults=hsa_amd_vmem_map#100=0x1008", &["--format", "json"]);
     assert_eq!(failed(&report(&output, 1)), Some("load"));
 }
 
@@ -79,7 +79,7 @@ fn what_is_missing_altogether_is_said() {
 
 #[test]
 fn a_ladder_is_no_wider_than_80_columns_and_has_no_colours_in_a_pipe() {
-    let output = simulated("gpus=2,faults=hsa_amd_vmem_map:*:0x1008", &[]);
+    let output = simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
     let text = out(&output);
     let ladder: Vec<_> = text.lines().take_while(|line| !line.starts_with("mapped:")).collect();
     assert!(ladder.len() > 12, "{text}");

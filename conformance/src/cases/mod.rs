@@ -5,6 +5,7 @@ mod access_pairs;
 mod access_refused;
 mod access_use;
 mod area;
+mod below;
 mod buffer_growable;
 mod buffer_paged;
 mod buffer_pausable;
@@ -57,6 +58,7 @@ pub fn cases() -> Vec<&'static Case> {
         access_pairs::SHARED,
         ipc::CASES,
         area::CASES,
+        below::CASES,
         buffer_growable::CASES,
         buffer_ring::CASES,
         buffer_paged::CASES,

@@ -9,6 +9,7 @@ use crate::mapping::{Grant, Mapping};
 use crate::physical::Memory;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 use std::io;
 use std::sync::Arc;
@@ -126,7 +127,9 @@ impl Instance {
         if !start.is_multiple_of(PAGE) || size as u64 > memory.size {
             return Err(HSA_STATUS_ERROR);
         }
-        let size = size.next_multiple_of(PAGE);
+        let size = self.done(size.next_multiple_of(PAGE));
+        let memory = self.shown(memory);
+        let shift = if self.suffers(Wrong::Shifted) { PAGE } else { 0 };
         match agent {
             Agent::Gpu(gpu) => {
                 let peer = memory.owner != agent;
@@ -137,14 +140,19 @@ impl Instance {
                 if !self.gpu_reaches(gpu, memory.owner) {
                     return Err(HSA_STATUS_ERROR);
                 }
-                let rights = self.gpu_rights(permission);
+                let rights = self.gpu_rights(self.permitted(permission));
                 let entry = (memory, handle);
                 let inserted = state.page_tables[gpu].insert(start, size, entry, rights);
-                inserted.map_err(|_| HSA_STATUS_ERROR)
+                inserted.map_err(|_| HSA_STATUS_ERROR)?;
+                if shift > 0 {
+                    state.page_tables[gpu].shift(start, shift as u64);
+                }
+                Ok(())
             }
             Agent::Cpu(_) => {
                 let extent = extent.next_multiple_of(PAGE);
-                self.map_for_cpu(start, extent, permission, &memory)?;
+                let permission = self.permitted(permission);
+                self.map_for_cpu(start, self.done(extent), permission, (&memory, shift))?;
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.remove(start..start + extent);
                 }
@@ -156,6 +164,7 @@ impl Instance {
     /// What an entry in a GPU's page table allows.
     fn gpu_rights(&self, permission: hsa_access_permission_t) -> (bool, bool) {
         match (self.config.gpu_permissions, permission) {
+            _ if self.suffers(Wrong::Narrow) => (true, false),
             (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
             (_, HSA_ACCESS_PERMISSION_RO) => (true, false),
             (_, HSA_ACCESS_PERMISSION_WO) => (false, true),
@@ -168,7 +177,7 @@ impl Instance {
         start: usize,
         size: usize,
         permission: hsa_access_permission_t,
-        memory: &Arc<Memory>,
+        (memory, shift): (&Arc<Memory>, usize),
     ) -> Answer {
         let protection = match permission {
             // The CPU's window shows nothing of it: touching it must fault.
@@ -181,7 +190,7 @@ impl Instance {
         let file = memory.file().map_err(|error| no_file(&error))?;
         let file = std::os::fd::AsFd::as_fd(file);
         // SAFETY: a mapping of this instance, whose addresses are a reservation's.
-        let mapped = unsafe { address_space::map_file(start, size, protection, file) };
+        let mapped = unsafe { address_space::map_file(start, size, protection, file, shift) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 

@@ -5,6 +5,7 @@ use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::status::Answer;
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 
 /// A handle at an address, which is its key. It always shows the beginning of the memory.
@@ -169,6 +170,8 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
         handle.uses -= 1;
+        let leaked = handle.memory().filter(|_| instance.suffers(Wrong::Leak)).cloned();
+        state.lost.extend(leaked);
     }
     state.forget_if_unused(mapping.handle);
     Ok(())
