@@ -84,7 +84,9 @@ fn a_fresh_seed_finds_nothing_on_amds_releases() {
         let release = installation.release().version();
         let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM, "fuzz"];
         let how = ["--threads", "2", "--time", "3s", "--format", "json"];
-        let output = run(&[&start[..], &how].concat());
+        let folder = tempfile::tempdir().unwrap();
+        let all = [&start[..], &how].concat();
+        let output = command(&all).current_dir(folder.path()).output().unwrap();
         println!("{}", err(&output));
         let report = json(&output);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
