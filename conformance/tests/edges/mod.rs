@@ -109,7 +109,7 @@ pub const ROWS: &[Row] = &[
         10,
         "free while mapped",
         STILL_MAPPED,
-        "reserve.free.while_mapped hip.profile.free_while_mapped",
+        "reserve.free.while_mapped hip.codes.address_free hip.profile.free_while_mapped",
     ),
     cases(11, "double free of reservation", INVALID, "reserve.free.twice"),
     cases(12, "create size not granularity multiple", INVALID, "create.size.off_the_granule"),
