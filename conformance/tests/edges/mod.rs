@@ -131,7 +131,12 @@ pub const ROWS: &[Row] = &[
     cases(17, "create size > VRAM", OUT_OF_MEMORY, "create.size.too_large"),
     cases(18, "map offset≠0", INVALID, "map.offset.one_granule"),
     cases(19, "map size < handle", WORKS, "map.memory.part_of_a_handle"),
-    cases(20, "map size > handle", INVALID, "map.size.beyond_the_handle"),
+    cases(
+        20,
+        "map size > handle",
+        INVALID,
+        "map.size.beyond_the_handle buffer.ring.no_seam buffer.ring.gpus_see_no_seam",
+    ),
     cases(
         21,
         "map outside / straddling reservation",
@@ -179,7 +184,12 @@ pub const ROWS: &[Row] = &[
     ),
     cases(41, "set_access desc[1] invalid device", INVALID, "access.set.good_then_bad"),
     cases(42, "set_access None", WORKS, "access.cpu.none access.revoke.gpu access.set.none"),
-    cases(43, "set_access Read then GPU write", WORKS, "access.gpu.read_only"),
+    cases(
+        43,
+        "set_access Read then GPU write",
+        WORKS,
+        "access.gpu.read_only access.every_pair.read_only",
+    ),
     test(
         44,
         "set_access flags=2 (WO)",
