@@ -151,7 +151,12 @@ pub const ROWS: &[Row] = &[
         "map.range.same_as_a_mapping map.range.over_the_start_of_a_mapping map.range.over_the_end_of_a_mapping map.range.around_a_mapping",
     ),
     cases(24, "map unaligned va inside reservation", INVALID, "map.address.off_the_granule"),
-    cases(25, "same handle at two VAs", WORKS, "map.handle.at_two_places"),
+    cases(
+        25,
+        "same handle at two VAs",
+        WORKS,
+        "map.handle.at_two_places buffer.ring.no_seam buffer.ring.gpus_see_no_seam",
+    ),
     cases(
         26,
         "map a released handle (still mapped elsewhere)",
