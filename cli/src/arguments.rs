@@ -87,6 +87,11 @@ pub enum Verb {
     /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
+    /// Measure what each call costs: raw, through the library, through C, and through HIP itself
+    ///
+    /// The levels take turns in one run. With --runtime nothing the runtime's own functions do
+    /// nothing, so that only this library's cost is left.
+    Bench(crate::verbs::bench::Bench),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -104,7 +109,8 @@ impl Verb {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
-            | Self::Map(Map { common, .. }) => common.log,
+            | Self::Map(Map { common, .. })
+            | Self::Bench(crate::verbs::bench::Bench { common, .. }) => common.log,
             Self::Emulate(_) | Self::Rocr(_) => None,
         }
     }

@@ -51,29 +51,22 @@ impl Common {
                 },
             },
         };
-        let info = runtime.info();
-        let what = match &info.path {
-            Some(path) => path.display().to_string(),
-            None => "simulation".to_owned(),
-        };
-        let (major, minor) = info.extension;
-        let gpus = runtime.gpus().count();
-        let plural = if gpus == 1 { "" } else { "s" };
-        let dim = Style::new().dimmed();
-        anstream::eprintln!(
-            "{dim}runtime: {what}, extension {major}.{minor}, {gpus} GPU{plural}{}{dim:#}",
-            why.map(|why| format!(" ({why})")).unwrap_or_default()
-        );
+        tell(&runtime, why);
         Ok(runtime)
     }
 
-    fn simulate(&self) -> anyhow::Result<Runtime> {
+    /// What is simulated, in the words of HSA_SIM.
+    pub fn simulation(&self) -> String {
         let text = self.sim.clone().unwrap_or_default();
-        let text = match self.gpus {
+        match self.gpus {
             Some(gpus) if text.is_empty() => format!("gpus={gpus}"),
             Some(gpus) => format!("{text},gpus={gpus}"),
             None => text,
-        };
+        }
+    }
+
+    fn simulate(&self) -> anyhow::Result<Runtime> {
+        let text = self.simulation();
         let config = if text.is_empty() {
             Config::default()
         } else {
@@ -81,4 +74,21 @@ impl Common {
         };
         Ok(Runtime::simulated(config)?)
     }
+}
+
+/// Says on standard error which runtime it is, and why not another.
+pub fn tell(runtime: &Runtime, why: Option<String>) {
+    let info = runtime.info();
+    let what = match &info.path {
+        Some(path) => path.display().to_string(),
+        None => "simulation".to_owned(),
+    };
+    let (major, minor) = info.extension;
+    let gpus = runtime.gpus().count();
+    let plural = if gpus == 1 { "" } else { "s" };
+    let dim = Style::new().dimmed();
+    anstream::eprintln!(
+        "{dim}runtime: {what}, extension {major}.{minor}, {gpus} GPU{plural}{}{dim:#}",
+        why.map(|why| format!(" ({why})")).unwrap_or_default()
+    );
 }

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Map(verb) => verbs::map::run(verb),
+        Verb::Bench(verb) => verbs::bench::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
     };
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
 fn is_no_runtime(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<hsa_vmm::RuntimeError>()
+            || matches!(cause.downcast_ref(), Some(hsa_vmm_bench::BenchError::Runtime(_)))
             || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
     })
