@@ -25,6 +25,7 @@ mod access;
 mod address;
 mod cpu_access;
 mod error;
+mod gate;
 mod handle;
 mod ledger;
 mod look_up;
@@ -58,15 +59,18 @@ use crate::agent::{Agent, AgentId};
 use crate::hip::HipProfile;
 use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use access::MOST_AGENTS;
 use cpu_access::CpuAccess;
 use error::Refusal;
+use gate::Gate;
 use ledger::{Ledger, Range};
 use quarantine::Quarantine;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
@@ -87,9 +91,6 @@ pub struct VmmOptions {
 pub struct Vmm {
     shared: Arc<Shared>,
 }
-
-/// Held while an operation changes something inside a reservation.
-type Gate = Arc<Mutex<()>>;
 
 /// What the runtime knows physical memory by.
 #[derive(Debug)]
@@ -220,7 +221,7 @@ impl Vmm {
     #[must_use]
     pub fn mappings(&self) -> Vec<MappingInfo> {
         let ledger = self.shared.ledger();
-        ledger.mappings().map(|(start, record)| self.describe(start, record)).collect()
+        ledger.mappings().map(|(start, record)| self.describe(start, &record)).collect()
     }
 
     /// Every reservation, by address, with its size in bytes.
@@ -298,33 +299,39 @@ impl Shared {
         range: Range,
         act: impl FnOnce() -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
+        let gate = gate_in(&self.ledger(), operation, range)?;
+        self.through(gate, operation, range, act)
+    }
+
+    /// The same, where the gate is known that was there a moment ago.
+    fn through<T>(
+        &self,
+        mut gate: Gate,
+        operation: Operation,
+        range: Range,
+        act: impl FnOnce() -> Result<T, VmmError>,
+    ) -> Result<T, VmmError> {
         loop {
-            let gate = self.gate(operation, range)?;
-            let _held = lock(&gate);
-            // The reservation may have been freed, and its addresses reserved anew, meanwhile.
-            if Arc::ptr_eq(&gate, &self.gate(operation, range)?) {
+            if let Some(_inside) = gate.enter() {
                 return act();
             }
+            gate = gate_in(&self.ledger(), operation, range)?;
         }
     }
 
     fn gate(&self, operation: Operation, range: Range) -> Result<Gate, VmmError> {
-        let ledger = self.ledger();
-        let (base, reservation) =
-            ledger.reservation_around(range).map_err(|refusal| refusal.during(operation))?;
-        if reservation.quarantined {
-            return Err(VmmError::Quarantined {
-                operation,
-                address: Address::new(base),
-                now: false,
-            });
-        }
-        Ok(reservation.payload.clone())
+        gate_in(&self.ledger(), operation, range)
     }
 
     /// Takes a reservation out of use, and says so.
     fn quarantine(&self, operation: Operation, address: usize, reason: String) -> VmmError {
-        let place = self.ledger_mut().quarantine(address);
+        let place = {
+            let mut ledger = self.ledger_mut();
+            if let Some((_, reservation)) = ledger.reservation_at(address) {
+                reservation.payload.shut();
+            }
+            ledger.quarantine(address)
+        };
         let (address, size) = place.unwrap_or((Address::new(address), 0));
         self.set_aside(operation, address, size, reason);
         VmmError::Quarantined { operation, address, now: true }
@@ -362,12 +369,38 @@ impl Shared {
     }
 }
 
+/// The gate of the reservation around a range.
+fn gate_in(
+    ledger: &Ledger<Gate, Physical>,
+    operation: Operation,
+    range: Range,
+) -> Result<Gate, VmmError> {
+    let (base, reservation) =
+        ledger.reservation_around(range).map_err(|refusal| refusal.during(operation))?;
+    if reservation.quarantined {
+        return Err(VmmError::Quarantined { operation, address: Address::new(base), now: false });
+    }
+    Ok(reservation.payload.clone())
+}
+
 /// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
+///
+/// Asked before GPUs are granted access: to copy a descriptor takes a third of the time that it
+/// takes to open a file.
 pub(crate) fn out_of_descriptors() -> bool {
-    std::fs::File::open("/dev/null")
-        .err()
-        .and_then(|error| error.raw_os_error())
-        .is_some_and(|code| code == libc::EMFILE || code == libc::ENFILE)
+    static ANY: OnceLock<OwnedFd> = OnceLock::new();
+    let is_out = |errno| errno == Errno::MFILE || errno == Errno::NFILE;
+    if let Some(any) = ANY.get() {
+        return fcntl_dupfd_cloexec(any, 0).err().is_some_and(is_out);
+    }
+    match rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(any) => {
+            // Another thread may have been faster; then this one is closed again.
+            let _ = ANY.set(any);
+            false
+        }
+        Err(errno) => is_out(errno),
+    }
 }
 
 /// What a failure of the operating system means.

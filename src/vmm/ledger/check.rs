@@ -43,6 +43,7 @@ impl<R, H> Ledger<R, H> {
         self.reservations_are_disjoint()?;
         self.mappings_are_right()?;
         self.counts_are_right()?;
+        self.rights_are_counted()?;
         self.serials_are_unique()?;
         self.names_are_of_mappings()
     }
@@ -114,6 +115,15 @@ impl<R, H> Ledger<R, H> {
             }
         }
         self.handles.check(&of_handle)
+    }
+
+    /// Rights are kept as often as mappings have them.
+    fn rights_are_counted(&self) -> Result<(), String> {
+        let mut found = BTreeMap::new();
+        for entry in self.mappings.values() {
+            *found.entry(entry.rights).or_default() += 1;
+        }
+        self.rights.check(&found)
     }
 
     /// What has gone has no name any more.

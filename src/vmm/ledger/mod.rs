@@ -19,6 +19,7 @@ mod handles;
 mod mappings;
 mod names;
 mod reservations;
+mod rights;
 
 pub(crate) use mappings::MappingRecord;
 pub(crate) use reservations::ReservationRecord;
@@ -26,6 +27,8 @@ pub(crate) use reservations::ReservationRecord;
 use super::address::Address;
 use super::error::{Argument, Problem, Refusal};
 use handles::Handles;
+use mappings::Entry;
+use rights::RightsTable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,7 +64,8 @@ impl Range {
 pub(crate) struct Ledger<R, H> {
     reservations: BTreeMap<usize, ReservationRecord<R>>,
     handles: Handles<H>,
-    mappings: BTreeMap<usize, MappingRecord>,
+    mappings: BTreeMap<usize, Entry>,
+    rights: RightsTable,
     /// The names of those mappings that have one, by serial.
     mapping_names: BTreeMap<u64, Arc<str>>,
     next_serial: u64,
@@ -74,6 +78,7 @@ impl<R, H> Ledger<R, H> {
             reservations: BTreeMap::new(),
             handles: Handles::new(owner),
             mappings: BTreeMap::new(),
+            rights: RightsTable::new(),
             mapping_names: BTreeMap::new(),
             next_serial: 1,
         }

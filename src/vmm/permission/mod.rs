@@ -81,8 +81,8 @@ impl Vmm {
         }
         let (index, _) = shared.agent(agent, Argument::Agent).map_err(refused)?;
         let ledger = shared.ledger();
-        match ledger.mapping_at(address.get()) {
-            Some((_, record)) => Ok(record.access.get(index)),
+        match ledger.access_at(address.get(), index) {
+            Some(access) => Ok(access),
             None => {
                 let problem = Problem::NotMapped { at: address };
                 Err(refused(Refusal::new(Argument::Address, problem)))
@@ -137,6 +137,8 @@ impl Shared {
             changes.retain(|&(other, _)| other != index);
             changes.push((index, descriptor.access));
         }
+        // The CPUs first, each kind as the caller has it.
+        changes.sort_by_key(|&(index, _)| !self.is_cpu(index));
         Ok(changes)
     }
 
