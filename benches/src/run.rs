@@ -267,16 +267,16 @@ pub fn run(
         told(0.0);
     }
     let (mut places, mut asked) = (vec![0; calls], vec![0; calls]);
+    let mut order = Order((0..runners.len()).collect(), 1);
     // What is done for the first time is no sample.
     let warm = (options.samples / 10).clamp(1, 100);
     for round in 0..warm + options.samples {
         if round == warm {
             runners.iter_mut().for_each(|runner| runner.samples.clear());
         }
-        let first = round % runners.len().max(1);
-        let (after, before) = runners.split_at_mut(first);
-        for runner in before.iter_mut().chain(after) {
-            runner.round(clock, options, &mut places, &mut asked)?;
+        order.shuffle();
+        for &runner in &order.0 {
+            runners[runner].round(clock, options, &mut places, &mut asked)?;
         }
         told((round + 1) as f64 / (warm + options.samples) as f64);
     }
@@ -306,6 +306,19 @@ pub fn run(
         }
     }
     Ok(results)
+}
+
+/// Who is next: in another order each round, so that nobody always comes after the same one and
+/// finds the caches as that one left them.
+struct Order(Vec<usize>, u32);
+
+impl Order {
+    fn shuffle(&mut self) {
+        for place in (1..self.0.len()).rev() {
+            self.1 = self.1.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            self.0.swap(place, (self.1 >> 16) as usize % (place + 1));
+        }
+    }
 }
 
 /// A tenth of a nanosecond is more than can be told apart.

@@ -41,6 +41,7 @@ impl<R, H> Ledger<R, H> {
     /// Checks the invariants; says which one does not hold.
     pub fn check(&self) -> Result<(), String> {
         self.reservations_are_disjoint()?;
+        self.mappings.check()?;
         self.mappings_are_right()?;
         self.counts_are_right()?;
         self.rights_are_counted()?;
@@ -71,7 +72,7 @@ impl<R, H> Ledger<R, H> {
     /// Invariants 1 and 8.
     fn mappings_are_right(&self) -> Result<(), String> {
         let mut end = 0;
-        for (&start, mapping) in &self.mappings {
+        for (start, mapping) in self.mappings.iter() {
             let wrong = |what: &str| Err(format!("the mapping at {start:#x} {what}"));
             if start < end {
                 return wrong("overlaps the one before it");
@@ -97,7 +98,7 @@ impl<R, H> Ledger<R, H> {
     fn counts_are_right(&self) -> Result<(), String> {
         let mut inside: BTreeMap<usize, usize> = BTreeMap::new();
         let mut of_handle = vec![0; self.handles.slots()];
-        for (&start, mapping) in &self.mappings {
+        for (start, mapping) in self.mappings.iter() {
             if let Some((base, _)) = self.reservation_at(start) {
                 *inside.entry(base).or_default() += 1;
             }
@@ -120,7 +121,7 @@ impl<R, H> Ledger<R, H> {
     /// Rights are kept as often as mappings have them.
     fn rights_are_counted(&self) -> Result<(), String> {
         let mut found = BTreeMap::new();
-        for entry in self.mappings.values() {
+        for (_, entry) in self.mappings.iter() {
             *found.entry(entry.rights).or_default() += 1;
         }
         self.rights.check(&found)
@@ -131,7 +132,7 @@ impl<R, H> Ledger<R, H> {
         if self.mapping_names.is_empty() {
             return Ok(());
         }
-        let serials: BTreeSet<u64> = self.mappings.values().map(|mapping| mapping.serial).collect();
+        let serials: BTreeSet<u64> = self.mappings.iter().map(|(_, mapping)| mapping.serial).collect();
         match self.mapping_names.iter().find(|(serial, _)| !serials.contains(serial)) {
             Some((_, name)) => Err(format!("{name:?} is the name of no mapping")),
             None => Ok(()),
@@ -140,7 +141,7 @@ impl<R, H> Ledger<R, H> {
 
     /// What names a mapping or reservation for good is not given twice.
     fn serials_are_unique(&self) -> Result<(), String> {
-        let mappings = self.mappings.values().map(|mapping| mapping.serial);
+        let mappings = self.mappings.iter().map(|(_, mapping)| mapping.serial);
         let reservations = self.reservations.values().map(|reservation| reservation.serial);
         let mut serials: Vec<u64> = mappings.chain(reservations).collect();
         serials.sort_unstable();

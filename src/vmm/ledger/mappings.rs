@@ -23,7 +23,7 @@ pub(crate) struct MappingRecord {
 }
 
 /// A mapping as it is kept. A look-up reads as little memory as can be: there may be millions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub size: usize,
     pub serial: u64,
@@ -42,7 +42,7 @@ impl Entry {
 impl<R, H> Ledger<R, H> {
     /// The start of the mapping that holds this address, as it is kept.
     fn entry_at(&self, address: usize) -> Option<(usize, &Entry)> {
-        let (&start, entry) = self.mappings.range(..=address).next_back()?;
+        let (start, entry) = self.mappings.below(address)?;
         (address - start < entry.size).then_some((start, entry))
     }
 
@@ -99,12 +99,15 @@ impl<R, H> Ledger<R, H> {
         let refuse = |problem| Err(Refusal::new(Argument::Address, problem));
         self.reservation_around(range)?;
         let mut next = range.start;
-        if let Some((start, _)) = self.entry_at(range.start)
-            && start != range.start
-        {
-            return refuse(Problem::CutsMapping { at: Address::new(start) });
+        match self.entry_at(range.start) {
+            Some((start, _)) if start != range.start => {
+                return refuse(Problem::CutsMapping { at: Address::new(start) });
+            }
+            // Most runs are one mapping.
+            Some((_, entry)) if entry.size == range.size => return Ok(()),
+            _ => {}
         }
-        for (&start, record) in self.mappings.range(range.start..range.end()) {
+        for (start, record) in self.mappings.range(range.start..range.end()) {
             if start != next {
                 break;
             }
@@ -124,13 +127,13 @@ impl<R, H> Ledger<R, H> {
     pub fn check_empty(&self, range: Range) -> Result<(), Refusal> {
         self.reservation_around(range)?;
         // The last one that begins before the end is the only one that can reach in, if none does.
-        let last = self.mappings.range(..range.end()).next_back();
+        let last = self.mappings.below(range.end() - 1);
         if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
             return Ok(());
         }
         let below = self.entry_at(range.start).map(|(start, _)| start);
         let inside =
-            || self.mappings.range(range.start..range.end()).next().map(|(&start, _)| start);
+            || self.mappings.range(range.start..range.end()).next().map(|(start, _)| start);
         match below.or_else(inside).map(Address::new) {
             Some(at) => Err(Refusal::new(Argument::Address, Problem::AlreadyMapped { at })),
             None => Ok(()),
@@ -140,7 +143,7 @@ impl<R, H> Ledger<R, H> {
     /// The mappings that begin in the range, by address.
     pub fn mappings_in(&self, range: Range) -> impl Iterator<Item = (usize, MappingRecord)> {
         let inside = self.mappings.range(range.start..range.end());
-        inside.map(|(&start, entry)| (start, entry.record(&self.rights)))
+        inside.map(|(start, entry)| (start, entry.record(&self.rights)))
     }
 
     /// Whether every byte of the range is mapped; else the first that is not. Unlike
@@ -159,7 +162,7 @@ impl<R, H> Ledger<R, H> {
 
     /// Changes who may use the mapping that begins here, and whom the runtime was told of.
     pub fn write_access(&mut self, start: usize, access: AccessSet, granted: AgentSet) {
-        if let Some(entry) = self.mappings.get_mut(&start) {
+        if let Some(entry) = self.mappings.get_mut(start) {
             let before = entry.rights;
             entry.rights = self.rights.take(Rights { access, granted });
             self.rights.give_back(before);
@@ -170,7 +173,7 @@ impl<R, H> Ledger<R, H> {
     /// Removes the mapping that begins here. Its handle is in use until
     /// [`end_use`](Self::end_use).
     pub fn remove_mapping(&mut self, start: usize) -> Option<MappingRecord> {
-        let entry = self.mappings.remove(&start)?;
+        let entry = self.mappings.remove(start)?;
         let record = entry.record(&self.rights);
         self.rights.give_back(entry.rights);
         self.mapping_names.remove(&record.serial);
@@ -190,7 +193,7 @@ impl<R, H> Ledger<R, H> {
         after: impl Iterator<Item = (usize, MappingRecord)>,
     ) {
         for start in before {
-            let Some(entry) = self.mappings.remove(&start) else { continue };
+            let Some(entry) = self.mappings.remove(start) else { continue };
             self.rights.give_back(entry.rights);
             if let Some(reservation) = self.reservation_mut(start) {
                 reservation.mappings -= 1;
@@ -214,6 +217,6 @@ impl<R, H> Ledger<R, H> {
 
     /// All mappings, by address.
     pub fn mappings(&self) -> impl Iterator<Item = (usize, MappingRecord)> {
-        self.mappings.iter().map(|(&start, entry)| (start, entry.record(&self.rights)))
+        self.mappings.iter().map(|(start, entry)| (start, entry.record(&self.rights)))
     }
 }
