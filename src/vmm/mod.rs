@@ -55,22 +55,21 @@ pub use properties::{
 pub use quarantine::Quarantined;
 pub use quirks::{Quirk, Quirks};
 
-use crate::agent::{Agent, AgentId};
+use crate::agent::{Agent, AgentId, AgentKind};
 use crate::hip::HipProfile;
-use crate::native::{Failure, Native, NativeHandle, Status};
+pub(crate) use crate::native::out_of_descriptors;
+use crate::native::{Failure, Native, NativeHandle, Sample, Status};
 use crate::runtime::Runtime;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use access::MOST_AGENTS;
+use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
 use gate::Gate;
 use ledger::{Ledger, Range};
 use quarantine::Quarantine;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
@@ -111,6 +110,9 @@ struct Shared {
     quirks: Quirks,
     /// What reservations must be multiples of.
     granule: usize,
+    /// The CPU agents, of which the first is told of for all of them.
+    cpus: AgentSet,
+    descriptor: Sample,
     ledger: RwLock<Ledger<Gate, Physical>>,
     turns: Turns,
     cpu_access: CpuAccess,
@@ -149,6 +151,9 @@ impl Vmm {
         // Reservations hold memory of any GPU, so that they are counted in the largest granule.
         let granules = runtime.gpus().filter_map(Agent::handle_pool).map(|pool| pool.granule());
         let Some(granule) = granules.max() else { return refuse(Feature::VirtualMemory) };
+        let agents = runtime.agents().iter().enumerate();
+        let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
+        let cpus = cpus.map(|(index, _)| index).collect();
         let quirks =
             options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
         // 0 is skipped when the counter wraps, so that no handle is ever 0.
@@ -159,6 +164,8 @@ impl Vmm {
                 profile: options.profile,
                 quirks,
                 granule,
+                cpus,
+                descriptor: Sample::take(),
                 ledger: RwLock::new(Ledger::new(owner)),
                 turns: Turns::default(),
                 cpu_access: CpuAccess::default(),
@@ -381,26 +388,6 @@ fn gate_in(
         return Err(VmmError::Quarantined { operation, address: Address::new(base), now: false });
     }
     Ok(reservation.payload.clone())
-}
-
-/// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
-///
-/// Asked before GPUs are granted access: to copy a descriptor takes a third of the time that it
-/// takes to open a file.
-pub(crate) fn out_of_descriptors() -> bool {
-    static ANY: OnceLock<OwnedFd> = OnceLock::new();
-    let is_out = |errno| errno == Errno::MFILE || errno == Errno::NFILE;
-    if let Some(any) = ANY.get() {
-        return fcntl_dupfd_cloexec(any, 0).err().is_some_and(is_out);
-    }
-    match rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(any) => {
-            // Another thread may have been faster; then this one is closed again.
-            let _ = ANY.set(any);
-            false
-        }
-        Err(errno) => is_out(errno),
-    }
 }
 
 /// What a failure of the operating system means.

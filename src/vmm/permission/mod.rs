@@ -4,7 +4,7 @@ mod grant;
 mod revoke;
 mod tell;
 
-use crate::agent::{AgentId, AgentKind};
+use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::{
@@ -156,7 +156,7 @@ impl Shared {
     }
 
     fn is_cpu(&self, index: usize) -> bool {
-        self.runtime.agents().get(index).is_some_and(|agent| agent.kind() == AgentKind::Cpu)
+        self.cpus.contains(index)
     }
 
     /// Whether an agent has been granted what it needs everywhere in a range that is mapped.
@@ -196,7 +196,7 @@ impl Shared {
 
     /// What this process's own loads and stores may do is as much as any CPU agent may.
     pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
-        self.cpus().map(|(index, _)| access.get(index)).max().unwrap_or_default()
+        self.cpus.iter().map(|index| access.get(index)).max().unwrap_or_default()
     }
 }
 
