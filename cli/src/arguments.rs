@@ -274,6 +274,9 @@ pub struct RocrFetch {
     /// Which release: 6.1.2, 6.4.3, 7.2.4 or all
     #[arg(long, value_name = "VERSION", default_value = "all")]
     pub version: Releases,
+    /// HIP, too, to be measured with `bench --hip`; there is one for 6.4.3 and 7.2.4 (0.3 GB each)
+    #[arg(long)]
+    pub hip: bool,
 }
 
 #[derive(Args, Debug)]

@@ -58,7 +58,7 @@ pub use quirks::{Quirk, Quirks};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::hip::HipProfile;
 pub(crate) use crate::native::out_of_descriptors;
-use crate::native::{Failure, Native, NativeHandle, Sample, Status};
+use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use access::{AgentSet, MOST_AGENTS};
@@ -112,7 +112,6 @@ struct Shared {
     granule: usize,
     /// The CPU agents, of which the first is told of for all of them.
     cpus: AgentSet,
-    descriptor: Sample,
     ledger: RwLock<Ledger<Gate, Physical>>,
     turns: Turns,
     cpu_access: CpuAccess,
@@ -165,7 +164,6 @@ impl Vmm {
                 quirks,
                 granule,
                 cpus,
-                descriptor: Sample::take(),
                 ledger: RwLock::new(Ledger::new(owner)),
                 turns: Turns::default(),
                 cpu_access: CpuAccess::default(),

@@ -6,7 +6,7 @@ use crate::native::NativeAccess;
 use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::mapping::Piece;
-use crate::vmm::{Access, Operation, Shared, VmmError};
+use crate::vmm::{Access, Operation, Shared, VmmError, out_of_descriptors};
 
 impl Shared {
     /// Whether the runtime can be told in one call what is news to two neighbours: it has to be
@@ -161,7 +161,7 @@ impl Shared {
     /// Refuses what the runtime needs a descriptor for, and ends the process for want of one, if
     /// there is none left.
     pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
-        if self.quirks.grant_without_descriptor_aborts && self.descriptor.is_last() {
+        if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
             return Err(VmmError::OutOfDescriptors { operation });
         }
         Ok(())
