@@ -82,7 +82,9 @@ impl Field {
             "free" => {
                 reserve(self)?;
                 let vmm = &self.vmm;
-                measured(&mut || self.reserved.iter().try_for_each(|&at| vmm.address_free(at, SIZE)))?;
+                measured(&mut || {
+                    self.reserved.iter().try_for_each(|&at| vmm.address_free(at, SIZE))
+                })?;
             }
             "create" => measured(&mut || create(self))?,
             "release" => {

@@ -223,16 +223,20 @@ impl Runner {
         self.field.draw_holes(places);
         self.field.draw_mapped(places, asked);
         for operation in Operation::ALL {
-            let is_wanted = options.operations.is_empty() || options.operations.contains(&operation);
+            let is_wanted =
+                options.operations.is_empty() || options.operations.contains(&operation);
             let looks_up = matches!(operation, Operation::GetAccess | Operation::Retain);
             // What others are built on is done in any case.
             let only_if_wanted = looks_up
                 || matches!(
                     operation,
-                    Operation::Properties | Operation::Export | Operation::Import | Operation::Cycle
+                    Operation::Properties
+                        | Operation::Export
+                        | Operation::Import
+                        | Operation::Cycle
                 );
-            let needed = operation == Operation::Export
-                && options.operations.contains(&Operation::Import);
+            let needed =
+                operation == Operation::Export && options.operations.contains(&Operation::Import);
             if only_if_wanted && !is_wanted && !needed {
                 continue;
             }
@@ -299,7 +303,9 @@ pub fn run(
                 gpus,
                 median_ns: round(median),
                 p99_ns: round(p99),
-                over_raw_ns: raw.filter(|_| runner.level != Level::Raw).map(|raw| round(median - raw)),
+                over_raw_ns: raw
+                    .filter(|_| runner.level != Level::Raw)
+                    .map(|raw| round(median - raw)),
                 samples: samples.len(),
                 calls_a_sample: calls,
             });

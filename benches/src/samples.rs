@@ -30,7 +30,10 @@ mod tests {
         let mut samples = Samples::default();
         assert_eq!(samples.quantile(0.5), None);
         (0..=100).rev().for_each(|number| samples.add(f64::from(number)));
-        assert_eq!([0.0, 0.5, 0.99].map(|part| samples.quantile(part)), [0.0, 50.0, 99.0].map(Some));
+        assert_eq!(
+            [0.0, 0.5, 0.99].map(|part| samples.quantile(part)),
+            [0.0, 50.0, 99.0].map(Some)
+        );
         assert_eq!(samples.len(), 101);
     }
 }

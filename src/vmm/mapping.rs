@@ -201,11 +201,11 @@ impl Shared {
     fn remove(&self, operation: Operation, pieces: &[Piece]) {
         let dead: Vec<_> = {
             let mut ledger = self.ledger_mut();
-            let mut remove = |piece: &Piece| {
+            let remove = |piece: &Piece| {
                 let record = ledger.remove_mapping(piece.start)?;
                 ledger.end_use(record.slot)
             };
-            pieces.iter().filter_map(|piece| remove(piece)).collect()
+            pieces.iter().filter_map(remove).collect()
         };
         for record in dead {
             self.give_back(operation, &record.payload, record.size);

@@ -77,7 +77,8 @@ impl Field {
             let page = self.draw(self.pages());
             // The hole at or before this page, if it is that page.
             let hole = page * self.holes / self.pages();
-            let is_hole = (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
+            let is_hole =
+                (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
             *place = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
         }
     }

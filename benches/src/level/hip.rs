@@ -159,7 +159,9 @@ impl Hip {
             hsavmm_shut_down();
             hsavmm_use_profile(7);
             match &ground.backend {
-                Backend::Simulated(words) => hsavmm_use_simulation(text(words.as_bytes())?.as_ptr()),
+                Backend::Simulated(words) => {
+                    hsavmm_use_simulation(text(words.as_bytes())?.as_ptr())
+                }
                 Backend::Loaded(path) => {
                     hsavmm_use_runtime(text(path.as_os_str().as_bytes())?.as_ptr())
                 }

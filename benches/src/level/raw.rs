@@ -25,7 +25,11 @@ pub(crate) struct Raw {
 const NONE: hsa_amd_vmem_alloc_handle_t = hsa_amd_vmem_alloc_handle_t { handle: 0 };
 
 fn check(call: &str, status: hsa_status_t) -> Outcome {
-    if status == HSA_STATUS_SUCCESS { Ok(()) } else { Err(refused(call, format_args!("{status:#x}"))) }
+    if status == HSA_STATUS_SUCCESS {
+        Ok(())
+    } else {
+        Err(refused(call, format_args!("{status:#x}")))
+    }
 }
 
 macro_rules! call {

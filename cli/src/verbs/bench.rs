@@ -167,7 +167,8 @@ impl Bench {
 
 /// A table, a row an operation and a level.
 fn show(results: &[Result]) -> String {
-    let mut rows = table(&["operation", "level", "live", "GPUs", "median", "p99", "over raw", "% of raw"]);
+    let mut rows =
+        table(&["operation", "level", "live", "GPUs", "median", "p99", "over raw", "% of raw"]);
     for result in results {
         let raw = result.over_raw_ns.map(|over| result.median_ns - over);
         let part = raw.filter(|raw| *raw > 0.0).map(|raw| 100.0 * result.median_ns / raw);

@@ -205,7 +205,9 @@ impl<V: Copy + Default> AddressMap<V> {
             if !sorted || keys.iter().any(|key| !(start..end).contains(key)) {
                 return Err(format!("the chunk at {start:#x} holds what it should not"));
             }
-            if keys.is_empty() && start != 0 || chunk.keys[chunk.len..].iter().any(|&it| it != usize::MAX) {
+            if keys.is_empty() && start != 0
+                || chunk.keys[chunk.len..].iter().any(|&it| it != usize::MAX)
+            {
                 return Err(format!("the chunk at {start:#x} is empty, or not where it should be"));
             }
         }
@@ -262,7 +264,8 @@ mod tests {
     fn it_fills_and_empties_in_any_direction() {
         let up = 0..400;
         for (fill, empty) in [(false, false), (false, true), (true, false), (true, true)] {
-            let order = |backwards| up.clone().map(move |key| if backwards { 399 - key } else { key });
+            let order =
+                |backwards| up.clone().map(move |key| if backwards { 399 - key } else { key });
             let filled = order(fill).map(|key| (0, key));
             compare(filled.chain(order(empty).map(|key| (5, key))));
         }
@@ -274,7 +277,9 @@ mod tests {
         (0..10 * MOST).for_each(|key| map.insert(key, ()));
         assert_eq!(map.chunks.len(), 10);
         // And what is taken away leaves no empty ones.
-        (0..10 * MOST).filter(|key| key % 16 != 0).for_each(|key| assert!(map.remove(key).is_some()));
+        (0..10 * MOST)
+            .filter(|key| key % 16 != 0)
+            .for_each(|key| assert!(map.remove(key).is_some()));
         assert!(map.chunks.len() <= 4, "{}", map.chunks.len());
     }
 }

@@ -132,7 +132,8 @@ impl<R, H> Ledger<R, H> {
         if self.mapping_names.is_empty() {
             return Ok(());
         }
-        let serials: BTreeSet<u64> = self.mappings.iter().map(|(_, mapping)| mapping.serial).collect();
+        let serials: BTreeSet<u64> =
+            self.mappings.iter().map(|(_, mapping)| mapping.serial).collect();
         match self.mapping_names.iter().find(|(serial, _)| !serials.contains(serial)) {
             Some((_, name)) => Err(format!("{name:?} is the name of no mapping")),
             None => Ok(()),

@@ -84,7 +84,9 @@ impl RightsTable {
                     }
                 }
                 Some((_, counted)) => {
-                    return Err(format!("row {row} of rights counts {counted} and {found} have it"));
+                    return Err(format!(
+                        "row {row} of rights counts {counted} and {found} have it"
+                    ));
                 }
                 None => return Err(format!("row {row} of rights is not there")),
             }
