@@ -10,6 +10,7 @@ use hsa_sys as sys;
 pub use hsa_sys::{Attempt, LoadError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a runtime could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,7 +125,9 @@ pub struct RuntimeInfo {
     pub optional_functions: Vec<(&'static str, bool)>,
 }
 
-/// A started HSA runtime. Cheap to clone; the last clone stops it.
+/// A started HSA runtime. Cheap to clone; the last clone stops it, unless it has exported memory in
+/// a way that it would not survive
+/// ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)).
 ///
 /// Stands for `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
 /// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
@@ -144,6 +147,7 @@ struct Inner {
     memory: Registry,
     exports: Exports,
     imports: Imports,
+    stays_started: AtomicBool,
     #[cfg(feature = "simulation")]
     simulation: Option<crate::native::SharedSimulation>,
 }
@@ -249,6 +253,7 @@ impl Runtime {
                 memory: Registry::default(),
                 exports: Exports::default(),
                 imports: Imports::default(),
+                stays_started: AtomicBool::new(false),
                 #[cfg(feature = "simulation")]
                 simulation: None,
             }),
@@ -322,6 +327,11 @@ impl Runtime {
         &self.inner.imports
     }
 
+    /// From now on the last clone does not stop it: it would not survive that.
+    pub(crate) fn stay_started(&self) {
+        self.inner.stays_started.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the two are clones of one another.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
@@ -343,7 +353,13 @@ impl Drop for Inner {
                 tracing::warn!(%address, size, name, "pool memory was leaked");
             }
         }
-        stop(&self.native, self.generation);
+        // The kernel takes back what a process has when it ends, and other users of the runtime in
+        // this process are not disturbed: each has a reference of its own.
+        if *self.stays_started.get_mut() {
+            tracing::debug!("the runtime has exported memory, and stays started");
+        } else {
+            stop(&self.native, self.generation);
+        }
     }
 }
 

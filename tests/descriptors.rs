@@ -97,6 +97,36 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
     }
 }
 
+/// From ROCm 7.14 on what was imported is opened when the first GPU is let in. Found by the
+/// exhaustive faults, six operations deep.
+#[test]
+fn who_is_let_into_an_import_may_need_a_descriptor() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config);
+            let granule = machine.granule();
+            let shared = export(&machine, machine.create(0, granule));
+            let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+            let base = machine.reserve(granule);
+            machine.map(base, granule, imported);
+            let grant = [access(machine.gpu(0), Access::ReadWrite)];
+            let before = (machine.vmm.mappings(), machine.simulation.usage());
+            allow_more(0);
+            let answer = machine.vmm.set_access(base, granule, &grant);
+            no_limit();
+            match answer {
+                Err(VmmError::OutOfDescriptors { .. }) => {
+                    assert_eq!((machine.vmm.mappings(), machine.simulation.usage()), before);
+                    machine.vmm.set_access(base, granule, &grant).unwrap();
+                }
+                answer => assert_eq!(answer, Ok(())),
+            }
+        });
+        assert_eq!(end, End::Well, "{release}");
+    }
+}
+
 /// What is taken down to take access away could not be made anew.
 #[test]
 fn nothing_is_taken_away_without_a_descriptor_to_give_it_back() {

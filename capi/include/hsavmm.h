@@ -160,7 +160,9 @@ hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 /* ---- The end ------------------------------------------------------------------------------- */
 
 /* Gives everything back and stops the runtime, as soon as calls under way have ended. Whatever was
- * reserved, mapped or allocated is gone; the next call opens a runtime anew. */
+ * reserved, mapped or allocated is gone; the next call opens a runtime anew. After an export by
+ * hipIpcGetMemHandle, AMD's runtime until 7.2 goes on below, where it shares by dma-buf: it might not
+ * survive its own stop (docs/defects.md). */
 hipError_t hsavmm_shut_down(void);
 
 #ifdef __cplusplus

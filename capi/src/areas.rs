@@ -97,7 +97,7 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
         let open = process.objects.area(area)?;
         let count = lock(&open.memory).len();
         if count > 0 {
-            let words = format_args!("{count} pieces of its memory are still mapped");
+            let words = format!("{count} pieces of its memory are still mapped");
             return Err(Refusal::new(errors::ILLEGAL_STATE, words));
         }
         process.objects.remove(area).map(|_| ())

@@ -64,7 +64,7 @@ unsafe extern "C" fn hipGetProcAddress(
             match found {
                 Some(address) => put("function", function, address),
                 None => {
-                    let words = format_args!("there is no function `{name}` here");
+                    let words = format!("there is no function `{name}` here");
                     Err(Refusal::new(errors::NOT_FOUND, words))
                 }
             }

@@ -288,7 +288,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 ),
                 10_020 => number(agent.chip()),
                 other => {
-                    let problem = format_args!("({other}) is none that this library answers");
+                    let problem = format!("({other}) is none that this library answers");
                     return Err(Refusal::value("attribute", problem));
                 }
             };

@@ -35,7 +35,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         not_null("ptr", ptr)?;
         // HIP insists on it, and its tests on that.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
-            let problem = format_args!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
+            let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
             return Err(Refusal::value("flags", problem));
         }
         let handle = IpcHandle::from_bytes(&handle.reserved);

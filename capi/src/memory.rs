@@ -212,8 +212,7 @@ unsafe extern "C" fn hipMallocManaged(
 ) -> hipError_t {
     answer(c"hipMallocManaged", || {
         if flags != 1 && flags != 2 {
-            let problem =
-                format_args!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
+            let problem = format!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
             return Err(Refusal::value("flags", problem));
         }
         if size == 0 {

@@ -1,12 +1,22 @@
 //! What the command understands.
 
 use crate::choice::Choice;
+use crate::output::Output;
+use crate::verbs::bringup::Bringup;
+use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
+use crate::verbs::diff;
+use crate::verbs::fuzz::arguments::Fuzz;
+use crate::verbs::man::Man;
+use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
+use hsa_vmm_conformance::KnownFailures;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual-memory management of an HSA runtime.
@@ -35,7 +45,7 @@ In the text, `r (can write)` and `none (can read and write)` are GPUs: what they
 remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
 
 /// What the verbs have that use a runtime.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Common {
     /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
     #[arg(
@@ -71,6 +81,21 @@ fn simulation(text: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
+/// A list of known failures, if it can be read.
+fn known(file: &str) -> Result<KnownFailures, String> {
+    KnownFailures::read(file).map_err(|error| error.to_string())
+}
+
+/// A time of more than nothing, in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    if time < Duration::from_millis(1) {
+        return Err("less than a millisecond".to_owned());
+    }
+    Ok(time)
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -78,8 +103,16 @@ pub enum Verb {
     Info(Info),
     /// Run the conformance cases: every call's documented success and errors
     Conform(Conform),
-    /// Run recorded traces and compare the verdicts
+    /// Run recorded traces and compare the verdicts, or what `fuzz` has found once more
     Replay(Replay),
+    /// Perform random sequences of operations and hold each against the reference model
+    ///
+    /// Processes of their own perform them, so that what crashes or hangs is found, too.
+    #[command(after_help = crate::verbs::fuzz::arguments::EXAMPLES)]
+    Fuzz(Fuzz),
+    /// Perform sequences for another process of this command
+    #[command(hide = true)]
+    Worker(Common),
     /// Show the address space that a recorded trace leaves: reservations, mappings, who may use them
     ///
     /// Performs a trace, or its beginning, and shows what is then reserved, mapped, held and of no
@@ -92,6 +125,28 @@ pub enum Verb {
     /// The levels take turns in one run. With --runtime nothing the runtime's own functions do
     /// nothing, so that only this library's cost is left.
     Bench(crate::verbs::bench::Bench),
+    /// Compare two reports: two runtimes, two versions, two machines
+    ///
+    /// Says in words and in tables what the runtimes and their agents differ in, which cases end
+    /// otherwise, and which take another time.
+    #[command(after_help = diff::ABOUT)]
+    Diff(diff::Arguments),
+    /// Climb from "the library loads" to "under load", and say where and why it stops
+    ///
+    /// For those who bring up a driver or a GPU: each level is the fewest calls of HSA that it takes,
+    /// in a process of its own, so that a crash or a hang is contained and named. Of the first level
+    /// that fails it says which call, what it was asked and answered, which interface of the kernel
+    /// it rests on, what runtime, driver and kernel logged meanwhile, and what to try next.
+    #[command(after_help = crate::verbs::bringup::ABOUT)]
+    Bringup(Bringup),
+    /// Press a runtime with threads and processes near every limit, and look what it loses
+    ///
+    /// Scenes, one after another: everything in small; nearly all memory of the GPUs; nearly all
+    /// descriptors; nearly all mappings a process may have. What was written is read again, and in
+    /// the end nothing may be held any more, whoever counts it: the library, the runtime, the driver
+    /// or the kernel.
+    #[command(after_help = crate::verbs::stress::ABOUT)]
+    Stress(Stress),
     /// Run a program on an emulated kernel driver, where it finds AMD GPUs
     ///
     /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
@@ -100,6 +155,11 @@ pub enum Verb {
     /// Fetch AMD's own runtime, and run programs with it
     #[command(subcommand)]
     Rocr(Rocr),
+    /// Write the manual pages, one for the command and one for each verb
+    Man(Man),
+    /// Print what makes a shell complete this command's words
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
 }
 
 impl Verb {
@@ -109,9 +169,17 @@ impl Verb {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
             | Self::Replay(Replay { common, .. })
+            | Self::Fuzz(Fuzz { common, .. })
+            | Self::Worker(common)
             | Self::Map(Map { common, .. })
-            | Self::Bench(crate::verbs::bench::Bench { common, .. }) => common.log,
-            Self::Emulate(_) | Self::Rocr(_) => None,
+            | Self::Bench(crate::verbs::bench::Bench { common, .. })
+            | Self::Stress(Stress { common, .. }) => common.log,
+            Self::Bringup(_)
+            | Self::Diff(_)
+            | Self::Emulate(_)
+            | Self::Rocr(_)
+            | Self::Man(_)
+            | Self::Completions(_) => None,
         }
     }
 }
@@ -136,6 +204,8 @@ pub enum ReportFormat {
     Json,
     /// JUnit's XML
     Junit,
+    /// A page for a browser, in one file
+    Html,
 }
 
 #[derive(Args, Debug)]
@@ -151,22 +221,45 @@ pub struct Info {
 pub struct Conform {
     #[command(flatten)]
     pub common: Common,
-    /// Only the cases whose name contains this, or matches it with `*`
+    /// Only the cases whose name contains this, or matches it with `*`; again: those, too
     #[arg(long, value_name = "PATTERN")]
-    pub filter: Option<String>,
+    pub filter: Vec<String>,
     /// Name the cases and what they rest on; run none
     #[arg(long)]
     pub list: bool,
+    /// Run all of them so many times in turn
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub repeat: NonZeroUsize,
+    /// In an order drawn at random, another each time; the same seed is the same order
+    #[arg(long, value_name = "SEED", num_args = 0..=1)]
+    pub shuffle: Option<Option<u64>>,
+    /// End with the first case that fails
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Failures that are known, as TOML: by case, runtime, version and agent, with reason and source
+    #[arg(long, value_name = "FILE", value_parser = known)]
+    pub known: Vec<KnownFailures>,
+    /// How long a case may take; what takes longer hangs, and its process is killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub time_limit: Duration,
+    /// Run the cases in this process, for a debugger: a crash ends it, a hang is waited for
+    #[arg(long, conflicts_with = "time_limit")]
+    pub in_process: bool,
+    /// Be the process that has the runtime; started by `conform` itself
+    #[arg(long, value_name = "TOKEN", hide = true)]
+    pub worker: Option<String>,
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: ReportFormat,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Args, Debug)]
 pub struct Replay {
     #[command(flatten)]
     pub common: Common,
-    /// The traces: one JSON object a line, plain or gzip
+    /// The traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// End well with up to this many divergent operations
@@ -205,9 +298,8 @@ pub struct Map {
     /// How to show it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: MapFormat,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Whose GPUs are emulated.
@@ -240,7 +332,16 @@ pub struct Emulate {
     /// Write the GPUs' page tables to this file when a process ends
     #[arg(long, value_name = "FILE")]
     pub page_tables: Option<PathBuf>,
-    /// Make a call fail (`GEM_VA#3=ENOMEM`) or last (`GEM_VA=5ms`)
+    /// Have calls go wrong: `GEM_VA#3=ENOMEM` fails, `GEM_VA=5ms` lasts, `GEM_VA.MAP=lost` lies
+    ///
+    /// CALL=EFFECT is for every such call, CALL#3=EFFECT for the third, #3-5 and #3- for several;
+    /// calls are named as in the log, and besides them there are MMAP, COPY and FILL (what a GPU's
+    /// engines do). A call fails with an error (`ENOMEM`), lasts (`5ms`), is performed after it has
+    /// answered (`late:5ms`), is not performed at all (`lost`), never returns (`hang`), ends the
+    /// process (`crash`); it allows too much or too little (`wide`, `narrow`), shows memory a page
+    /// further on or other memory (`shifted`, `other`), keeps what is given back (`leak`), turns a
+    /// bit round (`garbled`), or has sizes wrong (`half`, `double`). What a call cannot do is
+    /// refused, with the calls that can.
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,
     /// Give the program this release of AMD's runtime, which `rocr fetch` got

@@ -6,9 +6,18 @@ use anyhow::Context;
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Runtime, RuntimeError};
+use hsa_vmm_conformance::fuzz::Sequence;
 use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+/// Says something on standard error that is good to know.
+pub fn say(note: &str) {
+    let dim = Style::new().dimmed();
+    anstream::eprintln!("{dim}{note}{dim:#}");
+}
 
 /// What `--runtime` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,50 +43,67 @@ impl FromStr for Choice {
     }
 }
 
-impl Common {
-    /// Opens the runtime that was asked for, and says on standard error which it is.
-    pub fn open(&self) -> anyhow::Result<Runtime> {
-        let (runtime, why) = match &self.runtime {
-            Choice::Simulation => (self.simulate()?, None),
-            Choice::Library(path) => (Runtime::load_from(path)?, None),
-            Choice::Auto => match DriverState::probe() {
-                DriverState::Missing => (self.simulate()?, Some("there is no /dev/kfd".to_owned())),
-                _ => match Runtime::load() {
-                    Ok(runtime) => (runtime, None),
-                    // A driver without a library: nothing to test, as without a driver. A library
-                    // that does not start is what somebody wants to know.
-                    Err(RuntimeError::Load(error)) => (self.simulate()?, Some(error.to_string())),
-                    Err(error) => return Err(error.into()),
-                },
-            },
-        };
-        tell(&runtime, why);
-        Ok(runtime)
-    }
-
-    /// What is simulated, in the words of HSA_SIM.
-    pub fn simulation(&self) -> String {
-        let text = self.sim.clone().unwrap_or_default();
-        match self.gpus {
-            Some(gpus) if text.is_empty() => format!("gpus={gpus}"),
-            Some(gpus) => format!("{text},gpus={gpus}"),
-            None => text,
+impl Choice {
+    /// The word that asks for it.
+    pub fn as_argument(&self) -> OsString {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Simulation => "sim".into(),
+            Self::Library(path) => path.into(),
         }
-    }
-
-    fn simulate(&self) -> anyhow::Result<Runtime> {
-        let text = self.simulation();
-        let config = if text.is_empty() {
-            Config::default()
-        } else {
-            text.parse().with_context(|| format!("the simulation `{text}` is not understood"))?
-        };
-        Ok(Runtime::simulated(config)?)
     }
 }
 
-/// Says on standard error which runtime it is, and why not another.
-pub fn tell(runtime: &Runtime, why: Option<String>) {
+/// What there is to work on.
+#[derive(Clone, Debug)]
+pub enum Ground {
+    /// A simulation, to be started.
+    Simulation(Simulated),
+    /// A library, loaded.
+    Library(Runtime),
+}
+
+/// A simulation that can be started.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// What was asked for of it, if anything.
+    pub text: Option<String>,
+    /// Why it is not AMD's runtime, where that was to be had if there was one.
+    why: Option<String>,
+}
+
+impl Simulated {
+    /// Starts it.
+    pub fn start(&self) -> anyhow::Result<Runtime> {
+        let config = match &self.text {
+            None => Config::default(),
+            Some(text) => text
+                .parse()
+                .with_context(|| format!("the simulation `{text}` is not understood"))?,
+        };
+        Ok(Runtime::simulated(config)?)
+    }
+
+    /// Why it is not AMD's runtime, to stand behind what it is.
+    pub fn why(&self) -> String {
+        self.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library(runtime) => f.write_str(&describe(runtime)),
+            Self::Simulation(Simulated { text: None, .. }) => f.write_str("simulation"),
+            Self::Simulation(Simulated { text: Some(text), .. }) => {
+                write!(f, "simulation of {text}")
+            }
+        }
+    }
+}
+
+/// A runtime in a few words.
+fn describe(runtime: &Runtime) -> String {
     let info = runtime.info();
     let what = match &info.path {
         Some(path) => path.display().to_string(),
@@ -86,9 +112,61 @@ pub fn tell(runtime: &Runtime, why: Option<String>) {
     let (major, minor) = info.extension;
     let gpus = runtime.gpus().count();
     let plural = if gpus == 1 { "" } else { "s" };
-    let dim = Style::new().dimmed();
-    anstream::eprintln!(
-        "{dim}runtime: {what}, extension {major}.{minor}, {gpus} GPU{plural}{}{dim:#}",
-        why.map(|why| format!(" ({why})")).unwrap_or_default()
-    );
+    format!("{what}, extension {major}.{minor}, {gpus} GPU{plural}")
+}
+
+impl Common {
+    /// Opens the runtime that was asked for, and says on standard error which it is.
+    pub fn open(&self) -> anyhow::Result<Runtime> {
+        let (runtime, note) = self.open_and_tell()?;
+        say(&note);
+        Ok(runtime)
+    }
+
+    /// Opens the runtime that was asked for, and tells which it is.
+    pub fn open_and_tell(&self) -> anyhow::Result<(Runtime, String)> {
+        let (runtime, why) = match self.ground()? {
+            Ground::Library(runtime) => (runtime, String::new()),
+            Ground::Simulation(simulated) => (simulated.start()?, simulated.why()),
+        };
+        let note = format!("runtime: {}{why}", describe(&runtime));
+        Ok((runtime, note))
+    }
+
+    /// Finds the runtime that was asked for, and loads it if it is a library.
+    pub fn ground(&self) -> anyhow::Result<Ground> {
+        let simulated = |why| Ground::Simulation(Simulated { text: self.simulation(), why });
+        Ok(match &self.runtime {
+            Choice::Simulation => simulated(None),
+            Choice::Library(path) => Ground::Library(Runtime::load_from(path)?),
+            Choice::Auto => match DriverState::probe() {
+                DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),
+                _ => match Runtime::load() {
+                    Ok(runtime) => Ground::Library(runtime),
+                    // A driver without a library: nothing to test, as without a driver. A library
+                    // that does not start is what somebody wants to know.
+                    Err(RuntimeError::Load(error)) => simulated(Some(error.to_string())),
+                    Err(error) => return Err(error.into()),
+                },
+            },
+        })
+    }
+
+    /// Has a sequence performed on its own machine, unless another runtime is asked for by name.
+    pub fn choose_for(&self, sequence: &mut Sequence) {
+        let is_other = matches!(self.runtime, Choice::Library(_)) || self.simulation().is_some();
+        if is_other {
+            sequence.machine = None;
+        }
+    }
+
+    /// The simulation that was asked for, as text.
+    pub fn simulation(&self) -> Option<String> {
+        let text = self.sim.clone().unwrap_or_default();
+        match self.gpus {
+            Some(gpus) if text.is_empty() => Some(format!("gpus={gpus}")),
+            Some(gpus) => Some(format!("{text},gpus={gpus}")),
+            None => Some(text).filter(|text| !text.is_empty()),
+        }
+    }
 }

@@ -2,13 +2,19 @@
 
 mod arguments;
 mod choice;
+mod contained;
+mod last_call;
+mod output;
 mod progress;
 mod verbs;
+mod worker;
 
 use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
 use clap::Parser;
+use hsa_vmm_conformance::contain::{LastCall, NotRun};
 use std::process::ExitCode;
+use tracing_subscriber::prelude::*;
 
 /// How a run of the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +23,8 @@ pub enum Ending {
     Well,
     /// Something that was tested failed.
     Failed,
+    /// There is no runtime to test, or it does not start; what was found out has been said.
+    NoRuntime,
 }
 
 const FAILED: u8 = 1;
@@ -30,14 +38,22 @@ fn main() -> ExitCode {
         Verb::Info(verb) => verbs::info::run(verb),
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
+        Verb::Fuzz(verb) => verbs::fuzz::run(verb),
+        Verb::Worker(common) => worker::serve(common),
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Bench(verb) => verbs::bench::run(verb),
+        Verb::Diff(verb) => verbs::diff::run(verb),
+        Verb::Bringup(verb) => verbs::bringup::run(verb),
+        Verb::Stress(verb) => verbs::stress::run(verb),
         Verb::Emulate(verb) => verbs::emulate::run(verb),
         Verb::Rocr(verb) => verbs::rocr::run(verb),
+        Verb::Man(verb) => verbs::man::run(verb),
+        Verb::Completions(verb) => verbs::completions::run(verb),
     };
     match ending {
         Ok(Ending::Well) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::from(FAILED),
+        Ok(Ending::NoRuntime) => ExitCode::from(NO_RUNTIME),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
@@ -54,6 +70,11 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
             || matches!(cause.downcast_ref(), Some(hsa_vmm_bench::BenchError::Runtime(_)))
             || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
+            || matches!(
+                cause.downcast_ref::<NotRun>(),
+                Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))
+            )
+            || cause.is::<verbs::stress::NoRuntime>()
     })
 }
 
@@ -69,11 +90,21 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn log(arguments: &Arguments) {
-    if let Some(level) = arguments.verb.log() {
-        tracing_subscriber::fmt()
-            .with_max_level(level)
+    let token = match &arguments.verb {
+        Verb::Conform(verb) => verb.worker.as_deref(),
+        _ => None,
+    };
+    // A worker that cannot note its calls works without.
+    let page = token.and_then(|token| LastCall::of_worker(token).ok());
+    let level = arguments.verb.log();
+    if page.is_none() && level.is_none() {
+        return;
+    }
+    let printed = level.map(|level| {
+        tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .init();
-    }
+            .with_filter(level)
+    });
+    tracing_subscriber::registry().with(printed).with(page.map(last_call::layer)).init();
 }

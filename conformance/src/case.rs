@@ -1,8 +1,8 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{AreaError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
-use serde::Serialize;
+use hsa_vmm::{AreaError, BufferError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One idea that is put to a runtime.
@@ -70,7 +70,7 @@ impl fmt::Debug for Case {
 }
 
 /// How a case ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// As expected.
@@ -79,7 +79,7 @@ pub enum Status {
     Fail,
     /// It could not be tried here; the detail says why.
     Skip,
-    /// Not as expected, and known of this version of the runtime ([`KNOWN`](crate::KNOWN)).
+    /// Not as expected, and known of this version of the runtime ([`KnownFailures`](crate::KnownFailures)).
     Known,
 }
 
@@ -110,6 +110,12 @@ pub enum NotPassed {
 
 impl From<VmmError> for NotPassed {
     fn from(error: VmmError) -> Self {
+        Self::Failed(format!("should have succeeded: {error}"))
+    }
+}
+
+impl From<BufferError> for NotPassed {
+    fn from(error: BufferError) -> Self {
         Self::Failed(format!("should have succeeded: {error}"))
     }
 }

@@ -6,8 +6,8 @@ use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::vmm::{Argument, VmmOptions};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Handle, HandleType,
-    HipError, HipProfile, Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, BufferError, Handle,
+    HandleType, HipError, HipProfile, Runtime, Vmm, VmmError,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -90,6 +90,11 @@ impl Context {
         self.gpus.first().copied().unwrap_or_else(|| self.host())
     }
 
+    /// Memory of the first GPU.
+    pub fn properties(&self) -> AllocationProperties {
+        AllocationProperties::on(self.gpu())
+    }
+
     /// A second GPU that reaches the memory of the first, and the first its.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
         let reach = |one: AgentId, other: AgentId| {
@@ -157,7 +162,12 @@ impl Context {
 
     /// Makes memory on the first GPU that can be exported as a file descriptor.
     pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
-        let properties = AllocationProperties::on(self.gpu());
+        self.create_shareable_on(self.gpu(), granules)
+    }
+
+    /// Makes memory on a GPU that can be exported as a file descriptor.
+    pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
+        let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::PosixFileDescriptor))
     }
 
@@ -205,23 +215,6 @@ impl Context {
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
     }
 
-    /// Checks by the CPU that the memory is filled with a value, at both ends and in the middle
-    /// of every granule; without a CPU that reaches it there is nothing to check.
-    pub fn holds(&self, at: Address, granules: usize, value: u32) -> Verdict {
-        if !self.cpu_sees(self.gpu()) {
-            return Ok(());
-        }
-        let expected = value.to_le_bytes().repeat(16);
-        for start in (0..granules).map(|index| index * self.granule) {
-            for inside in [0, self.granule / 2, self.granule - expected.len()] {
-                let mut found = vec![0; expected.len()];
-                self.vmm.read(offset(at, start + inside), &mut found)?;
-                ensure_eq!(found, expected, "in the memory, {:#x} bytes on", start + inside);
-            }
-        }
-        Ok(())
-    }
-
     /// The address so many granules further on.
     pub fn on(&self, at: Address, granules: usize) -> Address {
         offset(at, granules * self.granule)
@@ -233,6 +226,24 @@ impl Context {
         expected: HipError,
         call: impl FnOnce() -> Result<T, VmmError>,
     ) -> Verdict<VmmError> {
+        self.refuses_as(expected, VmmError::hip, call)
+    }
+
+    /// The same of a buffer.
+    pub fn refuses_buffer<T: fmt::Debug>(
+        &self,
+        expected: HipError,
+        call: impl FnOnce() -> Result<T, BufferError>,
+    ) -> Verdict<BufferError> {
+        self.refuses_as(expected, BufferError::hip, call)
+    }
+
+    fn refuses_as<T: fmt::Debug, E: fmt::Display>(
+        &self,
+        expected: HipError,
+        hip: impl FnOnce(&E, HipProfile) -> HipError,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Verdict<E> {
         let before = Snapshot::of(&self.vmm, self.count_descriptors);
         let error = match call() {
             Ok(value) => {
@@ -241,7 +252,7 @@ impl Context {
             }
             Err(error) => error,
         };
-        ensure_eq!(error.hip(self.profile()), expected, "{error}");
+        ensure_eq!(hip(&error, self.profile()), expected, "{error}");
         let after = Snapshot::of(&self.vmm, self.count_descriptors);
         if let Some(difference) = before.difference(&after) {
             let why = format!("was refused ({error}) and changed something: {difference}");
@@ -273,8 +284,14 @@ impl Context {
         Ok(())
     }
 
-    /// Gives back all that the case has used, and checks that nothing is left.
-    pub(crate) fn close(self) -> Verdict {
+    /// Gives back all that the case has used, and checks that nothing is left; if that fails, what
+    /// is left is shown before it goes.
+    pub(crate) fn close(self, show: &mut dyn FnMut(&Vmm)) -> Verdict {
+        let vmm = self.vmm.clone();
+        self.give_back().inspect_err(|_| show(&vmm))
+    }
+
+    fn give_back(self) -> Verdict {
         let Self { vmm, handles, .. } = self;
         let failed = |error: VmmError| NotPassed::Failed(format!("cleaning up: {error}"));
         for mapping in vmm.mappings() {

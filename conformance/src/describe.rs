@@ -1,12 +1,18 @@
 //! A runtime and its agents, as they are written in reports.
 
+mod facts;
+
 use hsa_vmm::agent::Peer;
+use hsa_vmm::runtime::RuntimeInfo;
+use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+pub use facts::{Fact, labels, size};
+
 /// A runtime and what it has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// The runtime.
     pub runtime: RuntimeDescription,
@@ -14,8 +20,10 @@ pub struct Description {
     pub agents: Vec<AgentDescription>,
 }
 
-/// What a runtime says about itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// What a runtime says about itself, and what this library does about it.
+///
+/// What is `None` was not told by who wrote the report, which is not the same as no.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeDescription {
     /// `simulation`, or the library's file name.
     pub name: String,
@@ -26,30 +34,65 @@ pub struct RuntimeDescription {
     /// The version of AMD's extension, as `1.15`.
     pub extension: String,
     /// The runtime's build, where it tells.
-    pub build: String,
+    #[serde(default)]
+    pub build: Option<String>,
+    /// What is below it.
+    #[serde(default)]
+    pub driver: Option<Driver>,
     /// Whether there is virtual-memory management.
-    pub virtual_memory: bool,
+    #[serde(default)]
+    pub virtual_memory: Option<bool>,
     /// Why not, if not.
+    #[serde(default)]
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.
-    pub dmabuf: bool,
+    #[serde(default)]
+    pub dmabuf: Option<bool>,
     /// Whether shared virtual memory is supported.
-    pub svm: bool,
+    #[serde(default)]
+    pub svm: Option<bool>,
     /// Whether page faults of GPUs are handled.
-    pub xnack: bool,
+    #[serde(default)]
+    pub xnack: Option<bool>,
     /// Whether handles can be shared over a fabric.
-    pub fabric: bool,
+    #[serde(default)]
+    pub fabric: Option<bool>,
     /// The optional functions that the library does not export.
-    pub missing_functions: Vec<&'static str>,
+    #[serde(default)]
+    pub missing_functions: Option<Vec<String>>,
+    /// The habits of the runtime that are worked around.
+    #[serde(default)]
+    pub quirks: Option<Vec<QuirkDescription>>,
+}
+
+/// What a runtime runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Driver {
+    /// The kernel's own driver, amdkfd.
+    Amdkfd,
+    /// `hsa-kfd`, which stands for it in user space.
+    Emulated,
+    /// None: the runtime itself is simulated.
+    Simulated,
+}
+
+/// A habit of the runtime that is worked around.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuirkDescription {
+    /// Its name, a field of [`Quirks`].
+    pub name: String,
+    /// Where it is public.
+    pub issue: String,
 }
 
 /// An agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentDescription {
     /// The runtime's name for it, as `gfx942`.
     pub name: String,
     /// `cpu`, `gpu` or `other`.
-    pub kind: &'static str,
+    pub kind: String,
     /// The best instruction set; null for CPUs that tell none.
     pub isa: Option<String>,
     /// The NUMA node, if known.
@@ -77,12 +120,12 @@ pub struct AgentDescription {
 }
 
 /// A memory pool. Sizes are in bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolDescription {
     /// `global`, `group`, …
     pub segment: String,
     /// `coarse`, `fine`, `extended`, `kernarg`.
-    pub flags: Vec<&'static str>,
+    pub flags: Vec<String>,
     /// All memory of the pool.
     pub size: usize,
     /// Whether a program may allocate here.
@@ -96,7 +139,7 @@ pub struct PoolDescription {
 }
 
 /// How an agent reaches another's memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerDescription {
     /// The other agent: its place in the list of agents.
     pub agent: usize,
@@ -107,7 +150,7 @@ pub struct PeerDescription {
 }
 
 /// One hop between agents. Bandwidths are in MB/s, 0 where not known.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkDescription {
     /// `XGMI`, `PCIe`, …
     pub kind: String,
@@ -119,12 +162,18 @@ pub struct LinkDescription {
     pub numa_distance: u32,
 }
 
-/// Describes a runtime and its agents.
+/// Describes a runtime and its agents, and the quirks known of its version.
 #[must_use]
 pub fn describe(runtime: &Runtime) -> Description {
+    describe_with(runtime, Quirks::of_extension(runtime.info().extension))
+}
+
+/// The same with the quirks that are worked around.
+pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     let info = runtime.info();
     let dotted = |(major, minor): (u16, u16)| format!("{major}.{minor}");
     let missing = info.optional_functions.iter().filter(|(_, there)| !there);
+    let quirks = Quirks::KNOWN.iter().filter(|quirk| quirks.has(quirk));
     let agents = runtime.agents();
     Description {
         runtime: RuntimeDescription {
@@ -132,17 +181,41 @@ pub fn describe(runtime: &Runtime) -> Description {
             path: info.path.clone(),
             version: dotted(info.version),
             extension: dotted(info.extension),
-            build: info.build.clone(),
-            virtual_memory: info.virtual_memory,
+            build: Some(info.build.clone()).filter(|build| !build.is_empty()),
+            driver: driver(info),
+            virtual_memory: Some(info.virtual_memory),
             without_virtual_memory: info.without_virtual_memory.clone(),
-            dmabuf: info.dmabuf,
-            svm: info.svm,
-            xnack: info.xnack,
-            fabric: info.fabric,
-            missing_functions: missing.map(|(name, _)| *name).collect(),
+            dmabuf: Some(info.dmabuf),
+            svm: Some(info.svm),
+            xnack: Some(info.xnack),
+            fabric: Some(info.fabric),
+            missing_functions: Some(missing.map(|(name, _)| (*name).to_owned()).collect()),
+            quirks: Some(
+                quirks
+                    .map(|quirk| QuirkDescription {
+                        name: quirk.name.to_owned(),
+                        issue: quirk.issue.to_owned(),
+                    })
+                    .collect(),
+            ),
         },
         agents: agents.iter().map(|agent| describe_agent(agent, agents)).collect(),
     }
+}
+
+/// A report must not pass for one of hardware: the emulated driver is an object in this process, the
+/// kernel's own one is in its list. What is neither is not told.
+fn driver(info: &RuntimeInfo) -> Option<Driver> {
+    if info.path.is_none() {
+        return Some(Driver::Simulated);
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    if maps.lines().any(|line| line.ends_with("/libhsa_kfd.so")) {
+        return Some(Driver::Emulated);
+    }
+    let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    let in_kernel = devices.lines().any(|line| line.split_whitespace().nth(1) == Some("kfd"));
+    in_kernel.then_some(Driver::Amdkfd)
 }
 
 fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
@@ -152,7 +225,8 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
             AgentKind::Cpu => "cpu",
             AgentKind::Gpu => "gpu",
             _ => "other",
-        },
+        }
+        .to_owned(),
         isa: agent.isas().first().cloned(),
         numa_node: agent.numa_node(),
         pci: agent.pci().map(|pci| pci.to_string()),
@@ -171,7 +245,7 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
 fn describe_pool(pool: &Pool) -> PoolDescription {
     PoolDescription {
         segment: pool.segment().to_string(),
-        flags: pool.flags().words().collect(),
+        flags: pool.flags().words().map(str::to_owned).collect(),
         size: pool.size(),
         allocatable: pool.allocatable(),
         granule: pool.granule(),

@@ -7,9 +7,9 @@ use std::time::Duration;
 pub(crate) fn junit(report: &Report) -> String {
     let mut whole = quick_junit::Report::new("hsa-vmm conform");
     let mut all = Duration::ZERO;
-    for cases in report.cases.chunk_by(|one, next| area(one) == area(next)) {
+    for cases in report.cases.chunk_by(|one, next| one.area() == next.area()) {
         let Some(first) = cases.first() else { continue };
-        let mut suite = TestSuite::new(area(first));
+        let mut suite = TestSuite::new(first.area());
         let mut time = Duration::ZERO;
         for case in cases {
             suite.add_test_case(test_case(case));
@@ -26,10 +26,6 @@ pub(crate) fn junit(report: &Report) -> String {
     whole.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
     })
-}
-
-fn area(case: &CaseReport) -> &'static str {
-    case.name.split('.').next().unwrap_or(case.name)
 }
 
 fn duration(case: &CaseReport) -> Duration {
@@ -51,8 +47,8 @@ fn test_case(case: &CaseReport) -> TestCase {
             status
         }
     };
-    let mut test = TestCase::new(case.name, status);
-    test.set_classname(area(case)).set_time(duration(case));
-    test.add_property(("source", case.source));
+    let mut test = TestCase::new(case.name.as_str(), status);
+    test.set_classname(case.area()).set_time(duration(case));
+    test.add_property(("source", case.source.as_str()));
     test
 }

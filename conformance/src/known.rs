@@ -1,80 +1,253 @@
-//! Defects of releases that are known and have a public source.
+//! Failures that are known: of which runtime, version and agent, why, and where that is public.
 
+use crate::describe::Description;
 use crate::filter::matches;
-use hsa_vmm::runtime::RuntimeInfo;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-/// A case that is known to fail on some releases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A case that is known to fail somewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Known {
-    /// The runtimes' names: a part of them, or a pattern with `*`.
-    pub runtime: &'static str,
-    /// The first version of AMD's extension that has the defect.
-    pub first: (u16, u16),
-    /// The last.
-    pub last: (u16, u16),
-    /// The case.
-    pub case: &'static str,
-    /// What the runtime does instead.
-    pub reason: &'static str,
-    /// Where that is written.
-    pub source: &'static str,
+    /// The case's whole name.
+    pub case: String,
+    /// The runtimes' names: a part of them, or a pattern with `*`; none: all.
+    #[serde(default)]
+    pub runtime: Option<String>,
+    /// The first version of AMD's extension that has the defect, as `1.16`; none: all before the
+    /// last.
+    #[serde(default, deserialize_with = "version")]
+    pub first: Option<(u16, u16)>,
+    /// The last; none: all after the first.
+    #[serde(default, deserialize_with = "version")]
+    pub last: Option<(u16, u16)>,
+    /// Where one of the agents has this name, product or instruction set: a part of it, or a
+    /// pattern with `*`; none: everywhere.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// What the runtime or driver does instead.
+    pub reason: String,
+    /// Where that is written: an issue's address, a document, a ticket's number.
+    pub source: String,
 }
 
-/// All that are known.
-pub const KNOWN: &[Known] = &[Known {
-    runtime: "*",
-    first: (1, 16),
-    last: (1, u16::MAX),
-    case: "share.import.not_memory",
-    reason: "since ROCm 7.14 an imported descriptor is only looked at by set_access",
-    source: "ROCR-Runtime: VMemoryHandleImport keeps the descriptor for later",
-}];
+/// `1.16` as two numbers.
+fn parse_version(text: &str) -> Option<(u16, u16)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
 
-/// What is known of a case on this runtime.
-pub(crate) fn known<'a>(
-    table: &'a [Known],
-    runtime: &RuntimeInfo,
-    case: &str,
-) -> Option<&'a Known> {
-    table.iter().find(|entry| {
-        entry.case == case
-            && matches(entry.runtime, &runtime.name)
-            && (entry.first..=entry.last).contains(&runtime.extension)
-    })
+fn version<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<(u16, u16)>, D::Error> {
+    let text = String::deserialize(from)?;
+    let words = "a version of AMD's extension such as \"1.16\", as `hsa-vmm info` shows it";
+    let wrong = || serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &words);
+    parse_version(&text).map(Some).ok_or_else(wrong)
+}
+
+impl Known {
+    fn is_of(&self, runtime: &Description) -> bool {
+        let named = |pattern: &Option<String>, names: &[&str]| {
+            let matches = |pattern: &String| names.iter().any(|name| matches(pattern, name));
+            pattern.as_ref().is_none_or(matches)
+        };
+        let version = parse_version(&runtime.runtime.extension).unwrap_or_default();
+        let agents = runtime.agents.iter().flat_map(|agent| {
+            [agent.name.as_str(), agent.product.as_str(), agent.isa.as_deref().unwrap_or_default()]
+        });
+        named(&self.runtime, &[&runtime.runtime.name])
+            && self.first.is_none_or(|first| first <= version)
+            && self.last.is_none_or(|last| version <= last)
+            && named(&self.agent, &agents.collect::<Vec<_>>())
+    }
+}
+
+/// A list of known failures, read from TOML:
+///
+/// ```
+/// # let text = r#"
+/// [[known]]
+/// case = "access.gpus.peer_before_the_owner"
+/// runtime = "libhsa*"     # the name that `hsa-vmm info --format json` tells; default: all
+/// first = "1.7"           # versions of AMD's extension, both ends included; default: all
+/// last = "1.14"
+/// agent = "gfx90a"        # where there is such an agent, by name, product or ISA; default: all
+/// reason = "the peer is never mapped"
+/// source = "ticket 4711"
+/// # "#;
+/// # let known: hsa_vmm_conformance::KnownFailures = text.parse().unwrap();
+/// # assert_eq!(known.entries().len(), 1);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownFailures {
+    #[serde(default)]
+    known: Vec<Known>,
+}
+
+/// A list of known failures that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadKnown {
+    /// The file cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// It is not a list of known failures.
+    #[error("{}: {error}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        error: BadList,
+    },
+}
+
+/// A text that is no list of known failures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadList {
+    /// Not TOML, or other keys or values.
+    #[error("{0}")]
+    Toml(#[from] toml::de::Error),
+    /// A case that there is not, so that nothing would ever be known.
+    #[error("`{0}` is no case; `hsa-vmm conform --list` names them all")]
+    Case(String),
+    /// No reason or no source: nobody could tell later whether it may go.
+    #[error("`{0}` needs a reason and a source that are not empty")]
+    Unfounded(String),
+    /// The first version is later than the last.
+    #[error("`{0}`: the first version is after the last")]
+    Versions(String),
+}
+
+impl std::str::FromStr for KnownFailures {
+    type Err = BadList;
+
+    fn from_str(text: &str) -> Result<Self, BadList> {
+        let list: Self = toml::from_str(text)?;
+        let there_is = |name: &str| {
+            let mut cases = crate::cases().into_iter().chain(crate::contain::CASES);
+            cases.any(|case| case.name == name)
+        };
+        for entry in &list.known {
+            let name = || entry.case.clone();
+            if !there_is(&entry.case) {
+                return Err(BadList::Case(name()));
+            }
+            if entry.reason.trim().is_empty() || entry.source.trim().is_empty() {
+                return Err(BadList::Unfounded(name()));
+            }
+            if entry.first.zip(entry.last).is_some_and(|(first, last)| last < first) {
+                return Err(BadList::Versions(name()));
+            }
+        }
+        Ok(list)
+    }
+}
+
+impl KnownFailures {
+    /// What this library knows of public releases.
+    #[must_use]
+    pub fn built_in() -> &'static Self {
+        static BUILT_IN: LazyLock<KnownFailures> = LazyLock::new(|| {
+            // A test sees to it that it can be read.
+            include_str!("../data/known.toml").parse().unwrap_or_default()
+        });
+        &BUILT_IN
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`BadKnown`], which names the file and what is wrong where.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, BadKnown> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| BadKnown::File { path: path.into(), error })?;
+        text.parse().map_err(|error| BadKnown::Content { path: path.into(), error })
+    }
+
+    /// Adds what another list knows. Of a case that both know, this one's reason is told.
+    pub fn extend(&mut self, other: Self) {
+        self.known.extend(other.known);
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn entries(&self) -> &[Known] {
+        &self.known
+    }
+
+    /// What is known of a case on this runtime.
+    pub(crate) fn of(&self, runtime: &Description, case: &str) -> Option<&Known> {
+        self.known.iter().find(|entry| entry.case == case && entry.is_of(runtime))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::describe::describe;
     use hsa_vmm::Runtime;
     use hsa_vmm::simulation::Config;
 
-    #[test]
-    fn known_is_told_by_runtime_version_and_case() {
-        let entry = Known {
-            runtime: "simul",
-            first: (1, 7),
-            last: (1, 15),
-            case: "map.a.b",
-            reason: "",
-            source: "",
-        };
-        let is_known = |entry: Known, minor, case| {
-            let config = Config::mi300x(1).with_extension(minor);
-            let runtime = Runtime::simulated(config).unwrap();
-            known(&[entry], runtime.info(), case).is_some()
-        };
-        assert!(is_known(entry, 7, "map.a.b") && is_known(entry, 15, "map.a.b"));
-        assert!(!is_known(entry, 16, "map.a.b") && !is_known(entry, 6, "map.a.b"));
-        assert!(!is_known(entry, 7, "map.a.c"));
-        assert!(!is_known(Known { runtime: "libhsa*", ..entry }, 7, "map.a.b"));
+    fn known(words: &str) -> Result<KnownFailures, BadList> {
+        let head = "[[known]]\ncase = \"map.flags.refused\"\n";
+        format!("{head}reason = \"a\"\nsource = \"b\"\n{words}").parse()
     }
 
     #[test]
-    fn what_is_known_is_a_case() {
-        for entry in KNOWN {
-            assert!(crate::cases().iter().any(|case| case.name == entry.case), "{}", entry.case);
-            assert!(entry.first <= entry.last && !entry.reason.is_empty());
+    fn known_is_told_by_runtime_version_agent_and_case() {
+        let of = |minor, case: &str, words: &str| {
+            let config = Config::mi300x(1).with_extension(minor);
+            let runtime = describe(&Runtime::simulated(config).unwrap());
+            known(words).unwrap().of(&runtime, case).is_some()
+        };
+        let is_known = |words: &str| of(15, "map.flags.refused", words);
+        assert!(is_known("") && !of(15, "map.handle.zero", ""));
+        let range = "first = \"1.7\"\nlast = \"1.15\"";
+        for (minor, expected) in [(6, false), (7, true), (15, true), (16, false)] {
+            assert_eq!(of(minor, "map.flags.refused", range), expected, "1.{minor}");
         }
+        assert!(is_known("runtime = \"simul\"") && !is_known("runtime = \"libhsa*\""));
+        for agent in ["gfx942", "*-gfx94?", "MI300X", "amdgcn-*gfx942*"] {
+            let expected = !agent.contains('?');
+            assert_eq!(is_known(&format!("agent = \"{agent}\"")), expected, "{agent}");
+        }
+        assert!(!is_known("agent = \"gfx90a\""));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_list_is_told() {
+        for (words, told) in [
+            ("nonsense = 1", "nonsense"),
+            ("first = \"2\"", "version of AMD's extension"),
+            ("first = 1.7", "expected a string"),
+            ("first = \"1.8\"\nlast = \"1.7\"", "after the last"),
+            (
+                "[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"",
+                "`map.a.b` is no case",
+            ),
+            ("[[known]]\ncase = \"map.handle.zero\"\nreason = \" \"\nsource = \"b\"", "not empty"),
+            ("[[known]]\ncase = \"map.handle.zero\"\nreason = \"a\"", "missing field `source`"),
+            ("[[unknown]]", "unknown field `unknown`"),
+        ] {
+            let error = known(words).unwrap_err().to_string();
+            assert!(error.contains(told), "{words}: {error}");
+        }
+        let error = KnownFailures::read("/nowhere/known.toml").unwrap_err().to_string();
+        assert!(error.contains("/nowhere/known.toml"), "{error}");
+    }
+
+    #[test]
+    fn the_built_in_list_can_be_read() {
+        let list: KnownFailures = include_str!("../data/known.toml").parse().unwrap();
+        assert!(!list.entries().is_empty());
+        assert_eq!(&list, KnownFailures::built_in());
     }
 }

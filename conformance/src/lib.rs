@@ -12,7 +12,7 @@
 //!
 //! let config = hsa_vmm::simulation::Config::mi300x(2);
 //! let runtime = hsa_vmm::Runtime::simulated(config)?;
-//! let options = Options { filter: Some("map.offset.*".into()), ..Options::default() };
+//! let options = Options { filters: vec!["map.offset.*".into()], ..Options::default() };
 //! let report = run(&runtime, &options, &mut |progress| eprintln!("{}", progress.case.name));
 //! assert_eq!(report.summary.failed, 0);
 //! # Ok::<(), hsa_vmm::RuntimeError>(())
@@ -24,25 +24,36 @@
 
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod case;
 mod cases;
+pub mod contain;
+mod contents;
 mod context;
 pub mod describe;
 mod descriptors;
+pub mod diff;
 mod filter;
+pub mod fuzz;
 mod junit;
 mod known;
 pub mod model;
 pub mod operations;
+mod page;
+mod plan;
+mod process_maps;
 pub mod replay;
 mod report;
 mod run;
 mod snapshot;
+mod tally;
 pub mod trace;
+mod translation;
 
+pub use attempt::{Ended, Lost};
 pub use case::{Case, NotPassed, Status, Verdict};
 pub use cases::cases;
 pub use context::Context;
-pub use known::{KNOWN, Known};
-pub use report::{CaseReport, Report, Summary};
+pub use known::{BadKnown, Known, KnownFailures};
+pub use report::{CaseReport, ReadError, Repetitions, Report, Run, Summary};
 pub use run::{Options, Progress, run};

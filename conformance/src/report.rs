@@ -1,31 +1,79 @@
-//! What came of a run, as it is written.
+//! What came of a run, as it is written and read again.
 
 use crate::Status;
+use crate::attempt::Lost;
 use crate::describe::{AgentDescription, RuntimeDescription};
+use chrono::{DateTime, Utc};
 use hsa_vmm::HipError;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// What came of one case.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseReport {
     /// The case's name.
-    pub name: &'static str,
+    pub name: String,
     /// How it ended.
     pub status: Status,
     /// Where the expectation comes from.
-    pub source: &'static str,
-    /// What was not as expected, or why it was not tried; empty if it passed.
+    pub source: String,
+    /// What was not as expected, or why it was not tried; empty if it passed, unless it was known
+    /// to fail.
     pub detail: String,
-    /// How long it took, in microseconds.
+    /// How long it took, in microseconds; if it was put several times, on average.
     pub duration_us: u64,
+    /// How often it was put and failed, if it was put more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetitions: Option<Repetitions>,
+    /// How the process ended that did not survive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Lost>,
+    /// Whether it was known to fail, and passed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub known_passed: bool,
+    /// What was reserved, mapped and granted when it failed: a picture, as SVG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_space: Option<String>,
     /// The errors of HIP that it was to get and got, in order. Not written to files.
     #[serde(skip)]
     pub refused: Vec<HipError>,
 }
 
+/// A case that was put more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repetitions {
+    /// How often.
+    pub ran: usize,
+    /// How many of these failed.
+    pub failed: usize,
+}
+
+impl CaseReport {
+    pub(crate) fn new(name: &str, source: &str, status: Status) -> Self {
+        Self {
+            name: name.to_owned(),
+            status,
+            source: source.to_owned(),
+            detail: String::new(),
+            duration_us: 0,
+            repetitions: None,
+            lost: None,
+            known_passed: false,
+            address_space: None,
+            refused: Vec::new(),
+        }
+    }
+
+    /// The first word of the name.
+    #[must_use]
+    pub fn area(&self) -> &str {
+        self.name.split('.').next().unwrap_or(&self.name)
+    }
+}
+
 /// How many cases ended how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// As expected.
     pub passed: usize,
@@ -38,13 +86,17 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn count(&mut self, status: Status) {
-        *match status {
-            Status::Pass => &mut self.passed,
-            Status::Fail => &mut self.failed,
-            Status::Skip => &mut self.skipped,
-            Status::Known => &mut self.known,
-        } += 1;
+    pub(crate) fn of(cases: &[CaseReport]) -> Self {
+        let mut summary = Self::default();
+        for case in cases {
+            *match case.status {
+                Status::Pass => &mut summary.passed,
+                Status::Fail => &mut summary.failed,
+                Status::Skip => &mut summary.skipped,
+                Status::Known => &mut summary.known,
+            } += 1;
+        }
+        summary
     }
 }
 
@@ -56,37 +108,111 @@ impl fmt::Display for Summary {
     }
 }
 
+/// How a report came about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The version of this project.
+    pub tool: String,
+    /// When it began.
+    pub began: DateTime<Utc>,
+    /// The kernel's release; empty if it is not known.
+    #[serde(default)]
+    pub kernel: String,
+    /// Whose answers were expected, as `hip7`.
+    pub profile: String,
+    /// Which cases were chosen, as [`Options`](crate::Options) say it; none: all.
+    #[serde(default)]
+    pub filters: Vec<String>,
+    /// How often all of them were put, if more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<usize>,
+    /// The seed of their order, if it was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
 /// What came of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+///
+/// As JSON it is the format of `hsa-vmm conform`. What a file says that is not known here is passed
+/// over, and what it does not say is `None` or empty, so that files of other versions can be read.
+/// What `hsa-vmm info` writes is a report without cases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
+    /// How it came about; of no file that is older than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
     /// The runtime.
-    #[serde(serialize_with = "in_short")]
     pub runtime: RuntimeDescription,
     /// Its agents.
     pub agents: Vec<AgentDescription>,
     /// Every case that was chosen.
+    #[serde(default)]
     pub cases: Vec<CaseReport>,
     /// How many ended how.
+    #[serde(default)]
     pub summary: Summary,
 }
 
+/// A report that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file holds something else.
+    #[error(
+        "{} is no report, which `hsa-vmm conform --format json` and `info --format json` write",
+        path.display()
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+}
+
 impl Report {
+    /// Reads the JSON of a report.
+    ///
+    /// # Errors
+    /// What is not JSON, or lacks what every report has: runtime, agents, and of each case name,
+    /// status, source, detail and duration.
+    pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut report: Self = serde_json::from_slice(json)?;
+        // A file that was cut by hand tells of the cases it has.
+        report.summary = Summary::of(&report.cases);
+        Ok(report)
+    }
+
+    /// Reads a file that `hsa-vmm conform` or `hsa-vmm info` wrote as JSON.
+    ///
+    /// # Errors
+    /// [`ReadError`], with the file's name.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
+        let path = path.as_ref();
+        let file = |source| ReadError::File { path: path.into(), source };
+        let json = std::fs::read(path).map_err(file)?;
+        Self::from_json(&json).map_err(|source| ReadError::Content { path: path.into(), source })
+    }
+
     /// The report as JUnit's XML, a suite an area.
     #[must_use]
     pub fn junit(&self) -> String {
         crate::junit::junit(self)
     }
-}
 
-/// A report names the runtime; everything about it is `info`'s to tell.
-fn in_short<S: Serializer>(runtime: &RuntimeDescription, to: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct InShort<'a> {
-        name: &'a str,
-        path: &'a Option<std::path::PathBuf>,
-        version: &'a str,
-        extension: &'a str,
+    /// The report as one page for a browser, which needs no network and no other file.
+    ///
+    /// # Errors
+    /// None is known: it is written to memory.
+    pub fn html(&self) -> Result<String, fmt::Error> {
+        crate::page::html(self)
     }
-    let RuntimeDescription { name, path, version, extension, .. } = runtime;
-    InShort { name, path, version, extension }.serialize(to)
 }

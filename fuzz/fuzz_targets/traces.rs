@@ -1,14 +1,23 @@
-//! The reader of traces: whatever the bytes, an answer.
+//! The reader of traces and sequences: whatever the bytes, an answer, and what is understood is
+//! the same once it is written and read again.
 #![no_main]
 
-use hsa_vmm_conformance::trace::Reader;
+use hsa_vmm_conformance::trace::{Reader, Recorded};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(reader) = Reader::new(bytes) {
-        // A line that cannot be read is an error, and the next one is read all the same.
-        for trace in reader.take(1000) {
-            drop(trace);
-        }
+    let Ok(reader) = Reader::new(bytes) else { return };
+    for recorded in reader.with_sequences().take(1000) {
+        let written = match &recorded {
+            Ok(Recorded::Trace(trace)) => serde_json::to_string(trace),
+            Ok(Recorded::Sequence(sequence)) => {
+                drop(sequence.fault_plan());
+                serde_json::to_string(sequence)
+            }
+            Err(_) => continue,
+        };
+        let written = written.expect("what was read can be written");
+        let again = Reader::new(written.as_bytes()).expect("bytes").with_sequences().next();
+        assert_eq!(again.expect("a line").expect("understood"), recorded.expect("understood"));
     }
 });

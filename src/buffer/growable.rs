@@ -1,13 +1,13 @@
 //! Device memory that grows and shrinks where it is.
 
-use super::BufferError;
 use super::addresses::Addresses;
 use super::steps::Steps;
 use super::stock::Stock;
+use super::{BufferError, round_up};
 use crate::agent::AgentId;
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Argument, Granularity,
-    Operation, Problem, Reservation, Vmm, VmmError,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Operation,
+    Reservation, Vmm, VmmError,
 };
 use std::ops::Range;
 
@@ -48,7 +48,8 @@ impl GrowableOptions {
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`] and [`Vmm::address_reserve`];
-    /// [`Problem::AddressTaken`] if the address insisted on is not to be had.
+    /// [`Problem::AddressTaken`](crate::vmm::Problem::AddressTaken) if the address insisted on is
+    /// not to be had.
     pub fn reserve(
         self,
         vmm: &Vmm,
@@ -67,15 +68,6 @@ impl GrowableOptions {
         let steps = Steps::new(vmm, addresses, step, stock);
         Ok(GrowableBuffer { steps, size: 0, properties: *properties })
     }
-}
-
-fn round_up(size: usize, granule: usize) -> Result<usize, VmmError> {
-    let overflow = VmmError::InvalidArgument {
-        operation: Operation::AddressReserve,
-        argument: Argument::Size,
-        problem: Problem::Overflow,
-    };
-    size.checked_next_multiple_of(granule).ok_or(overflow)
 }
 
 /// A buffer in device memory that grows and shrinks in place: addresses for the most that it may
@@ -217,8 +209,9 @@ impl GrowableBuffer {
     /// does not promise that two that are adjacent can be used as one.
     ///
     /// # Errors
-    /// [`Problem::AddressTaken`] if those addresses are somebody else's; which is to be reckoned
-    /// with, so that a maximum reserved at first is better where it is known.
+    /// [`Problem::AddressTaken`](crate::vmm::Problem::AddressTaken) if those addresses are somebody
+    /// else's; which is to be reckoned with, so that a maximum reserved at first is better where it
+    /// is known.
     pub fn extend(&mut self, bytes: usize) -> Result<(), BufferError> {
         Ok(self.steps.extend(round_up(bytes, self.step())?)?)
     }

@@ -33,14 +33,20 @@ use crate::vmm::{AllocationProperties, Argument, Location, Operation, Problem, V
 
 /// A size of at least one byte in whole granules.
 fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, VmmError> {
-    let (operation, argument) = (Operation::AddressReserve, Argument::Size);
-    let refuse = |problem| VmmError::InvalidArgument { operation, argument, problem };
-    match size {
-        0 => Err(refuse(Problem::Zero)),
-        _ => size
-            .checked_next_multiple_of(vmm.reservation_granule())
-            .ok_or(refuse(Problem::Overflow)),
+    if size == 0 {
+        return Err(wrong_size(Problem::Zero));
     }
+    round_up(size, vmm.reservation_granule())
+}
+
+/// A size in whole granules; nothing is none of them.
+fn round_up(size: usize, granule: usize) -> Result<usize, VmmError> {
+    size.checked_next_multiple_of(granule).ok_or(wrong_size(Problem::Overflow))
+}
+
+fn wrong_size(problem: Problem) -> VmmError {
+    let (operation, argument) = (Operation::AddressReserve, Argument::Size);
+    VmmError::InvalidArgument { operation, argument, problem }
 }
 
 /// Whose memory it is that is made with these properties.

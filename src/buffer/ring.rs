@@ -1,10 +1,10 @@
 //! The same memory several times in a row.
 
-use super::BufferError;
+use super::{BufferError, round_up, wrong_size};
 use crate::agent::AgentId;
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Argument, Mapping,
-    Operation, Problem, Reservation, Vmm, VmmError,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Mapping, Problem,
+    Reservation, Vmm,
 };
 
 /// How a [`RingBuffer`] is to be made; see [`RingBuffer::of`].
@@ -37,13 +37,8 @@ impl RingOptions {
         if times < 2 {
             return Err(BufferError::NoRing { times });
         }
-        let overflow = VmmError::InvalidArgument {
-            operation: Operation::AddressReserve,
-            argument: Argument::Size,
-            problem: Problem::Overflow,
-        };
-        let size = size.checked_next_multiple_of(vmm.reservation_granule()).ok_or(overflow)?;
-        let whole = size.checked_mul(times).ok_or(overflow)?;
+        let size = round_up(size, vmm.reservation_granule())?;
+        let whole = size.checked_mul(times).ok_or(wrong_size(Problem::Overflow))?;
         let reservation = Reservation::of(whole).reserve(vmm)?;
         let memory = Allocation::create(vmm, size, properties)?;
         let mappings = (0..times)

@@ -2,11 +2,12 @@
 
 use super::error::{IpcError, Operation, Problem};
 use super::handle::{IpcHandle, Registration};
+use super::server::is_asked_for;
 use super::table::{Entry, Table};
 use crate::memory::{Record, State};
 use crate::native::{Known, NativeIpc, Status};
 use crate::runtime::Runtime;
-use crate::vmm::Address;
+use crate::vmm::{Address, Quirks};
 use rustix::io::Errno;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -60,7 +61,11 @@ impl Export {
 }
 
 /// Makes a handle of the allocation that an address is in.
-pub(super) fn get(runtime: &Runtime, address: Address) -> Result<IpcHandle, IpcError> {
+pub(super) fn get(
+    runtime: &Runtime,
+    quirks: Quirks,
+    address: Address,
+) -> Result<IpcHandle, IpcError> {
     let operation = Operation::GetMemHandle;
     let refused = |problem| IpcError::refused(operation, problem);
     if address == Address::NULL {
@@ -84,6 +89,10 @@ pub(super) fn get(runtime: &Runtime, address: Address) -> Result<IpcHandle, IpcE
         State::Freed => Err(refused(Problem::NotAllocated)),
         State::Live(export) => {
             let native = create(operation, runtime, &record)?;
+            let process = std::process::id() as i32;
+            if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
+                runtime.stay_started();
+            }
             if let Some(export) = export.as_ref().filter(|export| export.native == native) {
                 return Ok(export.handle(offset));
             }
@@ -91,7 +100,8 @@ pub(super) fn get(runtime: &Runtime, address: Address) -> Result<IpcHandle, IpcE
             if let Some(old) = export.take() {
                 let _ = old.end(|| Ok::<(), ()>(()));
             }
-            Ok(export.insert(enter(operation, runtime, &record, native)?).handle(offset))
+            let entered = enter(operation, runtime, &record, native, process)?;
+            Ok(export.insert(entered).handle(offset))
         }
     }
 }
@@ -116,9 +126,9 @@ fn enter(
     runtime: &Runtime,
     record: &Record,
     native: NativeIpc,
+    process: i32,
 ) -> Result<Export, IpcError> {
     let system = |errno| IpcError::system(operation, errno);
-    let process = std::process::id() as i32;
     let namespace = super::namespace(operation, process)?;
     let table = runtime.exports().table(process, namespace).map_err(system)?;
     let size = record.size as u64;

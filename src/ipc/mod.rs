@@ -54,7 +54,7 @@ use crate::agent::{Agent, AgentId, AgentKind};
 use crate::process;
 use crate::runtime::Runtime;
 use crate::trust::Trust;
-use crate::vmm::Address;
+use crate::vmm::{Address, Quirks};
 use std::sync::Arc;
 
 /// The flag of [`Ipc::open_mem_handle`] that HIP knows (`hipIpcMemLazyEnablePeerAccess`). It
@@ -72,6 +72,7 @@ pub struct Ipc {
     /// Never empty.
     agents: Arc<[AgentId]>,
     trust: Trust,
+    quirks: Quirks,
 }
 
 impl Ipc {
@@ -102,7 +103,8 @@ impl Ipc {
             .gpus()
             .filter(|peer| peer.id() != gpu && peer.reaches(gpu) && first.reaches(peer.id()));
         let agents = core::iter::once(first).chain(peers).map(Agent::id).collect();
-        Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default() })
+        let quirks = Quirks::of_extension(runtime.info().extension);
+        Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default(), quirks })
     }
 
     /// Opens memory of these processes only; without this, of those of the same user.
@@ -112,6 +114,15 @@ impl Ipc {
     #[must_use]
     pub fn trusting(mut self, trust: Trust) -> Self {
         self.trust = trust;
+        self
+    }
+
+    /// Works around these habits of the runtime; without this, around those known of its version.
+    /// The one that matters here is
+    /// [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop).
+    #[must_use]
+    pub fn with_quirks(mut self, quirks: Quirks) -> Self {
+        self.quirks = quirks;
         self
     }
 
@@ -137,12 +148,15 @@ impl Ipc {
     /// allocated; the other side begins there. Handles of one allocation differ in the offset
     /// alone. They need not be given back: they end with the memory.
     ///
+    /// Where the runtime shares memory by dma-buf and might not survive being stopped afterwards
+    /// (until ROCm 7.2), it stays started until the process ends.
+    ///
     /// # Errors
     /// [`IpcError::InvalidArgument`] for an address where no such memory is; it says what is there
     /// instead. [`IpcError::NotShared`] if the runtime and the kernel driver do not get on.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, IpcError> {
         self.alive(Operation::GetMemHandle)?;
-        exports::get(&self.runtime, address)
+        exports::get(&self.runtime, self.quirks, address)
     }
 
     /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and

@@ -41,9 +41,11 @@ pub(crate) struct Failure {
     pub status: Status,
 }
 
-/// Calls a function of the table, logs it, and turns its status into a `Result`.
+/// Calls a function of the table, logs it, and turns its status into a `Result`. It is logged before,
+/// too: a call that never comes back is the one that people look for.
 macro_rules! call {
     ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        tracing::trace!(calling = stringify!($name));
         let status = $crate::native::Status::new(($group.$name)($($argument),*));
         tracing::trace!(call = stringify!($name), %status);
         status.check(stringify!($name))
@@ -55,6 +57,7 @@ macro_rules! call_optional {
     ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {
         match $group.$name {
             Some(function) => {
+                tracing::trace!(calling = stringify!($name));
                 let status = $crate::native::Status::new(function($($argument),*));
                 tracing::trace!(call = stringify!($name), %status);
                 status.check(stringify!($name))

@@ -365,7 +365,8 @@ impl Shared {
             Status::NOT_SUPPORTED => {
                 VmmError::NotSupported { operation, feature: Feature::Function }
             }
-            Status::OUT_OF_RESOURCES if out_of_descriptors() => {
+            // From ROCm 7.14 on an import is opened by set_access, which says no more than that.
+            Status::OUT_OF_RESOURCES | Status::ERROR if out_of_descriptors() => {
                 VmmError::OutOfDescriptors { operation }
             }
             Status::OUT_OF_RESOURCES => VmmError::OutOfMemory { operation, call, status, size },

@@ -13,6 +13,8 @@ use core::ops::RangeInclusive;
 pub struct Quirk {
     /// The field of [`Quirks`].
     pub name: &'static str,
+    /// What goes wrong, and what is done about it.
+    pub what: &'static str,
     /// Where it is public: an issue, a pull request, or the change that ended it.
     pub issue: &'static str,
     /// The minor versions of AMD's extension 1 that have it.
@@ -41,6 +43,7 @@ macro_rules! quirks {
             /// Every quirk, with its source and the versions that have it.
             pub const KNOWN: &[Quirk] = &[$(Quirk {
                 name: stringify!($name),
+                what: concat!($($text),+).trim_ascii(),
                 issue: $issue,
                 extensions: $extensions,
                 field: |quirks| &mut quirks.$name,
@@ -95,6 +98,12 @@ quirks! {
     /// number that it had, and from 10.0 on the runtime exports no import. Our copy stays open, and
     /// is what is exported and shown to the CPU.
     import_needs_descriptor, "rocm-systems#8440", 16..=NEWEST;
+
+    /// The thread that hands exported memory to other processes is told to end when the runtime
+    /// stops, and not waited for: it frees what was freed already (until ROCm 7.2, where memory is
+    /// shared by dma-buf). A runtime that has exported so stays started until the process ends.
+    /// Switched by [`Ipc::with_quirks`](crate::Ipc::with_quirks), as no `Vmm` takes part.
+    ipc_server_outlives_stop, "rocm-systems#3256", 0..=15;
 }
 
 impl Quirks {
@@ -141,6 +150,7 @@ mod tests {
             memory_returns_with_addresses: true,
             grant_without_descriptor_aborts: true,
             some_calls_take_no_lock: true,
+            ipc_server_outlives_stop: true,
             ..Quirks::default()
         };
         assert_eq!(rocm_7_2, expected);

@@ -196,6 +196,21 @@ impl Raw {
             == HSA_EXT_POINTER_TYPE_LOCKED
     }
 
+    /// Has memory of the first GPU allocated, and handed out to whoever asks for it.
+    pub fn share(&self, size: usize) -> Answer {
+        let (mut memory, allocate) =
+            (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("there"));
+        answer(unsafe { allocate(self.pools[0], size, 0, &mut memory) }, ())?;
+        let mut made = hsa_amd_ipc_memory_t { handle: [0; 8] };
+        let share = self.core.hsa_amd_ipc_memory_create.expect("there");
+        answer(unsafe { share(memory, size, &mut made) }, ())
+    }
+
+    /// Unmaps what copies go through, so that nothing is mapped.
+    pub fn end_copies(&self) -> Answer {
+        self.unmap(self.scratch, PAGE)
+    }
+
     pub fn shut_down(&self) -> Answer {
         answer(unsafe { (self.core.hsa_shut_down)() }, ())
     }

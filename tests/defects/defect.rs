@@ -16,12 +16,14 @@ pub enum Found {
 }
 
 /// Something that AMD's runtime does wrong.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Defect {
     /// What goes wrong.
     pub what: &'static str,
     /// Where that is known from, besides from these tests.
     pub source: &'static str,
+    /// What comes of it through the library.
+    pub here: &'static str,
     /// What 6.1.2, 6.4.3 and 7.2.4 do.
     pub releases: [Found; 3],
 }

@@ -245,10 +245,6 @@ fn every_case_passes_on_every_release() {
             all_pass(&IN_C, &what, 2, false, |program| {
                 let mut command = program.on_release(installation, &Emulation::gpus(2));
                 command.env("HSA_VMM_PROFILE", profile);
-                // 7.2's IPC by dma-bufs has a thread that races hsa_shut_down: 16 of 5,941 processes
-                // that exported and stopped ended in it by SIGSEGV or SIGABRT, none of 1,370 in the
-                // older way. How the newer one shares is tested by the library's tests/ipc.
-                command.env("HSA_ENABLE_IPC_MODE_LEGACY", "1");
                 command
             });
         }

@@ -5,7 +5,7 @@ mod plot;
 use super::table;
 use crate::Ending;
 use crate::arguments::Common;
-use crate::choice::{Choice, tell};
+use crate::choice::Choice;
 use crate::progress;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -150,7 +150,7 @@ impl Bench {
         {
             let gpus = self.common.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
-            tell(ground.runtime(), Some("its virtual memory does nothing".to_owned()));
+            anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
             return Ok(ground);
         }
         let runtime = self.common.open()?;
@@ -159,7 +159,7 @@ impl Bench {
             None if self.hip.is_some() => {
                 bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
             }
-            None => Backend::Simulated(self.common.simulation()),
+            None => Backend::Simulated(self.common.simulation().unwrap_or_default()),
         };
         Ok(Ground::on(runtime, backend)?)
     }

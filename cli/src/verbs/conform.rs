@@ -1,65 +1,133 @@
 //! `hsa-vmm conform`: the named cases.
 
+mod worker;
+
 use super::table;
-use crate::arguments::{Conform, ReportFormat};
+use crate::arguments::{Arguments, Conform, ReportFormat};
+use crate::choice::say;
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
-use comfy_table::{Attribute, Cell, Color};
-use hsa_vmm_conformance::{CaseReport, Options, Report, Status, cases, run as run_cases};
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use comfy_table::Cell;
+use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
+use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, run as run_cases};
 use std::io::Write;
 
 pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
+    if let Some(token) = &verb.worker {
+        return worker::work(verb, token);
+    }
     if verb.list {
         return list(verb);
     }
-    let runtime = verb.common.open()?;
-    let mut options = Options::default();
-    options.filter.clone_from(&verb.filter);
-    options.profile = verb.common.profile;
-    let bar = progress::bar(cases().len() as u64, "cases");
-    let report = run_cases(&runtime, &options, &mut |progress| {
-        bar.set_length(progress.total as u64);
-        bar.set_position(progress.done as u64);
-    });
-    bar.finish_and_clear();
-    if report.cases.is_empty() {
-        let filter = verb.filter.as_deref().unwrap_or_default();
-        bail!("no case matches `{filter}`; `hsa-vmm conform --list` names them all");
+    if !cases().iter().any(|case| is_chosen(verb, case)) {
+        let filters = verb.filter.join("` or `");
+        bail!("no case matches `{filters}`; `hsa-vmm conform --list` names them all");
     }
-    let mut out = anstream::stdout().lock();
-    match verb.format {
-        ReportFormat::Table => print(&mut out, &report)?,
-        ReportFormat::Json => {
-            serde_json::to_writer_pretty(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        ReportFormat::Junit => writeln!(out, "{}", report.junit())?,
+    verb.output.check()?;
+    let options = options(verb);
+    if let Some(seed) = options.shuffle {
+        say(&format!("order: --shuffle {seed}"));
     }
-    out.flush()?;
+    let report = put(verb, &options)?;
+    verb.output.write(|out| write(out, verb.format, &report))?;
+    for case in report.cases.iter().filter(|case| case.known_passed) {
+        anstream::eprintln!("{}: {}", case.name, case.detail);
+    }
     let summary = &report.summary;
-    let note = if summary.known == 0 {
-        String::new()
-    } else {
-        format!("{} known defects of this runtime\n", summary.known)
-    };
-    anstream::eprintln!(
-        "{note}{} passed, {} failed, {} skipped",
-        summary.passed,
-        summary.failed,
-        summary.skipped
-    );
+    if summary.known > 0 {
+        anstream::eprintln!("{} known defects of this runtime", summary.known);
+    }
+    anstream::eprintln!("{summary}");
     Ok(if summary.failed == 0 { Ending::Well } else { Ending::Failed })
 }
 
-fn list(verb: &Conform) -> anyhow::Result<Ending> {
-    let mut names = table(&["case", "what", "source"]);
-    for case in cases() {
-        if verb.filter.as_deref().is_none_or(|filter| case.matches(filter)) {
-            names.add_row(vec![case.name, case.about, case.source]);
+fn write(mut out: &mut dyn Write, format: ReportFormat, report: &Report) -> anyhow::Result<()> {
+    match format {
+        ReportFormat::Table => print(&mut out, report)?,
+        ReportFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, report)?;
+            writeln!(out)?;
         }
+        ReportFormat::Junit => writeln!(out, "{}", report.junit())?,
+        ReportFormat::Html => writeln!(out, "{}", report.html()?)?,
     }
-    writeln!(anstream::stdout().lock(), "{names}")?;
+    Ok(())
+}
+
+fn options(verb: &Conform) -> Options {
+    let mut known = KnownFailures::default();
+    verb.known.iter().for_each(|list| known.extend(list.clone()));
+    // What the user says of a case goes before what is known here.
+    known.extend(KnownFailures::built_in().clone());
+    Options {
+        filters: verb.filter.clone(),
+        repeat: verb.repeat.get(),
+        shuffle: verb.shuffle.map(|seed| seed.unwrap_or_else(draw)),
+        fail_fast: verb.fail_fast,
+        known,
+        profile: verb.common.profile,
+        ..Options::default()
+    }
+}
+
+/// A seed short enough to be typed again.
+fn draw() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(()) % 1_000_000
+}
+
+/// Puts the cases to the runtime, here or in another process.
+fn put(verb: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
+    let bar = progress::bar(cases().len() as u64, "cases");
+    let mut advance = |progress: hsa_vmm_conformance::Progress<'_>| {
+        bar.set_length(progress.total as u64);
+        bar.set_position(progress.done as u64);
+    };
+    if verb.in_process {
+        let runtime = verb.common.open()?;
+        let report = run_cases(&runtime, options, &mut advance);
+        bar.finish_and_clear();
+        return Ok(report);
+    }
+    let mut command = |token: &str| worker::command(&verb.common, token);
+    let containment = Containment { command: &mut command, time_limit: verb.time_limit };
+    let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
+        Event::Started(note) => bar.suspend(|| say(note)),
+        Event::Case(progress) => advance(progress),
+        // At once: if all of them hang, the end is far.
+        Event::Lost { case, lost } => bar.suspend(|| say(&format!("{case}: {lost}"))),
+    });
+    bar.finish_and_clear();
+    Ok(report?)
+}
+
+fn is_chosen(verb: &Conform, case: &Case) -> bool {
+    verb.filter.is_empty() || verb.filter.iter().any(|filter| case.matches(filter))
+}
+
+fn list(verb: &Conform) -> anyhow::Result<Ending> {
+    let chosen = || cases().into_iter().filter(|case| is_chosen(verb, case));
+    verb.output.write(|out| match verb.format {
+        ReportFormat::Table => {
+            let mut names = table(&["case", "what", "source"]);
+            names.add_rows(chosen().map(|case| [case.name, case.about, case.source]));
+            Ok(writeln!(out, "{names}")?)
+        }
+        ReportFormat::Json => {
+            let named = chosen().map(|case| {
+                serde_json::json!({ "name": case.name, "about": case.about, "source": case.source })
+            });
+            serde_json::to_writer_pretty(&mut *out, &named.collect::<Vec<_>>())?;
+            Ok(writeln!(out)?)
+        }
+        ReportFormat::Junit | ReportFormat::Html => {
+            let told = "--list prints a table, or JSON for programs; the others are for results";
+            Arguments::command().error(ErrorKind::ArgumentConflict, told).exit()
+        }
+    })?;
     Ok(Ending::Well)
 }
 
@@ -67,8 +135,8 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
     let mut results = table(&["case", "", "ms", "detail"]);
     for case in &report.cases {
         results.add_row(vec![
-            Cell::new(case.name),
-            status(case),
+            Cell::new(&case.name),
+            super::status(case.status),
             Cell::new(format!("{:.1}", case.duration_us as f64 / 1000.0))
                 .set_alignment(comfy_table::CellAlignment::Right),
             Cell::new(&case.detail),
@@ -78,18 +146,14 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     for case in report.cases.iter().filter(|case| case.status == Status::Fail) {
         writeln!(out, "\n{bold}{}{bold:#} ({})\n  {}", case.name, case.source, case.detail)?;
+        if !cases().iter().any(|known| known.name == case.name) {
+            continue;
+        }
         writeln!(out, "  again: hsa-vmm conform --filter {}", case.name)?;
+        if case.lost.is_some() {
+            let name = &case.name;
+            writeln!(out, "  in gdb: gdb --args hsa-vmm conform --in-process --filter {name}")?;
+        }
     }
     Ok(())
-}
-
-fn status(case: &CaseReport) -> Cell {
-    let (word, color) = match case.status {
-        Status::Pass => ("pass", Color::Green),
-        Status::Fail => ("FAIL", Color::Red),
-        Status::Skip => ("skip", Color::Yellow),
-        Status::Known => ("known", Color::Yellow),
-    };
-    let cell = Cell::new(word).fg(color);
-    if case.status == Status::Fail { cell.add_attribute(Attribute::Bold) } else { cell }
 }

@@ -3,6 +3,7 @@
 use super::rocr;
 use crate::Ending;
 use crate::arguments::{Emulate, Profile};
+use clap::ValueEnum;
 use hsa_rocr::{Emulation, Installation, folder};
 use std::process::Command;
 
@@ -23,7 +24,24 @@ pub fn run(verb: &Emulate) -> anyhow::Result<Ending> {
     };
     command.args(arguments);
     emulation(verb).apply(&mut command)?;
+    command.env(super::UNDER, words(verb));
     super::become_program(command, program)
+}
+
+/// What was asked for, as it would be typed, but for files to write to.
+fn words(verb: &Emulate) -> String {
+    let mut words = vec!["emulate".to_owned()];
+    let mut add = |option: &str, value: Option<String>| {
+        words.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));
+    };
+    add("gpus", verb.gpus.map(|number| number.to_string()));
+    add("profile", verb.profile.and_then(|it| Some(it.to_possible_value()?.get_name().to_owned())));
+    add("vram", verb.vram.clone());
+    add("rocr", verb.rocr.map(|release| release.to_string()));
+    for plan in &verb.fault {
+        add("fault", Some(format!("'{plan}'")));
+    }
+    words.join(" ")
 }
 
 fn emulation(verb: &Emulate) -> Emulation {

@@ -1,10 +1,10 @@
 //! `hsa-vmm info`: what there is.
 
-use super::{size, table};
+use super::table;
 use crate::Ending;
 use crate::arguments::{Format, Info};
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
-use hsa_vmm_conformance::describe::describe;
+use hsa_vmm_conformance::describe::{RuntimeDescription, describe, size};
 use std::io::Write;
 
 pub fn run(verb: &Info) -> anyhow::Result<Ending> {
@@ -16,7 +16,7 @@ pub fn run(verb: &Info) -> anyhow::Result<Ending> {
             writeln!(out)?;
         }
         Format::Table => {
-            features(&mut out, &runtime)?;
+            features(&mut out, &describe(&runtime).runtime)?;
             agents(&mut out, &runtime)?;
             pools(&mut out, &runtime)?;
             links(&mut out, &runtime)?;
@@ -25,39 +25,16 @@ pub fn run(verb: &Info) -> anyhow::Result<Ending> {
     Ok(Ending::Well)
 }
 
-fn features(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
-    let info = runtime.info();
-    let yes = |flag| if flag { "yes" } else { "no" };
-    let missing: Vec<_> = info
-        .optional_functions
-        .iter()
-        .filter_map(|&(name, there)| (!there).then_some(name))
-        .collect();
-    let (hsa, extension) = (info.version, info.extension);
-    let mut rows = vec![
-        (
-            "runtime",
-            info.path.as_ref().map_or(info.name.clone(), |path| path.display().to_string()),
-        ),
-        ("HSA", format!("{}.{}", hsa.0, hsa.1)),
-        ("AMD extension", format!("{}.{}", extension.0, extension.1)),
-        ("build", info.build.clone()),
-        (
-            "virtual memory",
-            match &info.without_virtual_memory {
-                None => "yes".to_owned(),
-                Some(why) => format!("no: {why}"),
-            },
-        ),
-        ("dma-buf export", yes(info.dmabuf).to_owned()),
-        ("fabric handles", yes(info.fabric).to_owned()),
-        ("XNACK", yes(info.xnack).to_owned()),
-    ];
-    if !missing.is_empty() {
-        rows.push(("not exported", missing.join(", ")));
-    }
+fn features(out: &mut impl Write, runtime: &RuntimeDescription) -> anyhow::Result<()> {
+    let path = runtime.path.as_ref().map(|path| path.display().to_string());
+    let mut rows: Vec<(&str, String)> = path.map(|path| ("runtime", path)).into_iter().collect();
+    rows.extend(runtime.facts().into_iter().filter_map(|fact| Some((fact.what, fact.value?))));
+    let missing = runtime.missing_functions.as_ref().filter(|missing| !missing.is_empty());
+    rows.extend(missing.map(|missing| ("not exported", missing.join(", "))));
+    let quirks = runtime.quirks.iter().flatten();
+    rows.extend(quirks.map(|quirk| ("works around", format!("{} ({})", quirk.name, quirk.issue))));
     for (name, value) in rows {
-        writeln!(out, "{name:15} {value}")?;
+        writeln!(out, "{name:21} {value}")?;
     }
     writeln!(out)?;
     Ok(())
@@ -110,12 +87,12 @@ fn pools(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
 }
 
 fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
-    let granule = |bytes: usize| if bytes == 0 { String::new() } else { size(bytes as u64) };
+    let granule = |bytes: usize| if bytes == 0 { String::new() } else { size(bytes) };
     vec![
         number(agent),
         pool.segment().to_string(),
         pool.flags().words().collect::<Vec<_>>().join(", "),
-        size(pool.size() as u64),
+        size(pool.size()),
         if pool.allocatable() { "yes" } else { "no" }.to_owned(),
         granule(pool.granule()),
         granule(pool.recommended_granule()),

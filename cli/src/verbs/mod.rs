@@ -1,19 +1,30 @@
 //! What the command does, a file a verb.
 
 pub mod bench;
+pub mod bringup;
+pub mod completions;
 pub mod conform;
+pub mod diff;
 pub mod emulate;
+pub mod fuzz;
 pub mod info;
+pub mod man;
 pub mod map;
 pub mod replay;
 pub mod rocr;
+pub mod stress;
 
 use anyhow::{Context, bail};
 use comfy_table::presets;
-use comfy_table::{Cell, ContentArrangement, Table};
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
+use hsa_vmm_conformance::Status;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
+
+/// In the programs that this command starts on another runtime: the words that did it.
+pub const UNDER: &str = "HSA_VMM_UNDER";
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
 fn table(head: &[&str]) -> Table {
@@ -23,23 +34,30 @@ fn table(head: &[&str]) -> Table {
     if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         table.force_no_tty();
     }
-    let bold = |text: &&str| Cell::new(text).add_attribute(comfy_table::Attribute::Bold);
+    let bold = |text: &&str| Cell::new(text).add_attribute(Attribute::Bold);
     table.set_header(head.iter().map(bold).collect::<Vec<_>>());
     table
 }
 
-/// A size in the largest unit in which it is a whole number: `2 MiB`, `192 GiB`, `4 KiB`.
-fn size(bytes: u64) -> String {
-    let mut value = bytes;
-    let mut unit = "B";
-    for larger in ["KiB", "MiB", "GiB", "TiB"] {
-        if value == 0 || !value.is_multiple_of(1024) {
-            break;
-        }
-        value /= 1024;
-        unit = larger;
+/// How a case ended.
+fn status(status: Status) -> Cell {
+    let (word, color) = match status {
+        Status::Pass => ("pass", Color::Green),
+        Status::Fail => ("FAIL", Color::Red),
+        Status::Skip => ("skip", Color::Yellow),
+        Status::Known => ("known", Color::Yellow),
+    };
+    let cell = Cell::new(word).fg(color);
+    if status == Status::Fail { cell.add_attribute(Attribute::Bold) } else { cell }
+}
+
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
+fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
     }
-    format!("{value} {unit}")
 }
 
 /// The program and its arguments.
@@ -55,23 +73,4 @@ fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
 fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Ending> {
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes_are_whole_numbers_of_the_largest_unit() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (4096, "4 KiB"),
-            (2 << 20, "2 MiB"),
-            (192 << 30, "192 GiB"),
-            ((2 << 20) + 4096, "2052 KiB"),
-        ] {
-            assert_eq!(size(bytes), text);
-        }
-    }
 }

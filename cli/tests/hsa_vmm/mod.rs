@@ -1,5 +1,7 @@
 //! The command, and what it prints.
 
+#![allow(dead_code, reason = "every test binary uses another part")]
+
 use hsa_rocr::folder;
 use std::process::{Command, Output};
 

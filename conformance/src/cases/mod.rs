@@ -1,13 +1,20 @@
 //! The cases, a file an area.
 
 mod access;
+mod access_pairs;
 mod access_refused;
 mod access_use;
 mod area;
+mod below;
+mod buffer_growable;
+mod buffer_paged;
+mod buffer_pausable;
+mod buffer_ring;
 mod create;
 mod export;
 mod granularity;
 mod hip;
+mod hip_codes;
 mod import;
 mod ipc;
 mod map;
@@ -41,15 +48,23 @@ pub fn cases() -> Vec<&'static Case> {
         access_use::CASES,
         access_refused::CASES,
         revoke::CASES,
+        access_pairs::CASES,
         unmap::CASES,
         release::CASES,
         retain::CASES,
         properties::CASES,
         export::CASES,
         import::CASES,
+        access_pairs::SHARED,
         ipc::CASES,
         area::CASES,
+        below::CASES,
+        buffer_growable::CASES,
+        buffer_ring::CASES,
+        buffer_paged::CASES,
+        buffer_pausable::CASES,
         hip::CASES,
+        hip_codes::CASES,
     ]
     .into_iter()
     .flatten()

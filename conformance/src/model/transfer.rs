@@ -95,6 +95,13 @@ impl Model {
         Ok(())
     }
 
+    /// No longer knows what is in a range, of which something failed to be written half-way.
+    pub fn forget(&self, address: usize, size: usize) {
+        for part in self.parts(RANGE, address, size).unwrap_or_default() {
+            part.held.memory.contents.borrow_mut().forget(part.bytes);
+        }
+    }
+
     /// The parts of mappings that a range is made of, all in one reservation.
     fn parts(&self, wrong: Wrong, address: usize, size: usize) -> Verdict<Vec<Part<'_>>> {
         let Some(place) = range(address, size).filter(|place| self.is_in_one_reservation(place))

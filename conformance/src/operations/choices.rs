@@ -2,7 +2,7 @@
 
 /// Bytes that decide; when there are none left, the first of everything is chosen.
 #[derive(Clone, Debug)]
-pub(super) struct Choices<'a> {
+pub(crate) struct Choices<'a> {
     bytes: std::slice::Iter<'a, u8>,
 }
 

@@ -7,7 +7,7 @@
 //! [`Operation::drawn_from`] makes one of bytes: those of a random generator, a fuzzer, or a
 //! property test. [`Trial`] performs them, and tells the first difference.
 
-mod choices;
+pub(crate) mod choices;
 mod draw;
 mod names;
 mod operation;
@@ -16,4 +16,4 @@ mod trial;
 pub use draw::Stock;
 pub use names::{Amount, Edge, Name, Place, Shift, Span, Spot, Who};
 pub use operation::{Alignment, Descriptor, Extent, Hint, Operation};
-pub use trial::{Difference, Trial};
+pub use trial::{Care, Difference, Trial};

@@ -17,7 +17,7 @@ mod writer;
 
 pub use error::TraceError;
 pub use operation::{Call, Operation, SUCCESS};
-pub use reader::Reader;
+pub use reader::{Reader, Recorded, WithSequences};
 pub use writer::Writer;
 
 use serde::{Deserialize, Serialize};

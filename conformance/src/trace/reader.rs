@@ -1,7 +1,10 @@
 //! Reading traces, plain or compressed.
 
 use super::{Trace, TraceError};
+use crate::fuzz::Sequence;
 use flate2::bufread::MultiGzDecoder;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -58,7 +61,28 @@ impl<'a> Reader<'a> {
         Ok(Self { lines, line: 0, ended: false })
     }
 
-    fn read(&mut self) -> Result<Option<Trace>, TraceError> {
+    /// Reads sequences of operations, too, as fuzzing saves them.
+    #[must_use]
+    pub fn with_sequences(self) -> WithSequences<'a> {
+        WithSequences(self)
+    }
+
+    fn next_line<T>(
+        &mut self,
+        parse: fn(&str) -> serde_json::Result<T>,
+    ) -> Option<Result<T, TraceError>> {
+        if self.ended {
+            return None;
+        }
+        let item = self.read(parse).transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+
+    fn read<T>(
+        &mut self,
+        parse: fn(&str) -> serde_json::Result<T>,
+    ) -> Result<Option<T>, TraceError> {
         let mut text = String::new();
         loop {
             self.line += 1;
@@ -72,8 +96,7 @@ impl<'a> Reader<'a> {
                 return Ok(None);
             }
             if !text.trim().is_empty() {
-                let trace = serde_json::from_str(&text);
-                return trace.map(Some).map_err(|source| TraceError::Parse { line, source });
+                return parse(&text).map(Some).map_err(|source| TraceError::Parse { line, source });
             }
         }
     }
@@ -83,11 +106,42 @@ impl Iterator for Reader<'_> {
     type Item = Result<Trace, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
+        self.next_line(|text| serde_json::from_str(text))
+    }
+}
+
+/// What a file has on a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// Calls with the verdicts they got.
+    Trace(Trace),
+    /// Operations of a fuzzer.
+    Sequence(Sequence),
+}
+
+impl Recorded {
+    fn parse(text: &str) -> serde_json::Result<Self> {
+        /// What only a sequence has.
+        #[derive(Deserialize)]
+        struct Head {
+            operations: Option<IgnoredAny>,
         }
-        let item = self.read().transpose();
-        self.ended = !matches!(item, Some(Ok(_)));
-        item
+        let head: Head = serde_json::from_str(text)?;
+        match head.operations {
+            Some(_) => serde_json::from_str(text).map(Self::Sequence),
+            None => serde_json::from_str(text).map(Self::Trace),
+        }
+    }
+}
+
+/// Reads traces and sequences of operations line by line; see [`Reader::with_sequences`].
+#[derive(Debug)]
+pub struct WithSequences<'a>(Reader<'a>);
+
+impl Iterator for WithSequences<'_> {
+    type Item = Result<Recorded, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next_line(Recorded::parse)
     }
 }

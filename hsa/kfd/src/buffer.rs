@@ -1,10 +1,12 @@
 //! Buffer objects, and where in a device's file each can be mapped.
 
 use crate::errno::{EINVAL, Result};
+use crate::faults::Faults;
 use crate::memory_file::{self, Label, MemoryFile};
 use crate::metadata::Metadata;
 use crate::real;
 use crate::vram::Claim;
+use hsa_faults::Wrong;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -51,8 +53,16 @@ impl Buffer {
     }
 
     /// A new descriptor of the memory.
-    pub(crate) fn export(&self, close_on_exec: bool) -> Result<libc::c_int> {
-        real::duplicate(self.file()?.descriptor(), close_on_exec)
+    pub(crate) fn export(&self, close_on_exec: bool, faults: &Faults) -> Result<libc::c_int> {
+        let file = self.file()?;
+        if faults.suffers(Wrong::Leak) {
+            real::duplicate(file.descriptor(), close_on_exec)?;
+        }
+        if faults.suffers(Wrong::Other) {
+            let other = MemoryFile::labelled(self.label, self.size)?;
+            return real::duplicate(other.descriptor(), close_on_exec);
+        }
+        real::duplicate(file.descriptor(), close_on_exec)
     }
 }
 

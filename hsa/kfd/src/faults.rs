@@ -1,157 +1,179 @@
-//! Calls that are to fail, or to take long, although nothing is wrong with them.
+//! What is planned to go wrong at the driver's calls, and which call can go wrong in which way.
+//!
+//! The words and the counting are `hsa-faults`'. A place where a fault shows asks
+//! [`Faults::suffers`], which is one comparison as long as nothing is planned.
 
 use crate::errno::{Errno, Result};
-use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use crate::page_table::{READABLE, WRITABLE};
+use crate::queue::without_signals;
+use crate::{drm, kfd};
+use hsa_faults::{Course, Ground, Plan, Wrong, during};
+use std::thread;
 
-/// A plan: `NAME=ERRNO` fails every call of that name and `NAME=5ms` delays it; `NAME#3` is the
-/// third such call alone, `NAME#3-5` the third to the fifth.
+/// What the driver does that is no `ioctl`: mapping a device for the processor, and the copies and
+/// fills of a GPU's engines.
+const OTHERS: [&str; 3] = ["MMAP", "COPY", "FILL"];
+
+/// A plan, and how far it has come.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    faults: Vec<Fault>,
+    course: Course<Errno>,
 }
 
-#[derive(Debug)]
-struct Fault {
-    name: String,
-    which: RangeInclusive<u64>,
-    effect: Effect,
-    seen: AtomicU64,
-}
+/// The emulated driver, as a plan sees it.
+struct Driver;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
-    Fails(Errno),
-    Takes(Duration),
+impl Ground for Driver {
+    type Code = Errno;
+
+    fn code(&self, word: &str) -> Option<Errno> {
+        Errno::named(word)
+    }
+
+    fn calls(&self) -> Vec<&str> {
+        [kfd::NAMES, drm::NAMES, &drm::VA_OPERATIONS, &OTHERS].concat()
+    }
+
+    fn can(&self, call: &str, wrong: Wrong) -> bool {
+        const FREEING: [&str; 2] = ["FREE_MEMORY_OF_GPU", "GEM_CLOSE"];
+        const EXPORTING: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
+        const MEASURING: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
+        let is_engine = call == "COPY" || call == "FILL";
+        let maps = call == "GEM_VA" || call == "GEM_VA.MAP";
+        match wrong {
+            Wrong::Lost | Wrong::Hang | Wrong::Crash => true,
+            Wrong::Late(_) => call.starts_with("GEM_VA") || FREEING.contains(&call) || is_engine,
+            Wrong::Wide | Wrong::Narrow | Wrong::Shifted => maps || call == "MMAP",
+            Wrong::Other => EXPORTING.contains(&call),
+            Wrong::Leak => FREEING.contains(&call) || EXPORTING.contains(&call),
+            Wrong::Garbled => is_engine,
+            Wrong::Half => maps || is_engine || MEASURING.contains(&call),
+            Wrong::Double => MEASURING.contains(&call),
+        }
+    }
 }
 
 impl Faults {
-    /// The plan, if each of its fields is one and names a call that `is_call` knows.
-    pub(crate) fn parse(
-        text: &str,
-        is_call: impl Fn(&str) -> bool,
-    ) -> std::result::Result<Self, String> {
-        let fields = text.split(',').map(str::trim).filter(|field| !field.is_empty());
-        let faults = fields
-            .map(|field| Fault::parse(field, &is_call))
-            .collect::<std::result::Result<_, _>>()?;
-        Ok(Self { faults })
+    /// The plan, if each of its rules is one that can come about here.
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
+        let plan = Plan::parse(text, &Driver).map_err(|error| error.to_string())?;
+        Ok(Self { course: Course::of(plan) })
     }
 
     /// What is planned for a call of that name now: it has waited when this returns.
-    pub(crate) fn meet(&self, name: &str) -> Result<()> {
-        let (time, result) = self.next(name);
-        if !time.is_zero() {
-            std::thread::sleep(time);
+    pub(crate) fn meet(&self, name: &str) -> Result<Option<Wrong>> {
+        if self.course.is_empty() {
+            return Ok(None);
         }
-        result
+        self.course.count(name).undergo()
     }
 
-    /// Counts a call: how long it is to take, and what is to come of it.
-    fn next(&self, name: &str) -> (Duration, Result<()>) {
-        let (mut time, mut result) = (Duration::ZERO, Ok(()));
-        for fault in self.faults.iter().filter(|fault| fault.name == name) {
-            let count = fault.seen.fetch_add(1, Ordering::Relaxed) + 1;
-            if !fault.which.contains(&count) {
-                continue;
-            }
-            match fault.effect {
-                Effect::Fails(error) => result = result.and(Err(error)),
-                Effect::Takes(more) => time += more,
-            }
-        }
-        (time, result)
+    /// Whether the call that this thread is in goes wrong so.
+    pub(crate) fn suffers(&self, wrong: Wrong) -> bool {
+        !self.course.is_empty() && hsa_faults::suffers(wrong)
     }
-}
 
-impl Fault {
-    fn parse(field: &str, is_call: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
-        let wrong = |what: &str| format!("{field:?}: {what}");
-        let (call, effect) =
-            field.split_once('=').ok_or_else(|| wrong("NAME=ERRNO or NAME=TIME is wanted"))?;
-        let (name, which) = match call.split_once('#') {
-            Some((name, which)) => (
-                name,
-                range(which).ok_or_else(|| wrong("the calls are counted from 1: #N or #N-M"))?,
-            ),
-            None => (call, 1..=u64::MAX),
-        };
-        if !is_call(name) {
-            return Err(wrong("no call that is emulated has this name"));
+    /// A size, as the call tells it.
+    pub(crate) fn size(&self, size: u64) -> u64 {
+        match () {
+            () if self.suffers(Wrong::Half) => size / 2,
+            () if self.suffers(Wrong::Double) => size * 2,
+            () => size,
         }
-        let effect =
-            Errno::named(effect).map(Effect::Fails).or_else(|| time(effect).map(Effect::Takes));
-        let effect =
-            effect.ok_or_else(|| wrong("neither an error as ENOMEM nor a time as 20us"))?;
-        Ok(Self { name: name.to_owned(), which, effect, seen: AtomicU64::new(0) })
+    }
+
+    /// What a page table's entry is to allow, as it comes to allow it.
+    pub(crate) fn page_flags(&self, flags: u32) -> u32 {
+        match () {
+            () if self.suffers(Wrong::Wide) => flags | READABLE | WRITABLE,
+            () if self.suffers(Wrong::Narrow) => (flags | READABLE) & !WRITABLE,
+            () => flags,
+        }
+    }
+
+    /// What the processor is to be allowed, as it comes to be.
+    pub(crate) fn protection(&self, protection: libc::c_int) -> libc::c_int {
+        match () {
+            () if self.suffers(Wrong::Wide) => libc::PROT_READ | libc::PROT_WRITE,
+            () if self.suffers(Wrong::Narrow) => libc::PROT_READ,
+            () => protection,
+        }
     }
 }
 
-fn range(text: &str) -> Option<RangeInclusive<u64>> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let range = first.parse().ok()?..=last.parse().ok()?;
-    (*range.start() > 0 && !range.is_empty()).then_some(range)
-}
-
-fn time(text: &str) -> Option<Duration> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
-    let number = number.parse().ok()?;
-    match unit {
-        "us" => Some(Duration::from_micros(number)),
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        _ => None,
+/// Performs a call that goes wrong so, if it does.
+pub(crate) fn perform<C, T, E>(
+    wrong: Option<Wrong>,
+    context: &C,
+    argument: &mut T,
+    run: impl FnOnce(&C, &mut T) -> std::result::Result<(), E> + Send + 'static,
+) -> std::result::Result<(), E>
+where
+    C: Clone + Send + 'static,
+    T: Clone + Send + 'static,
+    E: 'static,
+{
+    match wrong {
+        None => run(context, argument),
+        Some(Wrong::Lost) => Ok(()),
+        Some(Wrong::Late(delay)) => {
+            let (context, mut argument) = (context.clone(), argument.clone());
+            let later = move || {
+                thread::sleep(delay);
+                // Nobody is there any more to be told.
+                drop(run(&context, &mut argument));
+            };
+            // Without a thread it is lost and not late.
+            drop(without_signals(|| thread::Builder::new().name("kfd-late".into()).spawn(later)));
+            Ok(())
+        }
+        Some(_) => during(wrong, || run(context, argument)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errno::{EINVAL, EIO, ENOMEM};
-
-    fn parse(text: &str) -> std::result::Result<Faults, String> {
-        Faults::parse(text, |name| ["GEM_VA", "FREE"].contains(&name))
-    }
+    use crate::errno::ENOMEM;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn the_named_call_fails_and_no_other() {
-        let faults = parse("GEM_VA#2=ENOMEM, FREE=EINVAL").unwrap();
-        let results = [Ok(()), Err(ENOMEM), Ok(())];
-        assert_eq!([(); 3].map(|()| faults.meet("GEM_VA")), results);
-        assert_eq!(faults.meet("FREE"), Err(EINVAL));
-        assert_eq!(faults.meet("MAP"), Ok(()));
+        let faults = Faults::parse("GEM_VA#2=ENOMEM,GEM_VA.UNMAP=lost").unwrap();
+        assert_eq!(faults.meet("GEM_VA.MAP"), Ok(None));
+        assert_eq!(faults.meet("GEM_VA.UNMAP"), Err(ENOMEM), "the second of them");
+        assert_eq!(faults.meet("GEM_VA.UNMAP"), Ok(Some(Wrong::Lost)));
+        assert_eq!(faults.meet("MMAP"), Ok(None));
     }
 
     #[test]
-    fn each_field_counts_for_itself() {
-        let faults = parse("GEM_VA#1-2=EIO,GEM_VA#2-3=ENOMEM").unwrap();
-        let results = [Err(EIO), Err(EIO), Err(ENOMEM), Ok(())];
-        assert_eq!([(); 4].map(|()| faults.meet("GEM_VA")), results);
-    }
-
-    #[test]
-    fn a_call_takes_as_long_as_planned() {
-        let faults = parse("FREE#2=20ms,FREE#2-3=5us").unwrap();
-        let times = [0, 20_005, 5, 0].map(Duration::from_micros);
-        assert_eq!([(); 4].map(|()| faults.next("FREE").0), times);
-    }
-
-    #[test]
-    fn what_is_no_plan_is_refused_by_name() {
-        for field in [
-            "GEM_VA#0=EIO",
-            "X",
-            "X=EIO",
-            "FREE=EWHAT",
-            "FREE#5-3=EIO",
-            "FREE=5",
-            "FREE=us",
-            "FREE#=EIO",
-        ] {
-            let error = parse(&format!("GEM_VA=EIO,{field}")).unwrap_err();
-            assert!(error.contains(&format!("{field:?}")), "{error}");
+    fn what_could_not_come_about_is_refused() {
+        for rule in ["GEM_V=EIO", "GEM_VA=garbled", "GEM_VA.UNMAP=wide", "COPY=leak", "MMAP=EWHAT"]
+        {
+            let error = Faults::parse(&format!("GEM_VA=EIO,{rule}")).unwrap_err();
+            assert!(error.contains(&format!("{rule:?}")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_call_is_lost_late_or_done() {
+        let done = Arc::new(AtomicU32::new(0));
+        let count = |done: &Arc<AtomicU32>, by: &mut u32| {
+            done.fetch_add(*by, Ordering::SeqCst);
+            Err::<(), _>(ENOMEM)
+        };
+        assert_eq!(perform(None, &done, &mut 1, count), Err(ENOMEM));
+        assert_eq!(perform(Some(Wrong::Leak), &done, &mut 10, count), Err(ENOMEM));
+        assert_eq!(perform(Some(Wrong::Lost), &done, &mut 100, count), Ok(()));
+        let late = Wrong::Late(Duration::from_millis(30));
+        assert_eq!(perform(Some(late), &done, &mut 1000, count), Ok(()));
+        assert_eq!(done.load(Ordering::SeqCst), 11);
+        let began = Instant::now();
+        while done.load(Ordering::SeqCst) == 11 && began.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(done.load(Ordering::SeqCst), 1011);
     }
 }

@@ -5,7 +5,7 @@ use crate::errno::{EINVAL, ENOENT, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// `AMDGPU_VM_PAGE_READABLE` and its like.
 pub(crate) const READABLE: u32 = 1 << 1;
@@ -93,6 +93,13 @@ impl PageTable {
     pub(crate) fn find(&self, address: u64) -> Option<(u64, Entry)> {
         let (start, entry) = self.entries.range(..=address).next_back()?;
         (address - start < entry.size).then(|| (*start, entry.clone()))
+    }
+
+    /// Has an entry show the memory from a page further on, round its end.
+    pub(crate) fn shift(&mut self, address: u64) {
+        if let Some(entry) = self.entries.get_mut(&address) {
+            entry.offset += PAGE;
+        }
     }
 
     /// Removes the entry that starts at an address and leads to that memory.

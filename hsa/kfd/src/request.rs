@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::errno::{EFAULT, Result};
-use crate::user;
+use crate::{faults, user};
 use libc::c_void;
 use std::fmt::Arguments;
 use std::time::Instant;
@@ -12,9 +12,14 @@ use std::time::Instant;
 /// # Safety
 ///
 /// Every bit pattern is a value, and there is no padding: plain integers only.
-pub(crate) unsafe trait Plain: Copy {
+pub(crate) unsafe trait Plain: Copy + Send + 'static {
     /// Tells each field by its name, as a log is to have it.
     fn fields(&self, tell: &mut dyn FnMut(&'static str, String));
+
+    /// The call's name with the operation it asks for, if it is one of several.
+    fn operation(&self, name: &'static str) -> &'static str {
+        name
+    }
 
     fn zero() -> Self {
         // SAFETY: all zeros is a value, as every bit pattern is.
@@ -66,12 +71,13 @@ impl Request {
 
     /// Answers: copies the argument in, runs, copies it out. What the caller's struct lacks is
     /// zero, what it has beyond is left alone, as amdkfd and the DRM core do.
-    pub(crate) fn answer<T: Plain>(
+    pub(crate) fn answer<T: Plain, C: Clone + Send + 'static>(
         self,
         driver: &Driver,
         device: Arguments<'_>,
-        name: &str,
-        run: impl FnOnce(&mut T) -> Result<()>,
+        name: &'static str,
+        context: &C,
+        run: impl FnOnce(&C, &mut T) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let began = Instant::now();
         let (address, size) = (self.argument as u64, self.size().min(size_of::<T>()));
@@ -81,8 +87,9 @@ impl Request {
             false => Ok(()),
         };
         let before = value;
-        let result =
-            copied.and_then(|()| driver.config.faults.meet(name)).and_then(|()| run(&mut value));
+        let result = copied
+            .and_then(|()| driver.config.faults.meet(value.operation(name)))
+            .and_then(|wrong| faults::perform(wrong, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
         // What a call that failed has done so far is told too, as in amdkfd.
         if copied.is_ok() && self.is_out() {

@@ -62,7 +62,8 @@ impl Emulation {
         self
     }
 
-    /// Makes a call of the driver fail or last: `GEM_VA#3=ENOMEM`, `GEM_VA=5ms`.
+    /// Has calls of the driver go wrong, as `hsa-faults` writes it: `GEM_VA#3=ENOMEM`,
+    /// `GEM_VA.MAP=lost`.
     pub fn fault(mut self, plan: impl Into<String>) -> Self {
         self.faults.push(plan.into());
         self

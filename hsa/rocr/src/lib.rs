@@ -15,6 +15,7 @@
 //! [`Emulation::apply`] puts the emulated kernel driver under a program. [`mod@test`] does all three
 //! for tests.
 
+mod again;
 mod apt;
 mod emulation;
 mod fetch;
@@ -24,6 +25,7 @@ mod installation;
 mod release;
 pub mod test;
 
+pub use again::again;
 pub use apt::AptError;
 pub use emulation::{Emulation, NoObject};
 pub use fetch::{FetchError, fetch};

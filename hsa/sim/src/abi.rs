@@ -2,9 +2,8 @@
 
 use crate::era::Behaviour;
 use crate::instance::Instance;
-use crate::nothing;
-use crate::slots;
 use crate::status::Answer;
+use crate::{faults, nothing, slots};
 use core::ffi::{c_char, c_int, c_void};
 use hsa_sys::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,7 +99,7 @@ macro_rules! thunks {
                 $($argument: $type),*
             ) -> hsa_status_t {
                 // SAFETY: the caller's promises are passed on.
-                call(SLOT, Function::$name, |instance| unsafe { $body(instance, $($argument),*) })
+                call(SLOT, Function::$name, move |instance| unsafe { $body(instance, $($argument),*) })
             }
         )*
         $(
@@ -129,13 +128,15 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 fn call(
     slot: usize,
     function: Function,
-    body: impl FnOnce(&Arc<Instance>) -> Answer,
+    body: impl FnOnce(&Arc<Instance>) -> Answer + 'static,
 ) -> hsa_status_t {
     // Unwinding into C is undefined; whatever state a panic leaves is still consistent memory.
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot)?;
-        instance.admit(function)?;
-        body(&instance)
+        match instance.admit(function)? {
+            None => body(&instance),
+            Some(wrong) => faults::perform(wrong, &instance, Box::new(body)),
+        }
     }));
     match answer {
         Ok(Ok(())) => HSA_STATUS_SUCCESS,

@@ -9,6 +9,7 @@ use crate::mapping::{Grant, Mapping};
 use crate::physical::Memory;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 use std::io;
 use std::sync::Arc;
@@ -93,8 +94,21 @@ impl Instance {
         let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
         *grants = kept;
         let dropped: Vec<Grant> = dropped;
-        let remove = |grant: Grant| self.remove_access(state, start, grant.agent, grant.permission);
-        dropped.into_iter().try_for_each(remove)
+        self.remove_all(state, start, dropped)
+    }
+
+    /// Takes access away from agents that are in a mapping's list no more. One that cannot be taken
+    /// away does not keep the others, and is in the list again.
+    pub(crate) fn remove_all(&self, state: &mut State, start: usize, grants: Vec<Grant>) -> Answer {
+        let mut answer = Ok(());
+        for grant in grants {
+            let removed = self.remove_access(state, start, grant.agent, grant.permission);
+            if removed.is_err() {
+                mapping_mut(state, start)?.grants.push(grant);
+            }
+            answer = answer.and(removed);
+        }
+        answer
     }
 
     /// Gives an agent access that it does not have.
@@ -113,7 +127,9 @@ impl Instance {
         if !start.is_multiple_of(PAGE) || size as u64 > memory.size {
             return Err(HSA_STATUS_ERROR);
         }
-        let size = size.next_multiple_of(PAGE);
+        let size = self.done(size.next_multiple_of(PAGE));
+        let memory = self.shown(memory);
+        let shift = if self.suffers(Wrong::Shifted) { PAGE } else { 0 };
         match agent {
             Agent::Gpu(gpu) => {
                 let peer = memory.owner != agent;
@@ -124,14 +140,19 @@ impl Instance {
                 if !self.gpu_reaches(gpu, memory.owner) {
                     return Err(HSA_STATUS_ERROR);
                 }
-                let rights = self.gpu_rights(permission);
+                let rights = self.gpu_rights(self.permitted(permission));
                 let entry = (memory, handle);
                 let inserted = state.page_tables[gpu].insert(start, size, entry, rights);
-                inserted.map_err(|_| HSA_STATUS_ERROR)
+                inserted.map_err(|_| HSA_STATUS_ERROR)?;
+                if shift > 0 {
+                    state.page_tables[gpu].shift(start, shift as u64);
+                }
+                Ok(())
             }
             Agent::Cpu(_) => {
                 let extent = extent.next_multiple_of(PAGE);
-                self.map_for_cpu(start, extent, permission, &memory)?;
+                let permission = self.permitted(permission);
+                self.map_for_cpu(start, self.done(extent), permission, (&memory, shift))?;
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.remove(start..start + extent);
                 }
@@ -143,6 +164,7 @@ impl Instance {
     /// What an entry in a GPU's page table allows.
     fn gpu_rights(&self, permission: hsa_access_permission_t) -> (bool, bool) {
         match (self.config.gpu_permissions, permission) {
+            _ if self.suffers(Wrong::Narrow) => (true, false),
             (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
             (_, HSA_ACCESS_PERMISSION_RO) => (true, false),
             (_, HSA_ACCESS_PERMISSION_WO) => (false, true),
@@ -155,7 +177,7 @@ impl Instance {
         start: usize,
         size: usize,
         permission: hsa_access_permission_t,
-        memory: &Arc<Memory>,
+        (memory, shift): (&Arc<Memory>, usize),
     ) -> Answer {
         let protection = match permission {
             // The CPU's window shows nothing of it: touching it must fault.
@@ -168,7 +190,7 @@ impl Instance {
         let file = memory.file().map_err(|error| no_file(&error))?;
         let file = std::os::fd::AsFd::as_fd(file);
         // SAFETY: a mapping of this instance, whose addresses are a reservation's.
-        let mapped = unsafe { address_space::map_file(start, size, protection, file) };
+        let mapped = unsafe { address_space::map_file(start, size, protection, file, shift) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 

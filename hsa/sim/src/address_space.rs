@@ -37,12 +37,13 @@ unsafe fn map(
     size: usize,
     protection: Protection,
     flags: libc::c_int,
-    file: Option<BorrowedFd<'_>>,
+    file: Option<(BorrowedFd<'_>, usize)>,
 ) -> io::Result<usize> {
-    let descriptor = file.map_or(-1, |file| file.as_raw_fd());
+    let offset = file.map_or(0, |(_, offset)| offset as libc::off_t);
+    let descriptor = file.map_or(-1, |(file, _)| file.as_raw_fd());
     let hint = without_provenance_mut(address);
     // SAFETY: a fixed range is the caller's; otherwise the kernel picks an unused one.
-    let got = unsafe { libc::mmap(hint, size, protection.flags(), flags, descriptor, 0) };
+    let got = unsafe { libc::mmap(hint, size, protection.flags(), flags, descriptor, offset) };
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.addr()) }
 }
 
@@ -102,7 +103,7 @@ pub(crate) unsafe fn blank(address: usize, size: usize) -> io::Result<()> {
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
 }
 
-/// Replaces what is in a range by the beginning of a file, shared.
+/// Replaces what is in a range by a file from an offset on, shared.
 ///
 /// # Safety
 /// The range must be the caller's.
@@ -111,9 +112,11 @@ pub(crate) unsafe fn map_file(
     size: usize,
     access: Protection,
     file: BorrowedFd<'_>,
+    offset: usize,
 ) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
     // SAFETY: the caller's range.
-    unsafe { map(address, size, access, libc::MAP_SHARED | libc::MAP_FIXED, Some(file)) }.map(drop)
+    unsafe { map(address, size, access, flags, Some((file, offset))) }.map(drop)
 }
 
 /// Asks for huge pages, which is only ever a wish.

@@ -170,7 +170,7 @@ pub(crate) unsafe fn info(
                     unsafe { write_text(value, 21, &uuid) };
                 }
                 HSA_AMD_AGENT_INFO_MEMORY_AVAIL => {
-                    long(instance.video_memory[number].available());
+                    long(instance.told(instance.video_memory[number].available()));
                 }
                 HSA_AMD_AGENT_INFO_DRIVER_UID => word(gpu.uuid as u32),
                 HSA_AMD_AGENT_INFO_NEAREST_CPU => {

@@ -8,6 +8,7 @@ use crate::physical::Memory;
 use crate::share;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 
 /// `hsa_amd_vmem_handle_create`
@@ -95,7 +96,10 @@ pub(crate) fn release(instance: &Instance, handle: hsa_amd_vmem_alloc_handle_t) 
     let mut state = instance.lock();
     let found = state.handles.get_mut(handle.handle);
     let found = found.filter(|handle| handle.references > 0);
-    found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?.references -= 1;
+    let found = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    found.references -= 1;
+    let leaked = found.memory().filter(|_| instance.suffers(Wrong::Leak)).cloned();
+    state.lost.extend(leaked);
     state.forget_if_unused(handle.handle);
     Ok(())
 }

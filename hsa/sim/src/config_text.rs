@@ -1,7 +1,7 @@
 //! A configuration as one line of text, as the variable `HSA_SIM` and the command take it.
 
 use crate::config::{GIB, KIB, MIB};
-use crate::fault_plan::FaultPlanError;
+use crate::faults::FaultPlanError;
 use crate::{Config, Era, GpuPermissions};
 use core::str::FromStr;
 
@@ -51,7 +51,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
-/// | `faults=function:N:status;…` | calls that fail |
+/// | `faults=function#N=effect;…` | calls that go wrong ([`hsa_faults`]) |
 ///
 /// The order of the words does not matter. Nothing at all is the default configuration.
 impl FromStr for Config {

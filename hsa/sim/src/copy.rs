@@ -11,6 +11,7 @@ use crate::pool_memory::Origin;
 use crate::signal::Signal;
 use crate::status::Answer;
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 use std::io;
 use std::sync::Arc;
@@ -108,7 +109,8 @@ impl State {
                 Way::Read if !entry.readable => Err(absent),
                 _ => {
                     let memory = Arc::clone(&entry.memory);
-                    Ok(Place::Memory(memory, (address - start) as u64, end - address))
+                    let (at, length) = entry.place(address - start);
+                    Ok(Place::Memory(memory, at, length.min(end - address)))
                 }
             };
         }
@@ -218,6 +220,7 @@ impl Instance {
         source: usize,
         size: usize,
     ) -> Result<(), Failure> {
+        let size = self.done(size);
         let mut buffer = vec![0; size.min(CHUNK)];
         let mut done = 0;
         while done < size {
@@ -226,7 +229,18 @@ impl Instance {
             self.access_memory(view, Way::Write, destination + done, &mut buffer[..length])?;
             done += length;
         }
-        Ok(())
+        self.garble(view, destination)
+    }
+
+    /// Turns one bit round, if the call is to do so.
+    fn garble(&self, view: View, address: usize) -> Result<(), Failure> {
+        if !self.suffers(Wrong::Garbled) {
+            return Ok(());
+        }
+        let mut byte = [0];
+        self.access_memory(view, Way::Read, address, &mut byte)?;
+        byte[0] ^= 1;
+        self.access_memory(view, Way::Write, address, &mut byte)
     }
 }
 
@@ -270,6 +284,7 @@ pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count:
     }
     let view = state.view_of(instance.behaviour, start, None);
     drop(state);
+    let size = instance.done(size);
     let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK / 4));
     let mut done = 0;
     while done < size {
@@ -279,7 +294,7 @@ pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count:
         filled.map_err(|failure| failure.answer(instance))?;
         done += length;
     }
-    Ok(())
+    instance.garble(view, start).map_err(|failure| failure.answer(instance))
 }
 
 /// `hsa_amd_memory_async_copy`
@@ -319,7 +334,7 @@ pub(crate) unsafe fn copy_async(
         Agent::Cpu(_) => None,
     });
     let view = gpu.map_or(View::Process, View::Gpu);
-    let instance = Arc::clone(instance);
+    let (instance, planned) = (Arc::clone(instance), hsa_faults::now());
     let work = move || {
         for dependency in &dependencies {
             dependency.wait(&instance, |value| value == 0, None);
@@ -327,7 +342,8 @@ pub(crate) unsafe fn copy_async(
         if instance.is_closed() {
             return completion.update(|_| -1);
         }
-        let copied = instance.copy_memory(view, destination, source, size);
+        let copy = || instance.copy_memory(view, destination, source, size);
+        let copied = hsa_faults::during(planned, copy);
         match copied.map_err(|failure| failure.answer(&instance)) {
             Ok(()) => completion.update(|value| value - 1),
             Err(_) => completion.update(|_| -1),

@@ -4,7 +4,7 @@ use crate::abi::{FUNCTIONS, Function, NAMES};
 use crate::config::{Config, MIB};
 use crate::era::Behaviour;
 use crate::events::Handlers;
-use crate::fault_plan::FaultPlan;
+use crate::faults::{FaultPlan, Faults};
 use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::mapping::Mapping;
@@ -16,6 +16,7 @@ use crate::share::Exports;
 use crate::signal::Signals;
 use crate::simulation::Error;
 use crate::status::Answer;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,27 +36,10 @@ pub(crate) struct Instance {
     pub(crate) handlers: Handlers,
     pub(crate) signals: Signals,
     calls: [AtomicU64; FUNCTIONS],
-    faults: Mutex<Faults>,
-    /// Whether there is a fault plan, so that a call without one takes no lock for it.
-    has_faults: AtomicBool,
+    pub(crate) faults: Faults,
     open: AtomicBool,
     closed: AtomicBool,
     state: Mutex<State>,
-}
-
-/// The fault plan, how often each function was called since it was set, and which calls it made
-/// fail.
-#[derive(Debug)]
-struct Faults {
-    plan: FaultPlan,
-    calls: [u64; NAMES.len()],
-    failed: Vec<(&'static str, u64)>,
-}
-
-impl Faults {
-    fn new(plan: FaultPlan) -> Self {
-        Self { plan, calls: [0; NAMES.len()], failed: Vec::new() }
-    }
 }
 
 /// What the one lock protects.
@@ -93,8 +77,7 @@ impl Instance {
             handlers: Handlers::default(),
             signals: Signals::default(),
             calls: [const { AtomicU64::new(0) }; FUNCTIONS],
-            has_faults: AtomicBool::new(!config.faults.is_empty()),
-            faults: Mutex::new(Faults::new(config.faults.clone())),
+            faults: Faults::default(),
             open: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -110,6 +93,7 @@ impl Instance {
             }),
             config,
         };
+        instance.set_faults(instance.config.faults.clone());
         Ok(Arc::new(instance))
     }
 
@@ -118,12 +102,11 @@ impl Instance {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call; an error if it was planned to fail or the runtime is not started.
-    pub(crate) fn admit(&self, function: Function) -> Answer {
+    /// Counts a call; an error if it was planned to fail or the runtime is not started, else how
+    /// it is to go wrong.
+    pub(crate) fn admit(&self, function: Function) -> Answer<Option<Wrong>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
-        if self.has_faults.load(Relaxed) {
-            self.planned_fault(function)?;
-        }
+        let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.meet(it))?;
         let admitted = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle
@@ -133,32 +116,11 @@ impl Instance {
             }
             _ => self.open.load(Relaxed),
         };
-        if admitted { Ok(()) } else { Err(HSA_STATUS_ERROR_NOT_INITIALIZED) }
-    }
-
-    fn planned_fault(&self, function: Function) -> Answer {
-        let index = function as usize;
-        let Some(name) = NAMES.get(index) else { return Ok(()) };
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        faults.calls[index] += 1;
-        let call = faults.calls[index];
-        match faults.plan.status(name, call, faults.calls.iter().sum()) {
-            None => Ok(()),
-            Some(status) => {
-                faults.failed.push((name, call));
-                Err(status)
-            }
-        }
-    }
-
-    pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
+        if admitted { Ok(planned) } else { Err(HSA_STATUS_ERROR_NOT_INITIALIZED) }
     }
 
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        self.has_faults.store(!plan.is_empty(), Relaxed);
-        *faults = Faults::new(plan);
+        self.faults.set(plan);
     }
 
     pub(crate) fn calls(&self) -> impl Iterator<Item = u64> {

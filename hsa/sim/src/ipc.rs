@@ -154,8 +154,7 @@ pub(crate) unsafe fn export_dmabuf(
     if let Agent::Cpu(_) = memory.owner {
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
-    let descriptor = memory.export(instance.config.dmabuf_cpu_mapping);
-    let descriptor = descriptor.map_err(|error| no_file(&error))?;
+    let descriptor = instance.export(&memory).map_err(|error| no_file(&error))?;
     state.exports.remember(&memory);
     // SAFETY: not null, and the caller vouches for the rest.
     unsafe {

@@ -33,7 +33,7 @@ mod era;
 mod events;
 #[cfg(feature = "export")]
 pub mod exports;
-mod fault_plan;
+mod faults;
 mod handles;
 mod host_memory;
 mod identity;
@@ -60,7 +60,7 @@ mod usage;
 pub use config::{Config, Cpu, Gpu, GpuKind, GpuPermissions};
 pub use config_text::ConfigError;
 pub use era::Era;
-pub use fault_plan::{FaultPlan, FaultPlanError};
+pub use faults::{FaultPlan, FaultPlanError};
 pub use page_table::Page;
 pub use simulation::{Error, Simulation};
 pub use usage::Usage;

@@ -5,6 +5,7 @@ use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::status::Answer;
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 
 /// A handle at an address, which is its key. It always shows the beginning of the memory.
@@ -161,15 +162,16 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> A
 
 fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
-    for Grant { agent, permission, .. } in core::mem::take(&mut mapping.grants) {
-        instance.remove_access(state, start, agent, permission)?;
-    }
+    let grants = core::mem::take(&mut mapping.grants);
+    instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
         reservation.mappings -= 1;
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
         handle.uses -= 1;
+        let leaked = handle.memory().filter(|_| instance.suffers(Wrong::Leak)).cloned();
+        state.lost.extend(leaked);
     }
     state.forget_if_unused(mapping.handle);
     Ok(())

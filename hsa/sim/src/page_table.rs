@@ -1,5 +1,6 @@
 //! What a GPU sees: its own page table, which only `set_access` fills.
 
+use crate::address_space::PAGE;
 use crate::physical::Memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +19,25 @@ pub struct Page {
     pub offset: u64,
 }
 
-/// One mapping as a GPU sees it; it begins at offset 0 of the memory.
+/// One mapping as a GPU sees it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     end: usize,
+    /// Where in the memory it begins; not at 0 by a fault alone, and then it goes round the end.
+    start: u64,
     pub(crate) memory: Arc<Memory>,
     handle: u64,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
+}
+
+impl Entry {
+    /// Where in the memory it is so many bytes on, and how many bytes follow there.
+    pub(crate) fn place(&self, into: usize) -> (u64, usize) {
+        let size = self.memory.size.next_multiple_of(PAGE as u64);
+        let at = (self.start + into as u64) % size;
+        (at, (size - at) as usize)
+    }
 }
 
 /// A GPU's page table.
@@ -52,8 +64,15 @@ impl PageTable {
         if before.is_some_and(|(_, entry)| entry.end > address) {
             return Err(Taken);
         }
-        self.entries.insert(address, Entry { end, memory, handle, readable, writable });
+        self.entries.insert(address, Entry { end, start: 0, memory, handle, readable, writable });
         Ok(())
+    }
+
+    /// Has a mapping begin at another place of its memory.
+    pub(crate) fn shift(&mut self, address: usize, by: u64) {
+        if let Some(entry) = self.entries.get_mut(&address) {
+            entry.start = by;
+        }
     }
 
     pub(crate) fn remove(&mut self, address: usize) {
@@ -73,6 +92,7 @@ impl PageTable {
     pub(crate) fn page(&self, address: usize) -> Option<Page> {
         let (start, _, entry) = self.find(address)?;
         let Entry { readable, writable, handle, .. } = *entry;
-        Some(Page { readable, writable, handle, offset: (address - start) as u64 })
+        let (offset, _) = entry.place(address - start);
+        Some(Page { readable, writable, handle, offset })
     }
 }

@@ -81,6 +81,12 @@ impl Memory {
         Arc::new(Self { size, owner, token, file, claim: Some(claim) })
     }
 
+    /// Other memory of the same size, which passes for this and which nobody has claimed.
+    pub(crate) fn stranger(&self) -> Arc<Self> {
+        let Self { size, owner, token, .. } = *self;
+        Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
+    }
+
     /// How many bytes of its owner's memory this process claims for it.
     pub(crate) fn claimed(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.bytes)

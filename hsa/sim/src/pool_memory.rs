@@ -8,6 +8,7 @@ use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -67,7 +68,9 @@ impl Instance {
         }
         let mapped = memory.file().and_then(|file| {
             // SAFETY: just reserved, and nobody knows of it yet.
-            unsafe { address_space::map_file(address, size, Protection::ReadWrite, file.as_fd()) }
+            unsafe {
+                address_space::map_file(address, size, Protection::ReadWrite, file.as_fd(), 0)
+            }
         });
         if let Err(error) = mapped {
             // SAFETY: as above.
@@ -139,6 +142,9 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> Answer {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Some(allocation) = state.allocations.remove(&address.addr()) {
+        if instance.suffers(Wrong::Leak) {
+            state.lost.extend(allocation.memory.clone());
+        }
         unmap(address.addr(), &allocation);
     }
     Ok(())

@@ -154,7 +154,9 @@ pub(crate) unsafe fn info(
     // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
     let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above, a size.
-    let size = |number: u64| unsafe { value.cast().write_unaligned(number as usize) };
+    let size = |number: u64| unsafe {
+        value.cast().write_unaligned(instance.told(number) as usize);
+    };
     // SAFETY: as above, a truth value.
     let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
     match attribute {

@@ -7,6 +7,7 @@ use crate::physical::Memory;
 use crate::ranges::Ranges;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
+use hsa_faults::Wrong;
 use hsa_sys::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -225,6 +226,10 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
     } else {
         taken
     };
+    if instance.suffers(Wrong::Leak) {
+        state.leaked.push(freed);
+        return Ok(());
+    }
     // SAFETY: reserved by this instance, and the caller vouches that nobody uses it.
     unsafe { address_space::release(freed.start, freed.len()) };
     Ok(())

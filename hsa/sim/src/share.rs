@@ -110,8 +110,7 @@ pub(crate) unsafe fn export(
         }
         None => {
             let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
-            let writable = instance.config.dmabuf_cpu_mapping;
-            let descriptor = memory.export(writable).map_err(|error| no_file(&error))?;
+            let descriptor = instance.export(&memory).map_err(|error| no_file(&error))?;
             state.exports.remember(&memory);
             descriptor.into_raw_fd()
         }

@@ -85,7 +85,7 @@ impl Simulation {
     /// The calls that the fault plan has made fail, in order: function and its call's number.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
-        self.instance.failed()
+        self.instance.faults.failed()
     }
 
     /// What is in use at the moment.

@@ -1,6 +1,5 @@
 //! What the runtime says about itself.
 
-use crate::era::Era;
 use crate::instance::Instance;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
@@ -36,7 +35,8 @@ pub(crate) unsafe fn info(
     let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
     match attribute {
         HSA_SYSTEM_INFO_VERSION_MAJOR => short(1),
-        HSA_SYSTEM_INFO_VERSION_MINOR => short(if behaviour.era == Era::A { 15 } else { 18 }),
+        // Of HSA, not of ROCr: every release answers 1.1.
+        HSA_SYSTEM_INFO_VERSION_MINOR => short(1),
         HSA_SYSTEM_INFO_TIMESTAMP => long(timestamp()),
         HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => long(FREQUENCY),
         HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => long(u64::MAX),

@@ -17,7 +17,7 @@ fn configurations_as_text() {
     assert_eq!(parse("mi300x"), Ok(Config::mi300x(2)));
     assert_eq!(parse("apu"), Ok(Config::apu()));
     let text = "gpus=3,era=a,granule=2m,extension=11,vram=1g,permissions=enforced,vmem=off,\
-                faults=hsa_amd_vmem_map:3:0x1008;hsa_init:*:OUT_OF_RESOURCES";
+                faults=hsa_amd_vmem_map#3=0x1008;hsa_init=OUT_OF_RESOURCES";
     let config = parse(text).expect("it is right");
     assert_eq!(config.gpus.len(), 3);
     assert_eq!((config.era, config.extension_minor), (Era::A, 11));
@@ -28,11 +28,14 @@ fn configurations_as_text() {
         .fail("hsa_amd_vmem_map", 3, OUT_OF_RESOURCES)
         .always("hsa_init", OUT_OF_RESOURCES);
     assert_eq!(config.faults, plan);
-    assert_eq!(plan.to_string(), "hsa_amd_vmem_map:3:0x1008;hsa_init:*:0x1008");
+    assert_eq!(plan.to_string(), "hsa_amd_vmem_map#3=0x1008;hsa_init=0x1008");
     assert_eq!(plan.to_string().parse(), Ok(plan));
     let plan = FaultPlan::none().fail_any(3, ERROR).fail_any_from(5, OUT_OF_RESOURCES);
-    assert_eq!(plan.to_string(), "*:3:0x1000;*:5-:0x1008");
+    assert_eq!(plan.to_string(), "*#3=0x1000;*#5-=0x1008");
     assert_eq!(plan.to_string().parse(), Ok(plan));
+    let before = "hsa_init:*:0x1008;hsa_init:2:ERROR;*:5-:0x1000".parse::<FaultPlan>();
+    let now = "hsa_init=0x1008;hsa_init#2=0x1000;*#5-=0x1000";
+    assert_eq!(before.map(|plan| plan.to_string()), Ok(now.to_owned()), "as plans were written");
     // The order does not matter, and a bad word is named along with the good ones.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
     let wrong = |text| parse(text).expect_err("wrong").to_string();
@@ -42,11 +45,11 @@ fn configurations_as_text() {
     assert!(wrong("era=x").contains("a, b, c or d"));
     assert!(wrong("gpus=lots").contains("0 to 64"));
     assert!(wrong("vram=17").contains("pages"));
-    assert!(wrong("faults=hsa_init:1").contains("function:N:status"));
-    assert!(wrong("faults=hsa_nix:1:1").contains("hsa_amd_vmem_map"));
-    assert!(wrong("faults=hsa_init:0:1").contains("1 or more"));
-    assert!(wrong("faults=hsa_init:0-:1").contains("1 or more"));
-    assert!(wrong("faults=hsa_init:1:oops").contains("0x1008"));
+    assert!(wrong("faults=hsa_init").contains("CALL=EFFECT"));
+    assert!(wrong("faults=hsa_nix=1").contains("hsa_amd_vmem_map"));
+    assert!(wrong("faults=hsa_init#0=1").contains("counted from 1"));
+    assert!(wrong("faults=hsa_init=oops").contains("neither an error"));
+    assert!(wrong("faults=hsa_init=leak").contains("hsa_amd_vmem_unmap"));
 }
 
 #[test]
@@ -268,7 +271,7 @@ fn planned_failures() {
     assert_eq!(r.simulation.usage().mappings, 1, "it was not performed");
     assert_eq!(r.map(base + N, N, handle), OK);
     r.simulation
-        .set_faults("hsa_amd_vmem_map:1:0x1000;hsa_amd_vmem_unmap:*:46".parse().expect("right"));
+        .set_faults("hsa_amd_vmem_map#1=0x1000;hsa_amd_vmem_unmap=46".parse().expect("right"));
     assert_eq!(r.map(base + 2 * N, N, handle), ERROR, "the count begins anew");
     assert_eq!(r.map(base + 2 * N, N, handle), OK);
     assert_eq!((r.unmap(base, N), r.unmap(base, N)), (46, 46));

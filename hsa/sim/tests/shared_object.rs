@@ -71,7 +71,7 @@ fn a_c_program_goes_through_the_whole_cycle() {
     }
     let program =
         |config| Command::new(&program).env("HSA_SIM", config).output().expect("it ran before");
-    let failed = program("faults=hsa_amd_vmem_map:2:0x1008");
+    let failed = program("faults=hsa_amd_vmem_map#2=0x1008");
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("hsa_amd_vmem_map(alias"));
     let misspelt = program("era=z");

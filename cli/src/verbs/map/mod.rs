@@ -2,65 +2,78 @@
 
 use crate::Ending;
 use crate::arguments::{Map, MapFormat};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use hsa_vmm_conformance::fuzz::perform_beginning;
 use hsa_vmm_conformance::replay::replay_beginning;
-use hsa_vmm_conformance::trace::{Reader, Trace};
-use std::fs::File;
+use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
 
 /// A trace in which everything occurs that a picture can show.
 const EXAMPLE: &[u8] = include_bytes!("example.jsonl");
 
 pub fn run(verb: &Map) -> anyhow::Result<Ending> {
-    // A trace that cannot be read is told before a runtime is started.
-    let trace = trace(verb)?;
-    let all = trace.ops.len();
+    // What cannot be read is told before a runtime is started.
+    let recorded = recorded(verb)?;
+    let all = match &recorded {
+        Recorded::Trace(trace) => trace.ops.len(),
+        Recorded::Sequence(sequence) => sequence.operations.len(),
+    };
     let operations = verb.until.unwrap_or(all);
     if operations > all {
-        bail!("the trace has {all} operations; --until says {operations}");
+        bail!("there are {all} operations; --until says {operations}");
     }
-    let runtime = verb.common.open()?;
-    let beginning = replay_beginning(&runtime, verb.trace, &trace, operations)?;
-    anstream::eprintln!(
-        "trace {} (seed {}), after {} of {all} operations",
-        verb.trace,
-        trace.seed,
-        beginning.operations
-    );
-    let report = beginning.vmm.report();
-    match &verb.output {
-        // Everything is there before the file is, so that none is left half-written.
-        Some(path) => {
-            let mut text = Vec::new();
-            write(&mut text, verb.format, &report)?;
-            let written = File::create(path).and_then(|mut file| file.write_all(&text));
-            written.with_context(|| format!("cannot write {}", path.display()))?;
+    let (what, vmm, performed, otherwise) = match recorded {
+        Recorded::Trace(trace) => {
+            let runtime = verb.common.open()?;
+            let it = replay_beginning(&runtime, verb.trace, &trace, operations)?;
+            let otherwise = it
+                .divergence
+                .map(|divergence| format!("the recorded runtime went on otherwise: {divergence}"));
+            (
+                format!("trace {} (seed {})", verb.trace, trace.seed),
+                it.vmm,
+                it.operations,
+                otherwise,
+            )
         }
-        None => write(&mut anstream::stdout().lock(), verb.format, &report)?,
-    }
-    match &beginning.divergence {
+        Recorded::Sequence(mut sequence) => {
+            verb.common.choose_for(&mut sequence);
+            let runtime = match sequence.simulation()? {
+                Some(simulation) => simulation,
+                None => verb.common.open()?,
+            };
+            let it = perform_beginning(&runtime, &sequence, operations)
+                .map_err(|found| anyhow!("{found}"))?;
+            let otherwise = it.found.map(|found| format!("it went otherwise: {found}"));
+            let what = format!("sequence {} (seed {})", sequence.number, sequence.seed);
+            (what, it.vmm, it.operations, otherwise)
+        }
+    };
+    anstream::eprintln!("{what}, after {performed} of {all} operations");
+    let report = vmm.report();
+    verb.output.write(|out| write(out, verb.format, &report))?;
+    match otherwise {
         None => Ok(Ending::Well),
-        Some(divergence) => {
-            anstream::eprintln!("the recorded runtime went on otherwise: {divergence}");
+        Some(otherwise) => {
+            anstream::eprintln!("{otherwise}");
             Ok(Ending::Failed)
         }
     }
 }
 
-fn trace(verb: &Map) -> anyhow::Result<Trace> {
-    let (name, mut traces) = match &verb.file {
+fn recorded(verb: &Map) -> anyhow::Result<Recorded> {
+    let (name, lines) = match &verb.file {
         Some(path) => (path.display().to_string(), Reader::open(path)),
         None => ("the example".to_owned(), Reader::new(EXAMPLE)),
     };
-    let traces = traces.as_mut().map_err(|error| anyhow::anyhow!("{error}"));
-    let traces = traces.with_context(|| format!("cannot read {name}"))?;
-    match traces.nth(verb.trace) {
-        Some(trace) => trace.with_context(|| format!("in {name}")),
+    let lines = lines.with_context(|| format!("cannot read {name}"))?;
+    match lines.with_sequences().nth(verb.trace) {
+        Some(recorded) => recorded.with_context(|| format!("in {name}")),
         None => bail!("{name} has no trace {}; they are counted from 0", verb.trace),
     }
 }
 
-fn write(out: &mut impl Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
+fn write(out: &mut dyn Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => write!(out, "{}", report.to_svg())?,

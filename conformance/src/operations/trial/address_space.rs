@@ -9,24 +9,28 @@ use std::ops::Range;
 struct Line {
     range: Range<usize>,
     /// As `rw-p`.
-    permissions: String,
+    permissions: [u8; 4],
 }
 
 /// The lines of `/proc/self/maps`; none where that cannot be read.
 fn lines() -> Vec<Line> {
     let text = read_to_string("/proc/self/maps").unwrap_or_default();
     let line = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
         let number = |text| usize::from_str_radix(text, 16).ok();
-        Some(Line { range: number(start)?..number(end)?, permissions: words.next()?.to_owned() })
+        let permissions = *rest.as_bytes().first_chunk()?;
+        Some(Line { range: number(start)?..number(end)?, permissions })
     };
     text.lines().filter_map(line).collect()
 }
 
-/// How many mappings this process shares with others, or has of files that it shares.
-pub(super) fn shared_mappings() -> usize {
-    lines().iter().filter(|line| line.permissions.ends_with('s')).count()
+/// How many bytes this process has mapped that it shares with others, or of files that it shares. Not
+/// in how many pieces: the kernel makes one of neighbours.
+pub(super) fn shared_bytes() -> usize {
+    let lines = lines();
+    let shared = lines.iter().filter(|line| line.permissions[3] == b's');
+    shared.map(|line| line.range.len()).sum()
 }
 
 /// Whether nothing is mapped in a range.
@@ -66,10 +70,20 @@ fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Dif
     let mut held = 0;
     for line in lines.iter().filter(|line| meets(&line.range, &range)) {
         held += line.range.end.min(range.end) - line.range.start.max(range.start);
-        let found = line.permissions.get(..3).unwrap_or_default();
-        same(&format!("protection of {range:x?}"), &expected, &found)?;
+        let found = &line.permissions[..3];
+        if found != expected.as_bytes() {
+            let found = String::from_utf8_lossy(found);
+            return Err(Difference::State {
+                what: format!("protection of {range:x?}"),
+                expected: expected.to_owned(),
+                found: found.into_owned(),
+            });
+        }
     }
-    same(&format!("addresses that are taken of {range:x?}"), &range.len(), &held)
+    if held != range.len() {
+        same(format_args!("addresses that are taken of {range:x?}"), &range.len(), &held)?;
+    }
+    Ok(())
 }
 
 fn meets(one: &Range<usize>, other: &Range<usize>) -> bool {

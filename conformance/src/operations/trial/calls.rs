@@ -6,7 +6,8 @@ use hsa_vmm::vmm::{AllocationKind, HandleTypes};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType,
 };
-use std::os::fd::{AsRawFd, BorrowedFd};
+use rustix::io::{FdFlags, fcntl_getfd};
+use std::os::fd::BorrowedFd;
 
 /// Whether both have done it; `None` or `false` if both refused.
 pub(super) type Both<T> = Result<T, Difference>;
@@ -22,9 +23,16 @@ impl Trial {
         let wanted = hint.filter(|&hint| self.is_to_be_had(hint, size, alignment));
         let hint = hint.map(Address::new);
         let answered = self.vmm.address_reserve(size, alignment, hint, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
-        let call = format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})");
-        let Some(((), address)) = agree(call, expected, answered)? else { return Ok(None) };
+        let Some(((), address)) = agree(
+            format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
+            return Ok(None);
+        };
         let base = address.get();
         self.model.enter_reservation(base, size, alignment).map_err(Difference::Broken)?;
         if let Some(wanted) = wanted {
@@ -42,9 +50,11 @@ impl Trial {
 
     pub(super) fn free(&mut self, address: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.address_free(Address::new(address), size);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.free(address, size);
-        let call = format_args!("address_free({address:#x}, {size:#x})");
-        let done = agree(call, expected, answered)?.is_some();
+        let done =
+            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, answered)?
+                .is_some();
         if done {
             self.freed.push((address, size));
         }
@@ -64,9 +74,13 @@ impl Trial {
         flags: u64,
     ) -> Both<Option<Handle>> {
         let answered = self.vmm.create(size, properties, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
-        let call = format_args!("create({size:#x}, {properties:?}, {flags})");
-        let Some(((), handle)) = agree(call, expected, answered)? else { return Ok(None) };
+        let Some(((), handle)) =
+            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, answered)?
+        else {
+            return Ok(None);
+        };
         self.is_new(handle)?;
         self.model.enter_memory(handle, size, properties).map_err(Difference::Broken)?;
         Ok(Some(handle))
@@ -83,6 +97,7 @@ impl Trial {
 
     pub(super) fn release(&mut self, handle: Handle) -> Both<bool> {
         let answered = self.vmm.release(handle);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.release(handle);
         Ok(agree(format_args!("release({handle:?})"), expected, answered)?.is_some())
     }
@@ -96,16 +111,21 @@ impl Trial {
         flags: u64,
     ) -> Both<bool> {
         let answered = self.vmm.map(Address::new(address), size, offset, handle, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
-        let call = format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.unmap(Address::new(address), size);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
-        let call = format_args!("unmap({address:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, answered)?.is_some())
     }
 
     pub(super) fn set_access(
@@ -117,44 +137,63 @@ impl Trial {
         let descriptors: Vec<_> =
             grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
         let answered = self.vmm.set_access(Address::new(address), size, &descriptors);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.set_access(address, size, grants);
-        let call = format_args!("set_access({address:#x}, {size:#x}, {grants:?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
         let answered = self.vmm.get_access(agent, Address::new(address));
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
-        let call = format_args!("get_access({agent:?}, {address:#x})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
-        same(&format!("access of {agent:?} at {address:#x}"), &expected, &found)?;
+        let Some((expected, found)) =
+            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same(format_args!("access of {agent:?} at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
 
     pub(super) fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Both<bool> {
         let answered = self.vmm.revoke(Address::new(address), size, agents);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
-        let call = format_args!("revoke({address:#x}, {size:#x}, {agents:?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, answered)?
+            .is_some())
     }
 
     pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
         let answered = self.vmm.retain_allocation_handle(Address::new(address));
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.retain(address);
-        let call = format_args!("retain_allocation_handle({address:#x})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
-        same(&format!("handle at {address:#x}"), &expected, &found)?;
+        let Some((expected, found)) =
+            agree(format_args!("retain_allocation_handle({address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same(format_args!("handle at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
 
     pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
         let answered = self.vmm.export_to_shareable_handle(handle, kind, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
-        let call = format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})");
-        let Some((memory, descriptor)) = agree(call, expected, answered)? else {
+        let Some((memory, descriptor)) = agree(
+            format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
             return Ok(false);
         };
-        if closes_on_exec(descriptor.as_raw_fd()) == Some(false) {
+        if !fcntl_getfd(&descriptor).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)) {
             return Err(Difference::Broken("an exported descriptor outlives exec".to_owned()));
         }
         self.exported.push((descriptor, memory));
@@ -171,10 +210,17 @@ impl Trial {
             Ok(place) => self.vmm.import_from_shareable_handle(&self.exported[place].0, kind),
             Err(other) => self.vmm.import_from_shareable_handle(other, kind),
         };
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
         let expected = self.model.check_import(memory.as_ref(), kind);
-        let call = format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})");
-        let (Some(((), handle)), Some(memory)) = (agree(call, expected, answered)?, memory) else {
+        let (Some(((), handle)), Some(memory)) = (
+            agree(
+                format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
+                expected,
+                answered,
+            )?,
+            memory,
+        ) else {
             return Ok(false);
         };
         self.is_new(handle)?;
@@ -187,42 +233,62 @@ impl Trial {
     pub(super) fn properties(&self, handle: Handle) -> Both<bool> {
         let size = self.vmm.allocation_size(handle);
         let answered = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.properties(handle);
-        let call = format_args!("allocation_properties({handle:?})");
-        let Some((expected, found)) = agree(call, expected, answered)? else { return Ok(false) };
-        same(&format!("properties of {handle:?}"), &expected, &found)?;
+        let Some((expected, found)) =
+            agree(format_args!("allocation_properties({handle:?})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same(format_args!("properties of {handle:?}"), &expected, &found)?;
         Ok(true)
     }
 
     pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Both<bool> {
         let answered = self.vmm.write(Address::new(address), bytes);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
-        let call = format_args!("write({address:#x}, {bytes:x?})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, answered)?.is_some())
     }
 
     pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
         let mut found = vec![0; size];
         let answered = self.vmm.read(Address::new(address), &mut found);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.read(address, size);
-        let call = format_args!("read({address:#x}, {size:#x})");
-        let Some((expected, ())) = agree(call, expected, answered)? else { return Ok(false) };
+        let Some((expected, ())) =
+            agree(format_args!("read({address:#x}, {size:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
         same_bytes(address, &expected, &found)?;
         Ok(true)
     }
 
     pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Both<bool> {
         let answered = self.vmm.fill(Address::new(address), value, size);
+        let Some(answered) = self.unless_failed(answered) else {
+            self.model.forget(address, size);
+            return Ok(false);
+        };
         let expected = self.model.fill(address, value, size);
-        let call = format_args!("fill({address:#x}, {value:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, answered)?
+            .is_some())
     }
 
     pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
         let answered = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
+        let Some(answered) = self.unless_failed(answered) else {
+            self.model.forget(to, size);
+            return Ok(false);
+        };
         let expected = self.model.copy(agent, to, from, size);
-        let call = format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})");
-        Ok(agree(call, expected, answered)?.is_some())
+        Ok(agree(
+            format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
+            expected,
+            answered,
+        )?
+        .is_some())
     }
 
     /// The properties that are asked for when memory is made.
@@ -231,11 +297,4 @@ impl Trial {
         let handle_types = HandleTypes::from_bits_retain(types.into());
         AllocationProperties { kind, handle_types, ..AllocationProperties::on(owner) }
     }
-}
-
-/// Whether a descriptor is closed on exec; `None` where the system does not tell.
-fn closes_on_exec(descriptor: i32) -> Option<bool> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
-    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    Some(u32::from_str_radix(flags.trim(), 8).ok()? & 0o2_000_000 != 0)
 }

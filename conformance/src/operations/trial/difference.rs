@@ -31,7 +31,7 @@ pub enum Difference {
 
 /// Holds what was found against what should be.
 pub(super) fn same<T: PartialEq + std::fmt::Debug>(
-    what: &str,
+    what: impl std::fmt::Display,
     expected: &T,
     found: &T,
 ) -> Result<(), Difference> {
@@ -39,7 +39,7 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(
         return Ok(());
     }
     Err(Difference::State {
-        what: what.to_owned(),
+        what: what.to_string(),
         expected: format!("{expected:x?}"),
         found: format!("{found:x?}"),
     })

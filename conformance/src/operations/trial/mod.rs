@@ -5,6 +5,7 @@ mod agreement;
 mod calls;
 mod compare;
 mod difference;
+mod faults;
 mod perform;
 mod resolve;
 mod simulation;
@@ -19,6 +20,7 @@ use crate::model::{Model, Shared, World};
 pub use difference::Difference;
 use difference::same;
 use hsa_vmm::{Handle, Runtime, Vmm};
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use window::Window;
 
@@ -28,6 +30,9 @@ use window::Window;
 /// lists, permissions, what is in the memory through every mapping, what this process's address
 /// space shows of the reservations, and on the simulation what the runtime has in use. Open file
 /// descriptors are counted, so nobody else may open or close any meanwhile.
+///
+/// That is [`Care::EachStep`]. [`Care::Every`] looks at all of it now and then and at the end, at
+/// the verdicts and at how much there is after each operation.
 #[derive(Debug)]
 pub struct Trial {
     runtime: Runtime,
@@ -38,22 +43,32 @@ pub struct Trial {
     given_out: Vec<Handle>,
     exported: Vec<(OwnedFd, Shared)>,
     before: Outside,
+    care: Care,
     steps: usize,
+    /// How many calls the planned faults have made fail, if there is a plan.
+    failed: Option<Cell<usize>>,
+}
+
+/// How often all that can be seen is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// After each operation: the first difference is where it came about.
+    EachStep,
+    /// After every so many operations, and at the end: many times as fast. What a library makes
+    /// once in a process and keeps is taken for a leak unless a trial came before with more care.
+    Every(usize),
 }
 
 /// What this process has that is not the library's alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outside {
     descriptors: Option<usize>,
-    shared_mappings: usize,
+    shared_bytes: usize,
 }
 
 impl Outside {
     fn now() -> Self {
-        Self {
-            descriptors: descriptors::count(),
-            shared_mappings: address_space::shared_mappings(),
-        }
+        Self { descriptors: descriptors::count(), shared_bytes: address_space::shared_bytes() }
     }
 }
 
@@ -63,12 +78,22 @@ impl Trial {
     /// # Errors
     /// [`Difference::Broken`] if it cannot be opened or used at all.
     pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
-        // What the runtime makes once and keeps is not to be taken for a leak.
-        drop(Self::begin(runtime, Outside { descriptors: None, shared_mappings: 0 })?);
-        Self::begin(runtime, Outside::now())
+        Self::open_with(runtime, Care::EachStep)
     }
 
-    fn begin(runtime: &Runtime, before: Outside) -> Result<Self, Difference> {
+    /// The same, with as much care as is asked for.
+    ///
+    /// # Errors
+    /// [`Difference::Broken`] if it cannot be opened or used at all.
+    pub fn open_with(runtime: &Runtime, care: Care) -> Result<Self, Difference> {
+        if care == Care::EachStep {
+            // What the runtime makes once and keeps is not to be taken for a leak.
+            drop(Self::begin(runtime, Outside { descriptors: None, shared_bytes: 0 }, care)?);
+        }
+        Self::begin(runtime, Outside::now(), care)
+    }
+
+    fn begin(runtime: &Runtime, before: Outside, care: Care) -> Result<Self, Difference> {
         let mut trial = Self {
             vmm: open(runtime)?,
             model: Model::new(World::of(runtime)),
@@ -78,7 +103,9 @@ impl Trial {
             given_out: Vec::new(),
             exported: Vec::new(),
             before,
+            care,
             steps: 0,
+            failed: None,
         };
         trial.open_window()?;
         Ok(trial)
@@ -88,6 +115,12 @@ impl Trial {
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The library, as it is now.
+    #[must_use]
+    pub fn vmm(&self) -> &Vmm {
+        &self.vmm
     }
 
     /// How much there is for operations to work on.
@@ -107,19 +140,37 @@ impl Trial {
     /// # Errors
     /// The first difference. After one nothing else can be said.
     pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
-        let descriptors = descriptors::count();
+        self.steps += 1;
+        if !self.looks_at_all() {
+            let done = self.perform(operation)?;
+            self.compare_counts()?;
+            return Ok(done);
+        }
+        let descriptors = self.descriptors();
         let done = self.perform(operation)?;
-        if !done {
-            same(
-                "open file descriptors after what was refused",
-                &descriptors,
-                &descriptors::count(),
-            )?;
+        if !done && !self.is_spoilt() {
+            let now = self.descriptors();
+            same("open file descriptors after what was refused", &descriptors, &now)?;
         }
         self.compare()?;
-        self.steps += 1;
         self.compare_by_gpus(Some(self.steps))?;
         Ok(done)
+    }
+
+    /// How many descriptors this process has open; where calls of the runtime fail, but for those
+    /// that the runtime keeps after what was undone.
+    fn descriptors(&self) -> Option<usize> {
+        let own = self.runtime.simulation().filter(|_| self.has_planned_faults());
+        let own = own.map_or(0, |simulation| simulation.usage().descriptors);
+        Some(descriptors::count()?.saturating_sub(own))
+    }
+
+    /// Whether it is this operation's turn to be followed by a look at everything.
+    fn looks_at_all(&self) -> bool {
+        match self.care {
+            Care::EachStep => true,
+            Care::Every(steps) => self.steps.is_multiple_of(steps.max(1)),
+        }
     }
 
     /// Unmaps, releases and frees all that is left, and looks whether anything stays behind.
@@ -127,6 +178,11 @@ impl Trial {
     /// # Errors
     /// The first difference.
     pub fn finish(mut self) -> Result<(), Difference> {
+        self.compare()?;
+        if self.is_spoilt() {
+            return Ok(());
+        }
+        self.end_faults();
         self.compare_by_gpus(None)?;
         self.exported.clear();
         for (address, size) in self.mapped() {
@@ -150,6 +206,8 @@ impl Trial {
 
     /// Drops the library with all that it holds, and opens it again.
     fn shut_down(&mut self) -> Result<(), Difference> {
+        // Of what fails while all is dropped nobody is told.
+        self.end_faults();
         self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());
         self.window = None;

@@ -3,6 +3,15 @@
 use crate::kfd::abi::{bits, open_flags, structs};
 use crate::request::Plain;
 
+/// What a page table can be asked to do, as a plan of faults names it.
+pub(crate) const VA_OPERATIONS: [&str; 4] =
+    ["GEM_VA.MAP", "GEM_VA.UNMAP", "GEM_VA.CLEAR", "GEM_VA.REPLACE"];
+
+fn va_operation(va: &GemVa) -> &'static str {
+    let operation = (va.operation as usize).checked_sub(1);
+    operation.and_then(|it| VA_OPERATIONS.get(it)).copied().unwrap_or("GEM_VA")
+}
+
 fn operation(operation: u32) -> String {
     let names = ["0", "MAP", "UNMAP", "CLEAR", "REPLACE"];
     names.get(operation as usize).map_or_else(|| operation.to_string(), |name| (*name).to_owned())
@@ -46,7 +55,7 @@ structs! {
     }
     Info: 32 { address: u64, size: u32, query: u32 as query, parameters: [u32; 4] }
     /// The last fields came later; a caller that lacks them has zeros there.
-    GemVa: 64 {
+    GemVa: 64 named va_operation {
         handle: u32, pad: u32, operation: u32 as operation, flags: u32 as page_flags, address: u64,
         offset: u64, size: u64,
         timeline_point: u64, timeline_syncobj: u32, syncobj_count: u32, syncobjs: u64,

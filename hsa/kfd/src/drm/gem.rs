@@ -6,8 +6,9 @@ use crate::driver::Driver;
 use crate::errno::{EINVAL, ENOENT, Result};
 use crate::kfd::abi::flags;
 use crate::metadata::{self, Metadata};
-use crate::page_table::Entry;
+use crate::page_table::{Entry, PAGE};
 use crate::user;
+use hsa_faults::Wrong;
 
 const MAP: u32 = 1;
 const UNMAP: u32 = 2;
@@ -22,9 +23,12 @@ const RESERVED: u64 = 1 << 16;
 const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
 /// The mappings of the buffer in this file go with its last handle.
-pub(super) fn close(_: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
+pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
     // Dropped after the lock is.
     let closed = file.state().close(close.handle);
+    if driver.config.faults.suffers(Wrong::Leak) {
+        std::mem::forget(closed.clone());
+    }
     closed.map(drop).ok_or(EINVAL)
 }
 
@@ -67,14 +71,15 @@ const GET_CREATE_INFO: u32 = 0;
 const SYSTEM: u64 = 1 << 1;
 const DEVICE: u64 = 1 << 2;
 
-pub(super) fn operation(_: &Driver, file: &DrmFile, asked: &mut GemOperation) -> Result<()> {
+pub(super) fn operation(driver: &Driver, file: &DrmFile, asked: &mut GemOperation) -> Result<()> {
     let buffer = file.state().buffer(asked.handle).cloned().ok_or(ENOENT)?;
     if asked.operation != GET_CREATE_INFO {
         return Err(EINVAL);
     }
     let is_vram = buffer.label.flags & flags::VRAM != 0;
     let domains = if is_vram { DEVICE } else { SYSTEM };
-    let info = CreateInfo { size: buffer.size, alignment: 4096, domains, flags: 0 };
+    let size = driver.config.faults.size(buffer.size);
+    let info = CreateInfo { size, alignment: 4096, domains, flags: 0 };
     user::put(asked.value, size_of::<CreateInfo>(), &info)
 }
 
@@ -100,10 +105,17 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     if va.operation == UNMAP {
         return state.table.unmap(va.address, Some(&buffer)).map(drop);
     }
-    let (size, offset, flags) = (va.size, va.offset, va.flags);
+    let faults = &driver.config.faults;
+    let (offset, flags) = (va.offset, faults.page_flags(va.flags));
+    let size =
+        if faults.suffers(Wrong::Half) { (va.size / 2).next_multiple_of(PAGE) } else { va.size };
     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {
         REPLACE => state.table.replace(va.address, entry),
         _ => state.table.map(va.address, entry),
+    }?;
+    if faults.suffers(Wrong::Shifted) {
+        state.table.shift(va.address);
     }
+    Ok(())
 }

@@ -6,6 +6,8 @@ mod info;
 mod prime;
 mod version;
 
+pub(crate) use abi::VA_OPERATIONS;
+
 use crate::buffer::Buffer;
 use crate::driver::Driver;
 use crate::errno::{EACCES, EINVAL, Result};
@@ -13,6 +15,7 @@ use crate::page_table::PageTable;
 use crate::real::{self, Mapping};
 use crate::request::Request;
 use crate::slots::Slots;
+use hsa_faults::Wrong;
 use libc::c_void;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,10 +69,10 @@ macro_rules! calls {
         /// The calls that are answered.
         pub(crate) const NAMES: &[&str] = &[$($name),*];
 
-        fn run(driver: &Driver, file: &DrmFile, request: Request) -> Result<()> {
+        fn run(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
             match request.number() {
                 $($number => {
-                    request.answer(driver, format_args!("drm{}", file.gpu), $name, |value| {
+                    request.answer(driver, format_args!("drm{}", file.gpu), $name, file, |file, value| {
                         $function(driver, file, value)
                     })
                 })*
@@ -124,7 +127,7 @@ const OTHERS: [(u8, &str); 28] = [
 ];
 
 /// Answers an `ioctl` on a render node.
-pub(crate) fn answer(driver: &Driver, file: &DrmFile, request: Request) -> Result<()> {
+pub(crate) fn answer(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
     if request.family() != b'd' {
         return missing(driver, file, request, request.number());
     }
@@ -160,6 +163,9 @@ pub(crate) unsafe fn map(
     if !named && buffer.label.gpu != file.gpu {
         return Err(EACCES);
     }
+    let faults = &driver.config.faults;
+    let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
+    let offset = if faults.suffers(Wrong::Shifted) { 4096 } else { 0 };
     // SAFETY: the caller answers for the address.
-    unsafe { real::map(mapping, buffer.file()?.descriptor(), 0) }
+    unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

@@ -12,12 +12,12 @@ pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Resu
     Ok(())
 }
 
-pub(super) fn export(_: &Driver, file: &DrmFile, prime: &mut Prime) -> Result<()> {
+pub(super) fn export(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Result<()> {
     if prime.flags & !((libc::O_CLOEXEC | libc::O_RDWR) as u32) != 0 {
         return Err(EINVAL);
     }
     let buffer = file.state().buffer(prime.handle).cloned().ok_or(ENOENT)?;
     let closes = prime.flags & libc::O_CLOEXEC as u32 != 0;
-    prime.fd = buffer.export(closes)?;
+    prime.fd = buffer.export(closes, &driver.config.faults)?;
     Ok(())
 }

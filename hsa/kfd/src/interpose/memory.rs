@@ -2,8 +2,9 @@
 
 use super::guarded;
 use crate::descriptors::{self, Device};
-use crate::real::{Mapping, next};
+use crate::real::{self, Mapping, next};
 use crate::{driver, drm, kfd};
+use hsa_faults::{Wrong, during};
 use libc::{c_int, c_void, off_t, size_t};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use std::time::Instant;
 fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_void> {
     let device = descriptors::get(descriptor)?;
     let (driver, offset, began) = (driver::get(), offset as u64, Instant::now());
-    let mapped = driver.config.faults.meet("MMAP").and_then(|()| {
+    let map = || {
         // SAFETY: the caller of `mmap` answers for the address it gives.
         unsafe {
             match &device {
@@ -19,6 +20,16 @@ fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_v
                 Device::Render(file) => drm::map(driver, file, mapping, offset),
             }
         }
+    };
+    let mapped = driver.config.faults.meet("MMAP").and_then(|wrong| match wrong {
+        None => map(),
+        // Memory, but not the device's.
+        Some(Wrong::Lost) => {
+            let flags = mapping.flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: as above.
+            unsafe { real::map(Mapping { flags, ..mapping }, -1, 0) }
+        }
+        Some(_) => during(wrong, map),
     });
     driver.log.map(format_args!("{device}"), mapping, offset, mapped, began);
     Some(mapped.unwrap_or_else(|error| {

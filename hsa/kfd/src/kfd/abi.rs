@@ -45,7 +45,7 @@ pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
 /// Defines structs of integers, none of which has padding, and checks the size of each. A field
 /// can name the function that shows it in the log: `flags: u32 as flags::show`.
 macro_rules! structs {
-    ($($(#[$doc:meta])* $name:ident: $size:literal {
+    ($($(#[$doc:meta])* $name:ident: $size:literal $(named $operation:path)? {
         $($field:ident: $kind:ty $(as $show:path)?),* $(,)?
     })*) => {
         $(
@@ -62,6 +62,10 @@ macro_rules! structs {
                 fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
                     $(tell(stringify!($field), $crate::kfd::abi::shown!(self.$field $(, $show)?));)*
                 }
+
+                $(fn operation(&self, _: &'static str) -> &'static str {
+                    $operation(self)
+                })?
             }
         )*
     };

@@ -23,7 +23,7 @@ pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
         }
         user::write(info.metadata, &metadata.data[..metadata.size as usize])?;
     }
-    info.size = size;
+    info.size = driver.config.faults.size(size);
     info.gpu_id = gpu.id;
     info.metadata_size = metadata.size;
     info.flags = label.flags & (flags::VRAM | flags::GTT | flags::PUBLIC);
@@ -54,7 +54,7 @@ pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
         return Err(EINVAL);
     }
     let closes = export.flags & libc::O_CLOEXEC as u32 != 0;
-    let descriptor = buffer.export(closes)?;
+    let descriptor = buffer.export(closes, &driver.config.faults)?;
     export.fd = descriptor as u32;
     Ok(())
 }

@@ -26,9 +26,9 @@ macro_rules! calls {
         /// The calls that are answered.
         pub(crate) const NAMES: &[&str] = &[$($name),*];
 
-        fn run(driver: &Driver, request: Request) -> Result<()> {
+        fn run(driver: &'static Driver, request: Request) -> Result<()> {
             match request.number() {
-                $($number => request.answer(driver, format_args!("kfd"), $name, |value| {
+                $($number => request.answer(driver, format_args!("kfd"), $name, &driver, |driver, value| {
                     $function(driver, value)
                 }),)*
                 number => missing(driver, request, number),
@@ -86,7 +86,7 @@ const OTHERS: [(u8, &str); 14] = [
 ];
 
 /// Answers an `ioctl` on `/dev/kfd` that was opened by `opener`.
-pub(crate) fn answer(driver: &Driver, opener: libc::pid_t, request: Request) -> Result<()> {
+pub(crate) fn answer(driver: &'static Driver, opener: libc::pid_t, request: Request) -> Result<()> {
     if opener != descriptors::owner() {
         driver.log.line(format_args!("kfd call {:#x} = EBADF: another process's", request.code));
         return Err(EBADF);

@@ -49,7 +49,7 @@ pub(crate) fn xnack(_: &Driver, xnack: &mut Xnack) -> Result<()> {
 
 pub(crate) fn available_memory(driver: &Driver, memory: &mut AvailableMemory) -> Result<()> {
     let gpu = driver.gpu(memory.gpu_id)?;
-    memory.available = driver.gpus[gpu].vram.available();
+    memory.available = driver.config.faults.size(driver.gpus[gpu].vram.available());
     Ok(())
 }
 

@@ -61,7 +61,7 @@ pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step,
         DISPATCH => {
             let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
             let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
-            if !blit::run(reach, kernel, arguments, grid)? {
+            if !blit::run(driver, reach, (kernel, arguments), grid)? {
                 driver.log.missing(format_args!("kernel {kernel:#x} completes without running"));
             }
         }

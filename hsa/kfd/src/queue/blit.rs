@@ -7,7 +7,9 @@
 //! the arguments have the shape of a copy or a fill, with the number of work items that the
 //! packet has. What has not both is not run.
 
+use super::engine;
 use super::reach::{Fault, Reach};
+use crate::driver::Driver;
 
 /// The first bytes of a kernel's object.
 const HEADER: usize = 24;
@@ -21,7 +23,12 @@ enum Work {
 }
 
 /// Does what the kernel would, if it is one of them.
-pub(super) fn run(reach: &Reach, kernel: u64, arguments: u64, grid: u32) -> Result<bool, Fault> {
+pub(super) fn run(
+    driver: &Driver,
+    reach: &Reach,
+    (kernel, arguments): (u64, u64),
+    grid: u32,
+) -> Result<bool, Fault> {
     let mut header = [0; HEADER];
     reach.read(kernel, &mut header)?;
     if !is_the_runtimes(&header) {
@@ -30,8 +37,8 @@ pub(super) fn run(reach: &Reach, kernel: u64, arguments: u64, grid: u32) -> Resu
     let mut bytes = [0; ARGUMENTS];
     reach.read(arguments, &mut bytes)?;
     match recognise(&bytes, grid) {
-        Some(Work::Copy { from, to, length }) => reach.copy(from, to, length)?,
-        Some(Work::Fill { to, length, word }) => reach.fill(to, length, word)?,
+        Some(Work::Copy { from, to, length }) => engine::copy(driver, reach, from, to, length)?,
+        Some(Work::Fill { to, length, word }) => engine::fill(driver, reach, to, length, word)?,
         None => return Ok(false),
     }
     Ok(true)

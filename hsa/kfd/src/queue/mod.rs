@@ -2,6 +2,7 @@
 
 mod aql;
 mod blit;
+mod engine;
 mod reach;
 mod sdma;
 mod signal;
@@ -106,7 +107,7 @@ impl Queues {
 
 /// Runs while this thread, and what it starts, gets no signals: the program's are for its own
 /// threads.
-fn without_signals<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a value of a set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: fills the sets, which live until the calls return.

@@ -2,7 +2,7 @@
 
 use crate::drm::DrmFile;
 use crate::errno::{EFAULT, Errno, Result};
-use crate::page_table::{Entry, READABLE, WRITABLE};
+use crate::page_table::{Entry, PAGE, READABLE, WRITABLE};
 use crate::real::{self, Mapping};
 use crate::user;
 use libc::c_void;
@@ -25,7 +25,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// What is behind an address and how far it goes; a fault if nothing is.
+    /// What is behind an address, where in it that is, and how far it goes; a fault if nothing is.
     fn look_up(&self, address: u64, needed: u32) -> Access<(Entry, u64, u64)> {
         let found = self.space.state().table.find(address);
         let (start, entry) = found.ok_or(Fault { address, error: EFAULT })?;
@@ -33,8 +33,15 @@ impl Reach {
             return Err(Fault { address, error: crate::errno::EACCES });
         }
         let into = address - start;
-        let left = entry.size - into;
-        Ok((entry, into, left))
+        let (at, left) = (entry.offset + into, entry.size - into);
+        match &entry.buffer {
+            // Only of an entry that was shifted does it lie beyond the end.
+            Some(buffer) if at + left > buffer.size.next_multiple_of(PAGE) => {
+                let end = buffer.size.next_multiple_of(PAGE);
+                Ok((entry, at % end, left.min(end - at % end)))
+            }
+            _ => Ok((entry, at, left)),
+        }
     }
 
     /// Walks a range entry by entry.
@@ -48,9 +55,9 @@ impl Reach {
         let mut done = 0;
         while done < length {
             let address = address.wrapping_add(done);
-            let (entry, into, left) = self.look_up(address, needed)?;
+            let (entry, at, left) = self.look_up(address, needed)?;
             let count = left.min(length - done);
-            visit(&entry, into, done as usize..(done + count) as usize)
+            visit(&entry, at, done as usize..(done + count) as usize)
                 .map_err(|error| Fault { address, error })?;
             done += count;
         }
@@ -58,21 +65,21 @@ impl Reach {
     }
 
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Access<()> {
-        self.walk(address, bytes.len() as u64, READABLE, |entry, into, range| {
+        self.walk(address, bytes.len() as u64, READABLE, |entry, at, range| {
             let bytes = &mut bytes[range];
             match &entry.buffer {
-                Some(buffer) => buffer.file()?.read(entry.offset + into, bytes),
-                None => user::read(entry.offset + into, bytes),
+                Some(buffer) => buffer.file()?.read(at, bytes),
+                None => user::read(at, bytes),
             }
         })
     }
 
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Access<()> {
-        self.walk(address, bytes.len() as u64, WRITABLE, |entry, into, range| {
+        self.walk(address, bytes.len() as u64, WRITABLE, |entry, at, range| {
             let bytes = &bytes[range];
             match &entry.buffer {
-                Some(buffer) => buffer.file()?.write(entry.offset + into, bytes),
-                None => user::write(entry.offset + into, bytes),
+                Some(buffer) => buffer.file()?.write(at, bytes),
+                None => user::write(at, bytes),
             }
         })
     }
@@ -103,15 +110,22 @@ impl Reach {
         Ok(())
     }
 
+    /// Turns one bit round.
+    pub(super) fn garble(&self, address: u64) -> Access<()> {
+        let mut byte = [0];
+        self.read(address, &mut byte)?;
+        self.write(address, &[byte[0] ^ 1])
+    }
+
     /// Adds to a number that the processor may be changing too, and gives what it was.
     pub(super) fn add(&self, address: u64, summand: u64) -> Access<u64> {
         let fault = |error| Fault { address, error };
         if !address.is_multiple_of(8) {
             return Err(fault(crate::errno::EINVAL));
         }
-        let (entry, into, _) = self.look_up(address, READABLE | WRITABLE)?;
+        let (entry, at, _) = self.look_up(address, READABLE | WRITABLE)?;
         let Some(buffer) = &entry.buffer else {
-            let address = entry.offset + into;
+            let address = at;
             user::read_u64(address).map_err(fault)?;
             // SAFETY: it was readable just now and is aligned. A program that unmaps what it gave
             // to the GPU to count in, while the GPU does, ends here; on hardware it is another's
@@ -119,7 +133,6 @@ impl Reach {
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let at = entry.offset + into;
         let page = buffer.file().and_then(|file| file.page(at & !4095)).map_err(fault)?;
         let inside = (at & 4095) as usize;
         // SAFETY: within the page, which stays mapped until `page` is dropped, and aligned.

@@ -1,6 +1,7 @@
 //! Packets of a DMA engine, as those of gfx9 to gfx11 have them.
 
 use super::aql::Step;
+use super::engine;
 use super::reach::{Fault, Reach};
 use super::signal;
 use crate::driver::Driver;
@@ -70,7 +71,7 @@ pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step
         (NOP, _) => 1 + (words[0] >> 16 & 0x3fff),
         (COPY, LINEAR) => {
             let count = u64::from(words[1] & 0x3fff_ffff) + 1;
-            reach.copy(long(&words, 3), long(&words, 5), count)?;
+            engine::copy(driver, reach, long(&words, 3), long(&words, 5), count)?;
             7
         }
         (FENCE, _) => {
@@ -93,7 +94,7 @@ pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step
         }
         (FILL, _) => {
             let count = u64::from(words[4] & 0x003f_ffff) / 4 + 1;
-            reach.fill(long(&words, 1), count * 4, words[3])?;
+            engine::fill(driver, reach, long(&words, 1), count * 4, words[3])?;
             5
         }
         (TIMESTAMP, GLOBAL) => {

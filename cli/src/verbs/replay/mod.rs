@@ -1,21 +1,45 @@
 //! `hsa-vmm replay`: recorded traces, verdict by verdict.
 
+mod again;
+
 use super::table;
 use crate::arguments::{Format, Replay};
 use crate::{Ending, progress};
-use anyhow::Context;
-use hsa_vmm_conformance::{replay::replay, trace::Reader};
+use anyhow::{Context, bail};
+use hsa_vmm_conformance::replay::replay;
+use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
 
 pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
     // A file that cannot be read is told before a runtime is started.
-    let traces =
-        Reader::open(&verb.file).with_context(|| format!("cannot read {}", verb.file.display()))?;
+    let file = || verb.file.display();
+    let recorded = Reader::open(&verb.file).with_context(|| format!("cannot read {}", file()))?;
+    let mut recorded = recorded.with_sequences().peekable();
+    if let Some(Ok(Recorded::Sequence(_))) = recorded.peek() {
+        let sequences = recorded.map(|item| match item? {
+            Recorded::Sequence(sequence) => Ok(sequence),
+            Recorded::Trace(_) => bail!("a trace among sequences; each needs a file of its own"),
+        });
+        let sequences: anyhow::Result<Vec<_>> = sequences.collect();
+        return again::run(verb, sequences.with_context(|| format!("in {}", file()))?);
+    }
+    let mut others = 0;
+    let traces = recorded.filter_map(|item| match item {
+        Ok(Recorded::Trace(trace)) => Some(Ok(trace)),
+        Ok(Recorded::Sequence(_)) => {
+            others += 1;
+            None
+        }
+        Err(error) => Some(Err(error)),
+    });
     let runtime = verb.common.open()?;
     let bar = progress::bar(0, "traces");
     let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();
-    let report = report.with_context(|| format!("in {}", verb.file.display()))?;
+    let report = report.with_context(|| format!("in {}", file()))?;
+    if others > 0 {
+        bail!("in {}: {others} sequences among traces; they need a file of their own", file());
+    }
     let mut out = anstream::stdout().lock();
     match verb.format {
         Format::Json => {

@@ -1,0 +1,60 @@
+//! Noting the last native call where it can be read when this process is gone.
+
+use hsa_vmm_conformance::contain::LastCall;
+use std::fmt::{self, Write};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Layer, filter::LevelFilter};
+
+/// A layer of the log that keeps the last native call on a page.
+pub fn layer<S>(page: LastCall) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let calls = Targets::new().with_target("hsa_vmm::native", LevelFilter::TRACE);
+    Noting(page).with_filter(calls)
+}
+
+struct Noting(LastCall);
+
+impl<S: Subscriber> Layer<S> for Noting {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut call = Call::default();
+        event.record(&mut call);
+        match call {
+            Call { begun: Some(name), .. } => self.0.note(&format!("in {name}")),
+            Call { name: Some(name), status, .. } => {
+                self.0.note(&format!("after {name} ({status})"));
+            }
+            Call { .. } => {}
+        }
+    }
+}
+
+/// A native call, as it is logged before and after.
+#[derive(Default)]
+struct Call {
+    begun: Option<String>,
+    name: Option<String>,
+    status: String,
+}
+
+impl Visit for Call {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "calling" => self.begun = Some(value.to_owned()),
+            "call" => self.name = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "status" {
+            // Writing to a string does not fail.
+            let _ = write!(self.status, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Where results go: standard output, or a file that is whole or not there.
+
+use anyhow::Context;
+use clap::Args;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Where the result goes.
+#[derive(Args, Debug)]
+pub struct Output {
+    /// Write to this file instead of standard output; it is written whole or not at all
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    output: Option<PathBuf>,
+}
+
+impl Output {
+    /// Says before long work whether its result could be kept.
+    pub fn check(&self) -> anyhow::Result<()> {
+        match &self.output {
+            Some(path) if !is_special(path) => {
+                // It goes at once.
+                beside(path).map(drop).with_context(|| cannot(path))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the result, with colours where it goes to a terminal.
+    pub fn write(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Some(path) = &self.output else {
+            let mut out = anstream::stdout().lock();
+            write(&mut out)?;
+            return Ok(out.flush()?);
+        };
+        let mut text = anstream::StripStream::new(Vec::new());
+        write(&mut text)?;
+        keep(path, &text.into_inner()).with_context(|| cannot(path))
+    }
+}
+
+fn cannot(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+/// A device or a pipe, which is written to and not replaced.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
+}
+
+/// Who reads the file meanwhile sees the old one; a full disk leaves that as it was.
+fn keep(path: &Path, text: &[u8]) -> io::Result<()> {
+    if is_special(path) {
+        return fs::OpenOptions::new().write(true).open(path)?.write_all(text);
+    }
+    // A link stays one.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut file = beside(&path)?;
+    file.write_all(text)?;
+    if let Ok(before) = fs::metadata(&path) {
+        file.as_file().set_permissions(before.permissions())?;
+    }
+    file.persist(&path)?;
+    Ok(())
+}
+
+/// A new file in the same folder, so that it can take the place of another in one step.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    tempfile::Builder::new()
+        .prefix(".hsa-vmm-")
+        // As the shell would make it; what is masked is masked.
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
+}

@@ -1,0 +1,30 @@
+//! `hsa-vmm completions`: for shells, made of what the command understands.
+
+use crate::Ending;
+use crate::arguments::Arguments;
+use clap::{Args, CommandFactory};
+use clap_complete::{Shell, generate};
+use std::io::Write;
+
+pub const COMPLETIONS_EXAMPLES: &str = "\
+Where shells look:
+  hsa-vmm completions bash > /usr/share/bash-completion/completions/hsa-vmm
+  hsa-vmm completions zsh  > /usr/share/zsh/vendor-completions/_hsa-vmm
+  hsa-vmm completions fish > /usr/share/fish/vendor_completions.d/hsa-vmm.fish";
+
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub shell: Shell,
+}
+
+pub fn run(verb: &Completions) -> anyhow::Result<Ending> {
+    let mut command = Arguments::command();
+    let name = command.get_name().to_owned();
+    // `generate` panics where it cannot write.
+    let mut script = Vec::new();
+    generate(verb.shell, &mut command, name, &mut script);
+    anstream::stdout().write_all(&script)?;
+    Ok(Ending::Well)
+}

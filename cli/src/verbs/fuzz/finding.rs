@@ -1,0 +1,234 @@
+//! What was found, made small and saved.
+
+use super::arguments::Fuzz;
+use crate::choice::Choice;
+use crate::worker::Performer;
+use anyhow::Context;
+use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
+use std::env;
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::slice;
+use std::time::{Duration, Instant};
+
+/// What was found.
+#[derive(Debug)]
+pub struct Finding {
+    found: Found,
+    /// What shows it, performed one after the other in one process; usually it is but one.
+    sequences: Vec<Sequence>,
+    /// How many operations the sequence had at first.
+    length: usize,
+    again: Again,
+    file: PathBuf,
+    command: String,
+}
+
+/// Whether it was seen once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    /// Each time.
+    Always,
+    /// Not by what was saved alone: what it needs is not known.
+    Never,
+}
+
+/// How many operations are shown.
+const SHOWN: usize = 20;
+/// How long an operation may take while a smaller sequence is looked for that hangs.
+const SHORT: Duration = Duration::from_secs(2);
+
+impl Finding {
+    /// Performs a sequence again that has shown something, makes it small and saves it.
+    pub fn of(
+        verb: &Fuzz,
+        drawing: &Drawing,
+        step: u64,
+        number: u64,
+        found: Found,
+    ) -> anyhow::Result<Self> {
+        let mut performer = Performer::new(&verb.common, verb.patience);
+        let sequence = drawing.sequence(number);
+        let length = sequence.operations.len();
+        let until = Instant::now() + verb.shrink;
+        let (found, sequences, again) =
+            match seen_again(&mut performer, drawing, step, number, until)? {
+                None => (found, vec![sequence], Again::Never),
+                Some((sequences, found)) => {
+                    let (sequences, found) = smaller(&mut performer, sequences, found, until)?;
+                    (found, sequences, Again::Always)
+                }
+            };
+        let name = format!("fuzz-{}-{number}.jsonl", drawing.seed);
+        let file = verb.save.clone().unwrap_or_else(|| name.into());
+        let command = command(verb, drawing, &file);
+        let mut finding = Self { found, sequences, length, again, file, command };
+        finding.save()?;
+        Ok(finding)
+    }
+
+    fn save(&mut self) -> anyhow::Result<()> {
+        if let Some(last) = self.sequences.last_mut() {
+            last.found = Some(self.found.to_string());
+        }
+        let mut text = Vec::new();
+        for sequence in &self.sequences {
+            serde_json::to_writer(&mut text, sequence)?;
+            text.push(b'\n');
+        }
+        let written = File::create(&self.file).and_then(|mut file| file.write_all(&text));
+        written.with_context(|| {
+            // What was found is not lost with the file.
+            let text = String::from_utf8_lossy(&text);
+            format!("{self}\n{text}{} cannot be written", self.file.display())
+        })
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "kind": self.found.kind,
+            "words": self.found.to_string(),
+            "reproduced": self.again == Again::Always,
+            "sequences": self.sequences,
+            "file": self.file,
+            "command": self.command,
+        })
+    }
+}
+
+/// The sequence alone, or with those that its process performed before it, if that shows something
+/// again.
+fn seen_again(
+    performer: &mut Performer,
+    drawing: &Drawing,
+    step: u64,
+    number: u64,
+    until: Instant,
+) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
+    let as_it_was = drawing.sequence(number);
+    let closely = Sequence { every: None, ..as_it_was.clone() };
+    for alone in [&closely, &closely, &closely, &as_it_was] {
+        if let Some((_, found)) = performer.perform(slice::from_ref(alone))? {
+            return Ok(Some((vec![alone.clone()], found)));
+        }
+    }
+    // Simulations share nothing; a library may have kept something from earlier ones.
+    let all = if drawing.machine == Machine::Loaded { number / step } else { 0 };
+    let mut before = 0;
+    while before < all && Instant::now() < until {
+        before = (before * 4 + 1).min(all);
+        let numbers = (0..=before).rev().map(|back| number - back * step);
+        let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
+        if let Some((at, found)) = performer.perform(&sequences)? {
+            sequences.truncate(at + 1);
+            return Ok(Some((sequences, found)));
+        }
+    }
+    Ok(None)
+}
+
+/// Leaves out what is not needed, and what it shows then.
+fn smaller(
+    performer: &mut Performer,
+    mut sequences: Vec<Sequence>,
+    found: Found,
+    until: Instant,
+) -> anyhow::Result<(Vec<Sequence>, Found)> {
+    let patience = performer.patience;
+    if found.kind == Kind::Hang {
+        performer.patience = SHORT.min(patience);
+    }
+    let before = (sequences.clone(), found.clone());
+    let mut latest = found;
+    let mut failed = None;
+    let mut shows = |sequences: &[Sequence]| match performer.perform(sequences) {
+        Ok(Some((at, found))) if at + 1 == sequences.len() && found.is_like(&latest) => {
+            latest = found;
+            true
+        }
+        Ok(_) => false,
+        Err(error) => {
+            failed.get_or_insert(error);
+            false
+        }
+    };
+    // Of those before, from the first on, as few as do.
+    let mut at = 0;
+    while at + 1 < sequences.len() && Instant::now() < until {
+        let mut fewer = sequences.clone();
+        fewer.remove(at);
+        if shows(&fewer) {
+            sequences = fewer;
+        } else {
+            at += 1;
+        }
+    }
+    if let Some(mut last) = sequences.pop() {
+        if let Moment::Operation(at) = before.1.moment {
+            last.operations.truncate(at + 1);
+        }
+        let with = |last: &Sequence| {
+            let mut all = sequences.clone();
+            all.push(last.clone());
+            all
+        };
+        let small = shrink(last, until, &mut |candidate| shows(&with(candidate)));
+        sequences.push(small);
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    performer.patience = patience;
+    // With all the patience there is, and as it will be done again.
+    match performer.perform(&sequences)? {
+        Some((_, found)) => Ok((sequences, found)),
+        None => Ok(before),
+    }
+}
+
+/// What does it again.
+fn command(verb: &Fuzz, drawing: &Drawing, file: &std::path::Path) -> String {
+    let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
+    // What `hsa-vmm emulate` or `hsa-vmm rocr run` was asked for.
+    let under = env::var(crate::verbs::UNDER).map(|words| format!("{program} {words} -- "));
+    let runtime = match (&drawing.machine, &verb.common.runtime) {
+        // The variable says so there, too.
+        (Machine::Loaded, Choice::Library(path)) if under.is_err() => {
+            format!(" --runtime {}", path.display())
+        }
+        _ => String::new(),
+    };
+    format!("{}{program} replay{runtime} {}", under.unwrap_or_default(), file.display())
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(last) = self.sequences.last() else { return Ok(()) };
+        let now = last.operations.len();
+        let plural = if now == 1 { "" } else { "s" };
+        writeln!(f, "FOUND by {now} operation{plural} (of {} at first):", self.length)?;
+        writeln!(f, "  {}", self.found)?;
+        if let Some(machine) = last.machine.as_ref().filter(|it| !it.is_empty()) {
+            writeln!(f, "machine: {machine}")?;
+        }
+        if let Some(faults) = last.faults.as_ref().filter(|it| !it.is_empty()) {
+            writeln!(f, "faults: {faults}")?;
+        }
+        if self.sequences.len() > 1 {
+            writeln!(f, "after {} other sequences in the same process", self.sequences.len() - 1)?;
+        }
+        for (place, operation) in last.operations.iter().enumerate().take(SHOWN) {
+            writeln!(f, "  {}. {operation:?}", place + 1)?;
+        }
+        if now > SHOWN {
+            writeln!(f, "  and {} more", now - SHOWN)?;
+        }
+        writeln!(f, "saved as {}", self.file.display())?;
+        if self.again == Again::Never {
+            writeln!(f, "It was not seen again when the sequence was performed by itself.")?;
+        }
+        write!(f, "again: {}", self.command)
+    }
+}

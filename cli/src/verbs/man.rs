@@ -1,0 +1,31 @@
+//! `hsa-vmm man`: the manual, made of what the command understands.
+
+use crate::Ending;
+use crate::arguments::Arguments;
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Man {
+    /// Write all pages into this folder: hsa-vmm.1, hsa-vmm-info.1, …; without one, the first page
+    /// is printed (`hsa-vmm man | man -l -`)
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+}
+
+pub fn run(verb: &Man) -> anyhow::Result<Ending> {
+    let command = Arguments::command().disable_help_subcommand(true);
+    match &verb.folder {
+        Some(folder) => std::fs::create_dir_all(folder)
+            .and_then(|()| clap_mangen::generate_to(command, folder))
+            .with_context(|| format!("the pages cannot be written to {}", folder.display()))?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page)?;
+            std::io::stdout().write_all(&page)?;
+        }
+    }
+    Ok(Ending::Well)
+}

@@ -1,0 +1,77 @@
+//! What fuzzing has found, once more.
+
+use crate::Ending;
+use crate::arguments::{Format, Replay};
+use crate::choice::say;
+use crate::worker::Performer;
+use hsa_vmm_conformance::fuzz::Sequence;
+use std::io::Write;
+use std::time::Duration;
+
+/// How long an operation may take before it is taken for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Performs sequences one after the other in a process of their own.
+pub fn run(verb: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Ending> {
+    for sequence in &mut sequences {
+        verb.common.choose_for(sequence);
+        sequence.check()?;
+    }
+    let mut performer = Performer::new(&verb.common, PATIENCE);
+    let found = performer.perform(&sequences)?;
+    if let Some(runtime) = &performer.runtime {
+        match sequences.first().and_then(|it| it.machine.as_ref()) {
+            Some(machine) if machine.is_empty() => say("runtime: simulation"),
+            Some(machine) => say(&format!("runtime: simulation of {machine}")),
+            None => say(&format!("runtime: {}", runtime)),
+        }
+    }
+    let mut out = anstream::stdout().lock();
+    let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
+    match verb.format {
+        Format::Json => {
+            let result = serde_json::json!({
+                "sequences": sequences.len(),
+                "operations": operations,
+                "found": found.as_ref().map(|(at, found)| serde_json::json!({
+                    "sequence": at,
+                    "kind": found.kind,
+                    "words": found.to_string(),
+                    "recorded": sequences[*at].found,
+                })),
+            });
+            serde_json::to_writer_pretty(&mut out, &result)?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            let plural = |count| if count == 1 { "" } else { "s" };
+            let (count, s) = (sequences.len(), plural(sequences.len()));
+            match &found {
+                None => {
+                    let of = plural(operations);
+                    writeln!(
+                        out,
+                        "{count} sequence{s}, {operations} operation{of}: all as the documents say"
+                    )?;
+                    for recorded in sequences.iter().filter_map(|it| it.found.as_ref()) {
+                        writeln!(out, "not seen any more: {recorded}")?;
+                    }
+                }
+                Some((at, found)) => {
+                    if count > 1 {
+                        writeln!(out, "sequence {} of {count}:", at + 1)?;
+                    }
+                    writeln!(out, "{found}")?;
+                    match &sequences[*at].found {
+                        Some(recorded) if *recorded != found.to_string() => {
+                            writeln!(out, "recorded was: {recorded}")?;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if found.is_none() { Ending::Well } else { Ending::Failed })
+}

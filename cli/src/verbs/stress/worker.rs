@@ -1,0 +1,162 @@
+//! A process of a scene: it warms up, counts, does what the scene asks for, gives everything back,
+//! and counts again.
+
+use super::arguments::{Part, Stress};
+use super::measure::Measure;
+use super::message::{Done, Message, Progress};
+use super::scene::Scene;
+use super::stage::Stage;
+use super::{crowded, mixed};
+use crate::contained;
+use fastrand::Rng;
+use hsa_vmm::{Runtime, Vmm};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How many descriptors a process may open in the scene that is about them: few enough to come near.
+const DESCRIPTORS: u64 = 256;
+/// How often it is told how far it is.
+const TELLS: Duration = Duration::from_millis(250);
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Runs the scene in this process.
+pub fn run(verb: &Stress, part: &Part) -> anyhow::Result<()> {
+    contained::begin()?;
+    let scene = part.scene;
+    let mut pipe = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    rustix::stdio::dup2_stdout(io::stderr())?;
+    // Whoever started this says by closing its end that it is enough.
+    thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        STOP.store(true, Ordering::Relaxed);
+    });
+    if scene == Scene::Descriptors {
+        let few = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let few = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..few };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
+    }
+    let runtime = match verb.common.open() {
+        Ok(runtime) => runtime,
+        Err(error) => return tell(&mut pipe, &Message::NoRuntime(format!("{error:#}"))),
+    };
+    tell(&mut pipe, &Message::Started)?;
+    let vmm = Vmm::open(&runtime)?;
+    let done = match skipped(&runtime, scene) {
+        Some(why) => Done { skipped: Some(why), ..Done::default() },
+        None => perform(verb, part, &runtime, &vmm, &mut pipe)?,
+    };
+    tell(&mut pipe, &Message::Done(Box::new(done)))
+}
+
+fn skipped(runtime: &Runtime, scene: Scene) -> Option<String> {
+    if runtime.gpus().next().is_none() {
+        return Some("there is no GPU".to_owned());
+    }
+    let large = runtime.gpus().all(hsa_vmm::Agent::large_bar);
+    (scene == Scene::Mappings && !large)
+        .then(|| "no large BAR: the CPU does not map the GPUs' memory".to_owned())
+}
+
+fn perform(
+    verb: &Stress,
+    part: &Part,
+    runtime: &Runtime,
+    vmm: &Vmm,
+    pipe: &mut File,
+) -> anyhow::Result<Done> {
+    let (scene, time) = (part.scene, Duration::from_millis(part.milliseconds));
+    let seed = part.seed ^ u64::from(part.number) << 48;
+    // What a runtime makes once and keeps is made now, also what it makes for each thread.
+    let warm = (time / 10).min(Duration::from_secs(2));
+    let stage = Stage::new(runtime, vmm, scene, &STOP, warm);
+    play(verb, &stage, seed ^ 0x5eed, false, pipe)?;
+    let (_, unexpected) = stage.errors();
+    let before = Measure::now(runtime, vmm);
+
+    let stage = Stage::new(runtime, vmm, scene, &STOP, time.saturating_sub(warm));
+    let began = Instant::now();
+    play(verb, &stage, seed, true, pipe)?;
+    let took = began.elapsed();
+    let mut done = Done {
+        operations: stage.operations.load(Ordering::Relaxed),
+        microseconds: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        most: stage.most.load(Ordering::Relaxed),
+        limit: stage.limit.load(Ordering::Relaxed),
+        unexpected,
+        ..Done::default()
+    };
+    let errors = stage.errors();
+    done.expected = errors.0;
+    for (error, count) in errors.1 {
+        *done.unexpected.entry(error).or_default() += count;
+    }
+    done.leaks = before.leaks(|| Measure::now(runtime, vmm));
+    if let Err(error) = vmm.check() {
+        done.unexpected.insert(format!("the library's own books: {error}"), 1);
+    }
+    Ok(done)
+}
+
+/// All threads do what the scene asks for, until it is enough.
+fn play(
+    verb: &Stress,
+    stage: &Stage<'_>,
+    seed: u64,
+    in_earnest: bool,
+    pipe: &mut File,
+) -> anyhow::Result<()> {
+    let threads = verb.threads;
+    let plant = verb.plant.filter(|_| in_earnest);
+    thread::scope(|scope| {
+        let work = |number: u32| {
+            let rng = Rng::with_seed(seed ^ u64::from(number) << 32);
+            match stage.scene {
+                Scene::Mixed => mixed::work(stage, rng, plant),
+                Scene::Vram => {
+                    crowded::vram(stage, rng, (threads * verb.processes) as usize);
+                }
+                Scene::Descriptors => crowded::descriptors(stage, rng),
+                Scene::Mappings => crowded::mappings(stage, rng),
+            }
+        };
+        let playing: Vec<_> =
+            (1..=threads).map(|number| scope.spawn(move || work(number))).collect();
+        let mut told = Instant::now();
+        let mut gives_back = false;
+        while playing.iter().any(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(5));
+            if told.elapsed() > TELLS || (!gives_back && !stage.goes_on()) {
+                told = Instant::now();
+                gives_back = !stage.goes_on();
+                let progress = Progress {
+                    operations: stage.operations.load(Ordering::Relaxed),
+                    held: stage.held.load(Ordering::Relaxed),
+                    limit: stage.limit.load(Ordering::Relaxed),
+                };
+                tell(
+                    pipe,
+                    &match gives_back {
+                        true => Message::GivesBack(progress),
+                        false => Message::Progress(progress),
+                    },
+                )?;
+            }
+        }
+        let died = playing.into_iter().any(|thread| thread.join().is_err());
+        if died {
+            stage.wrong("a thread panicked");
+        }
+        Ok(())
+    })
+}
+
+fn tell(pipe: &mut File, message: &Message) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(pipe.write_all(&line)?)
+}

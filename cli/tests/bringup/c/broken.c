@@ -1,0 +1,35 @@
+/* A runtime that has the functions and does, in the first of them, what BROKEN says. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int hsa_init(void) {
+  puts("words of the runtime's on standard output");
+  fputs("words of the runtime's on standard error\n", stderr);
+  fflush(NULL);
+  BROKEN;
+  return 0;
+}
+#define STUB(name) int name(void) { return 0; }
+STUB(hsa_status_string)
+STUB(hsa_shut_down)
+STUB(hsa_system_get_info)
+STUB(hsa_iterate_agents)
+STUB(hsa_agent_get_info)
+STUB(hsa_amd_agent_iterate_memory_pools)
+STUB(hsa_amd_memory_pool_get_info)
+#ifndef WITHOUT_VMEM
+STUB(hsa_amd_vmem_address_reserve)
+STUB(hsa_amd_vmem_address_free)
+STUB(hsa_amd_vmem_handle_create)
+STUB(hsa_amd_vmem_handle_release)
+STUB(hsa_amd_vmem_map)
+STUB(hsa_amd_vmem_unmap)
+STUB(hsa_amd_vmem_set_access)
+STUB(hsa_amd_vmem_get_access)
+STUB(hsa_amd_vmem_export_shareable_handle)
+STUB(hsa_amd_vmem_import_shareable_handle)
+STUB(hsa_amd_vmem_retain_alloc_handle)
+STUB(hsa_amd_vmem_get_alloc_properties_from_handle)
+#endif

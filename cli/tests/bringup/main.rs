@@ -1,0 +1,53 @@
+//! `hsa-vmm bringup`: every level reached where it can be, and what is said where it cannot.
+
+#[path = "../hsa_vmm/mod.rs"]
+mod hsa_vmm;
+mod on_amd;
+mod on_broken;
+mod on_simulation;
+
+use hsa_vmm::{err, json};
+use serde_json::Value;
+use std::process::Output;
+
+/// All levels, as JSON names them.
+const LEVELS: [&str; 12] = [
+    "library", "runtime", "agents", "pools", "reserved", "handle", "mapped", "cpu", "gpu", "peer",
+    "shared", "load",
+];
+
+/// The level that failed, having looked that all before it were reached or skipped, and none after.
+#[track_caller]
+fn failed(report: &Value) -> Option<&str> {
+    let levels = report["levels"].as_array().unwrap();
+    let names: Vec<_> = levels.iter().map(|level| level["level"].as_str().unwrap()).collect();
+    assert_eq!(names, LEVELS[..names.len()]);
+    let status = |index: usize| levels[index]["status"].as_str().unwrap();
+    let failed = (0..levels.len()).find(|index| status(*index) == "failed");
+    for index in 0..levels.len() {
+        let expected: &[&str] = match failed {
+            Some(at) if index == at => &["failed"],
+            Some(at) if index > at => &["not_tried"],
+            _ => &["reached", "skipped"],
+        };
+        assert!(expected.contains(&status(index)), "{report:#}");
+    }
+    assert_eq!(failed.is_some(), report["failure"].is_object(), "{report:#}");
+    failed.map(|index| names[index])
+}
+
+/// The report of a run that had to end so.
+#[track_caller]
+fn report(output: &Output, status: i32) -> Value {
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    assert!(!err(output).contains("panicked"), "{}", err(output));
+    json(output)
+}
+
+/// A text's words, all of them in another.
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word} is not in\n{text}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Levels on AMD's own runtime, in three releases: on the emulated driver, well and with calls of
+//! the driver that fail or hang; and without any driver.
+
+use super::{LEVELS, failed, report, says};
+use crate::hsa_vmm::{HSA_VMM, err, json, out, run};
+use hsa_rocr::{Installation, Release, test};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+    let release = installation.release().version();
+    let start = ["emulate", "--gpus", "2", "--rocr", release];
+    let rest = ["--", HSA_VMM, "bringup"];
+    run(&[&start, options, &rest, arguments].concat())
+}
+
+#[test]
+fn every_level_is_reached_and_rests_on_what_the_table_says() {
+    let name = "on_amd::every_level_is_reached_and_rests_on_what_the_table_says";
+    for installation in test::installations(name).unwrap_or_default() {
+        for (profile, skipped) in [("mi300x", None), ("apu", Some("peer"))] {
+            let output = emulated(installation, &["--profile", profile], &["--format", "json"]);
+            let report = report(&output, 0);
+            let release = installation.release();
+            assert_eq!(failed(&report), None, "{release}: {report:#}");
+            let path = report["runtime"].as_str().unwrap();
+            assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
+            for level in report["levels"].as_array().unwrap() {
+                let well = if level["level"].as_str() == skipped { "skipped" } else { "reached" };
+                assert_eq!(level["status"], well, "{release}, {profile}: {level:#}");
+                let besides = level["asked_besides"].as_array().unwrap();
+                assert!(besides.is_empty(), "{release}: not in the table: {besides:?}");
+            }
+        }
+    }
+}
+
+/// How often each call of the driver is made in each level's first process, from a log.
+fn requests(log: &str) -> Vec<BTreeMap<String, usize>> {
+    let mut levels: Vec<BTreeMap<String, usize>> = Vec::new();
+    for line in log.lines() {
+        if line.starts_with("== ") {
+            levels.push(BTreeMap::new());
+        } else if let Some((_, line)) = line.split_once("  driver  ") {
+            let call = line.split(' ').nth(3).unwrap().to_owned();
+            *levels.last_mut().unwrap().entry(call).or_default() += 1;
+        }
+    }
+    levels
+}
+
+#[test]
+fn each_level_fails_where_the_driver_does() {
+    let name = "on_amd::each_level_fails_where_the_driver_does";
+    // Which call of the driver is made to fail, and in which call of the runtime that shows.
+    let plans = [
+        ("runtime", "GET_VERSION", "EPERM", "hsa_init"),
+        ("handle", "ALLOC_MEMORY_OF_GPU", "ENOMEM", "hsa_amd_vmem_handle_create"),
+        ("mapped", "EXPORT_DMABUF", "EMFILE", "hsa_amd_vmem_map"),
+        ("cpu", "MMAP", "ENOMEM", "hsa_amd_vmem_set_access"),
+        ("gpu", "GEM_VA", "EINVAL", "hsa_amd_vmem_set_access"),
+        ("peer", "PRIME_FD_TO_HANDLE", "EIO", "hsa_amd_vmem_set_access"),
+        ("shared", "IMPORT_DMABUF", "EINVAL", "hsa_amd_vmem_import_shareable_handle"),
+        ("load", "PRIME_FD_TO_HANDLE", "ENOSPC", "hsa_amd_vmem_"),
+    ];
+    for installation in test::installations(name).unwrap_or_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let output = emulated(installation, &[], &["--log", log.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        let levels = requests(&std::fs::read_to_string(log).unwrap());
+        let release = installation.release();
+        for (mut level, request, error, mut call) in plans {
+            // This release asks the driver for a reservation, too, and in the same way.
+            if release == Release::R6_1_2 && level == "handle" {
+                (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
+            }
+            // The first that no level before makes.
+            let at = LEVELS.iter().position(|name| *name == level).unwrap();
+            let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
+            let before = levels[..at].iter().map(count).max().unwrap_or(0);
+            assert!(count(&levels[at]) > before, "{release}, {level}: {levels:?}");
+            // What threads of the runtime's own ask is not in the log, but counts.
+            let report = (before + 1..before + 6).find_map(|number| {
+                // The runtime may try again after it has given back what it has in stock.
+                let plan = format!("{request}#{number}-100000={error}");
+                let output = emulated(installation, &["--fault", &plan], &["--format", "json"]);
+                let report = json(&output);
+                match failed(&report) {
+                    Some(at) if at == level => {
+                        let status = if level == "runtime" { 3 } else { 1 };
+                        assert_eq!(output.status.code(), Some(status), "{release}, {plan}");
+                        Some(report)
+                    }
+                    _ => None,
+                }
+            });
+            let plan = format!("{request}={error} at {level}");
+            let report = report.unwrap_or_else(|| panic!("{release}: nothing failed by {plan}"));
+            let failure = &report["failure"];
+            let blamed = failure["call"]["name"].as_str().unwrap();
+            assert!(blamed.starts_with(call), "{release}, {plan}: {blamed}");
+            let line = format!("{request} ");
+            let driver = failure["driver"].as_array().unwrap().iter();
+            let mut driver = driver.map(|line| line.as_str().unwrap());
+            let shown =
+                driver.any(|shown| shown.contains(&line) && shown.contains(&format!("= {error}")));
+            assert!(shown, "{release}, {plan}: {failure:#}");
+            let rests_on = failure["rests_on"].as_array().unwrap().iter();
+            let failed: Vec<_> = rests_on.filter(|asked| asked["answer"] == "error").collect();
+            assert_eq!(failed.len(), 1, "{release}, {plan}: {failure:#}");
+            says(failed[0]["log"].as_str().unwrap(), &[request]);
+            says(&failure["try_next"].to_string(), &[error, request]);
+        }
+    }
+}
+
+#[test]
+fn a_call_of_the_driver_that_never_returns_is_a_hang() {
+    let name = "on_amd::a_call_of_the_driver_that_never_returns_is_a_hang";
+    for installation in test::installations(name).unwrap_or_default() {
+        let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
+        let output = emulated(installation, &options, &["--limit", "4s", "--format", "json"]);
+        let report = report(&output, 1);
+        assert_eq!(failed(&report), Some("mapped"), "{report:#}");
+        let failure = &report["failure"];
+        assert_eq!(failure["kind"], "hang");
+        says(failure["what"].as_str().unwrap(), &["hangs in hsa_amd_vmem_map"]);
+        // What the runtime itself logged during the call, and only then.
+        says(&failure["runtime"].to_string(), &["hsaKmtExportDMABufHandle"]);
+        assert!(!failure["runtime"].to_string().contains("acquiring VM"), "{failure:#}");
+        let asked = |log: &str| {
+            let all = failure["rests_on"].as_array().unwrap().iter();
+            all.filter(|asked| asked["log"] == log).map(|asked| asked["answer"].clone()).next()
+        };
+        assert_eq!(asked("kfd EXPORT_DMABUF").unwrap(), "well");
+        assert_eq!(asked("drm PRIME_FD_TO_HANDLE").unwrap(), "not_asked");
+    }
+}
+
+#[test]
+fn what_hangs_in_the_other_process_is_named() {
+    let name = "on_amd::what_hangs_in_the_other_process_is_named";
+    for installation in test::installations(name).unwrap_or_default() {
+        let options = ["--fault", "IMPORT_DMABUF=60s"];
+        let output = emulated(installation, &options, &["--limit", "4s", "--format", "json"]);
+        let report = report(&output, 1);
+        assert_eq!(failed(&report), Some("shared"), "{report:#}");
+        let call = &report["failure"]["call"];
+        assert_eq!(call["name"], "hsa_amd_vmem_import_shareable_handle");
+        assert_eq!((&call["other_process"], &call["returned"]), (&true.into(), &false.into()));
+        says(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
+    }
+}
+
+#[test]
+fn without_a_driver_the_machine_is_looked_at() {
+    let name = "on_amd::without_a_driver_the_machine_is_looked_at";
+    if Path::new("/dev/kfd").exists() {
+        return;
+    }
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        let output = run(&["rocr", "run", "--version", release, "--", HSA_VMM, "bringup"]);
+        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        says(
+            &out(&output),
+            &[
+                "✗ runtime starts",
+                "HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+                "kfd_open",
+                "✗ /dev/kfd is missing",
+                "--device /dev/kfd",
+                "strace",
+            ],
+        );
+    }
+}
+
+#[test]
+fn the_program_in_c_repeats_what_failed() {
+    let name = "on_amd::the_program_in_c_repeats_what_failed";
+    for installation in test::installations(name).unwrap_or_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, program) = (folder.path().join("repeat.c"), folder.path().join("repeat"));
+        for (plan, words) in [
+            ("EXPORT_DMABUF#1=EMFILE", &["hsa_amd_vmem_map(va, size, 0, memory, 0)"][..]),
+            ("GEM_VA#1=EINVAL", &["hsa_amd_vmem_set_access", "gpu[0]"]),
+            ("IMPORT_DMABUF=EINVAL", &["hsa_amd_vmem_import_shareable_handle(dmabuf"]),
+            ("GEM_VA#9-100000=EINVAL", &["hsa_amd_vmem_"]),
+        ] {
+            let arguments = ["--program", source.to_str().unwrap()];
+            let output = emulated(installation, &["--fault", plan], &arguments);
+            assert_eq!(output.status.code(), Some(1), "{plan}: {}", out(&output));
+            compile(installation, &source, &program);
+            let release = installation.release().version();
+            let start = ["emulate", "--gpus", "2", "--rocr", release];
+            let program = program.to_str().unwrap();
+            let with = run(&[&start[..], &["--fault", plan, "--", program]].concat());
+            says(&err(&with), words);
+            says(&err(&with), &["answered 0x"]);
+            // And nothing is wrong with it otherwise.
+            let without = run(&[&start[..], &["--", program]].concat());
+            assert!(without.status.success(), "{plan}: {}", err(&without));
+            says(&out(&without), &["all calls succeeded"]);
+        }
+    }
+}
+
+fn compile(installation: &Installation, source: &Path, program: &Path) {
+    let here = env!("CARGO_MANIFEST_DIR");
+    let output = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(program)
+        .arg(source)
+        .arg(format!("-I{here}/tests/bringup/c"))
+        .arg(format!("-I{here}/../hsa/sys/include"))
+        .arg(installation.runtime())
+        .args(["-Wl,--allow-shlib-undefined", "-lpthread"])
+        .output()
+        .expect("a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,122 @@
+//! Libraries that are none, and runtimes that crash or hang.
+
+use super::{failed, report, says};
+use crate::hsa_vmm::{HSA_VMM, command, out, run};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A runtime in C that does this when it is started.
+fn broken(folder: &Path, what: &str, more: &[&str]) -> PathBuf {
+    let file = folder.join("libbroken.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bringup/c/broken.c");
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&file)
+        .arg(source)
+        .arg(format!("-DBROKEN={what}"))
+        .args(more)
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    file
+}
+
+fn bringup(runtime: &Path, more: &[&str]) -> std::process::Output {
+    command(&["bringup", "--runtime"]).arg(runtime).args(more).output().unwrap()
+}
+
+#[test]
+fn a_library_that_is_not_there_is_the_first_level() {
+    let output = run(&["bringup", "--runtime", "/nowhere/libhsa.so", "--format", "json"]);
+    let report = report(&output, 3);
+    assert_eq!(failed(&report), Some("library"));
+    assert_eq!(report["failure"]["kind"], "library");
+    says(report["failure"]["what"].as_str().unwrap(), &["/nowhere/libhsa.so"]);
+    says(&report["failure"]["try_next"].to_string(), &["rocr fetch", "--runtime sim"]);
+    // It is never the simulation that is brought up unasked.
+    let output = command(&["bringup", "--format", "json"])
+        .env("ROCM_PATH", "/nowhere")
+        .env("LD_LIBRARY_PATH", "")
+        .output()
+        .unwrap();
+    assert_eq!(super::json(&output)["simulation"], false);
+}
+
+#[test]
+fn a_library_without_virtual_memory_is_said_to_be_too_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = broken(folder.path(), ";", &["-DWITHOUT_VMEM"]);
+    let report = report(&bringup(&library, &["--format", "json"]), 3);
+    assert_eq!(failed(&report), Some("library"));
+    says(&report["failure"].to_string(), &["hsa_amd_vmem_", "ROCm 6.0"]);
+}
+
+#[test]
+fn a_crash_is_contained_and_its_signal_and_call_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (what, signal) in
+        [("*(volatile int *)0 = 1", "SIGSEGV"), ("abort()", "SIGABRT"), ("raise(SIGILL)", "SIGILL")]
+    {
+        let library = broken(folder.path(), what, &[]);
+        let report = report(&bringup(&library, &["--format", "json"]), 3);
+        assert_eq!(failed(&report), Some("runtime"), "{what}");
+        let failure = &report["failure"];
+        assert_eq!(failure["kind"], "crash");
+        says(failure["what"].as_str().unwrap(), &[signal, "in hsa_init"]);
+        assert_eq!(failure["call"]["returned"], false);
+        let words = failure["runtime"].to_string();
+        says(&words, &["on standard output", "on standard error"]);
+    }
+    // A runtime that ends the process by itself crashes it, too.
+    let library = broken(folder.path(), "_exit(0)", &[]);
+    let report = report(&bringup(&library, &["--format", "json"]), 3);
+    says(report["failure"]["what"].as_str().unwrap(), &["without a word"]);
+    assert_eq!(report["failure"]["call"]["name"], "hsa_init");
+}
+
+#[test]
+fn a_hang_is_ended_and_its_call_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = broken(folder.path(), "for (;;) pause()", &[]);
+    let began = Instant::now();
+    let output = bringup(&library, &["--limit", "300ms"]);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    says(&out(&output), &["hangs in hsa_init", "-> does not return", "--limit"]);
+}
+
+#[test]
+fn whoever_is_killed_takes_the_level_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let note = format!(
+        "do {{ FILE *f = fopen(\"{}\", \"w\"); fprintf(f, \"%d\\n\", getpid()); fclose(f); for (;;) \
+         pause(); }} while (0)",
+        pid.display()
+    );
+    let library = broken(folder.path(), &note, &[]);
+    let mut parent = Command::new(HSA_VMM)
+        .args(["bringup", "--limit", "1h", "--runtime"])
+        .arg(&library)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let number = || std::fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n'));
+    until("the level begins", &|| number().is_some());
+    let status = format!("/proc/{}/stat", number().unwrap().trim());
+    assert!(Path::new(&status).exists());
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    // Dead, if perhaps not yet collected by whoever adopts orphans.
+    let dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
+    until("the level ends", &dead);
+}

@@ -1,0 +1,44 @@
+//! Runtimes that break when they are told to.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A library that is this runtime, but breaks as `wrap.c` says.
+pub fn wrap(real: &Path, to: PathBuf) -> PathBuf {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let folder = real.parent().unwrap().display();
+    // Moved into place, for other tests may be doing the same.
+    let new = to.with_extension(format!("{}", std::process::id()));
+    let output = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&new)
+        .arg(format!("-DREAL=\"{}\"", real.display()))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken_runtime/wrap.c"))
+        .args(["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"])
+        .arg(real)
+        .args([format!("-Wl,-rpath,{folder}"), "-ldl".to_owned()])
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(new, &to).unwrap();
+    to
+}
+
+/// The simulation, as a library that breaks.
+pub fn simulation() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = temporary.join("broken runtime");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../hsa/sim/shared/build");
+        let output = Command::new(script)
+            .arg(&folder)
+            .env("CARGO_TARGET_DIR", temporary.parent().unwrap())
+            .env("HSA_SIM_PROFILE", "dev")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        wrap(&folder.join("libhsa-runtime64.so.1"), folder.join("libhsa-broken.so"))
+    })
+}

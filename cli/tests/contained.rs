@@ -1,0 +1,334 @@
+//! Cases in a process of their own: whatever a runtime does to it, it is told, and the rest goes
+//! on.
+
+mod broken_runtime;
+mod hsa_vmm;
+
+use hsa_rocr::test;
+use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The cases that the runtimes here break in.
+const FILTER: [&str; 2] = ["--filter", "map.memory"];
+
+/// `hsa-vmm conform` on a simulation that breaks like this.
+fn conform(plan: &str, arguments: &[&str]) -> (Output, tempfile::TempDir) {
+    let (mut command, folder) = broken(plan, arguments);
+    (command.output().unwrap(), folder)
+}
+
+fn broken(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
+    let runtime = broken_runtime::simulation();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(&["conform", "--format", "json", "--runtime"]);
+    command.arg(runtime).args(FILTER).args(arguments);
+    command.env("BREAK", plan).env("MARK", folder.path().join("mark"));
+    (command, folder)
+}
+
+/// The cases with a status.
+fn with<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
+    let cases = report["cases"].as_array().unwrap();
+    cases.iter().filter(|case| case["status"] == status).collect()
+}
+
+fn count() -> usize {
+    let listed = json(&run(&["conform", "--list", "--format", "json", FILTER[0], FILTER[1]]));
+    listed.as_array().unwrap().len()
+}
+
+/// Checks that one case was lost and all others passed.
+#[track_caller]
+fn lost_one(output: &Output, detail: &str) -> Value {
+    assert_eq!(output.status.code(), Some(1), "{}{}", err(output), out(output));
+    let report = json(output);
+    let failed = with(&report, "fail");
+    assert_eq!(failed.len(), 1, "{report}");
+    assert_eq!(failed[0]["detail"], detail);
+    assert_eq!(with(&report, "pass").len(), count() - 1, "{report}");
+    failed[0].clone()
+}
+
+#[test]
+fn a_case_that_takes_its_process_along_is_told_and_the_rest_goes_on() {
+    for (how, told) in [
+        ("segv", "crashed: SIGSEGV"),
+        ("abort", "crashed: SIGABRT"),
+        ("exit", "ended the process with status 7"),
+        ("hang", "hung: did not end within 5 s"),
+    ] {
+        let plan = format!("hsa_amd_vmem_map:3:{how}:once");
+        let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
+        let case = lost_one(&output, &format!("{told}, in hsa_amd_vmem_map"));
+        assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
+        let line = format!("{}: {told}", case["name"].as_str().unwrap());
+        assert!(err(&output).contains(&line), "told at once: {}", err(&output));
+    }
+}
+
+#[test]
+fn what_a_runtime_prints_is_not_taken_for_an_answer() {
+    let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(with(&json(&output), "pass").len(), count());
+    assert!(err(&output).contains("no JSON at all"), "{}", err(&output));
+}
+
+#[test]
+fn a_process_that_a_lost_worker_left_goes_with_it() {
+    // It inherits the socket, so that no end of it is heard.
+    let begun = Instant::now();
+    let (output, _folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60"]);
+    lost_one(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
+    assert!(begun.elapsed() < Duration::from_secs(50), "it waited for the child");
+    let plan = "BREAK=hsa_amd_vmem_map:3:child:once\0MARK=";
+    let mark = format!("{plan}{}", _folder.path().join("mark").display());
+    assert!(!processes().any(|(_, environment)| environment.contains(&mark)), "a child is left");
+}
+
+/// Every process that may be looked at, and its environment.
+fn processes() -> impl Iterator<Item = (u32, String)> {
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let environment = std::fs::read(entry.path().join("environ")).ok()?;
+        Some((pid, String::from_utf8_lossy(&environment).into_owned()))
+    })
+}
+
+#[test]
+fn a_runtime_that_is_lost_while_it_starts_is_no_runtime() {
+    for (how, told) in [
+        ("segv", "while the runtime started, it crashed: SIGSEGV, in hsa_init"),
+        ("hang", "while the runtime started, it hung: did not end within 5 s, in hsa_init"),
+    ] {
+        let plan = format!("hsa_init:1:{how}:always");
+        let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
+        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        assert!(err(&output).contains(told), "{}", err(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_runtime_that_starts_no_more_is_told_once() {
+    let plan = "hsa_amd_vmem_map:3:segv:once;hsa_init:1:abort:after";
+    let (output, _folder) = conform(plan, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let report = json(&output);
+    let failed = with(&report, "fail");
+    let names: Vec<_> = failed.iter().map(|case| case["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"runtime.library.starts") && names.len() == 2, "{names:?}");
+    let starts = failed.iter().find(|case| case["name"] == "runtime.library.starts").unwrap();
+    let detail = starts["detail"].as_str().unwrap();
+    assert!(detail.contains("3 times in a row"), "{detail}");
+    assert!(detail.ends_with("it crashed: SIGABRT, in hsa_init"), "{detail}");
+    let skipped = with(&report, "skip");
+    assert!(!skipped.is_empty());
+    for case in skipped {
+        assert_eq!(case["detail"], "not tried: the runtime does not start any more");
+    }
+}
+
+#[test]
+fn a_runtime_that_is_lost_while_it_stops_is_a_failed_case() {
+    for (how, told) in [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")] {
+        let plan = format!("hsa_shut_down:1:{how}:always");
+        let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        let report = json(&output);
+        assert_eq!(with(&report, "pass").len(), count(), "{report}");
+        let failed = with(&report, "fail");
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert_eq!(failed[0]["name"], "runtime.library.stops");
+        assert_eq!(failed[0]["detail"], format!("{told}, in hsa_shut_down"));
+    }
+}
+
+#[test]
+fn a_worker_dies_with_who_started_it() {
+    let (mut command, folder) = broken("hsa_amd_vmem_map:3:hang:once", &["--time-limit", "600"]);
+    let mark = folder.path().join("mark");
+    let mut parent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the worker hangs", || mark.exists());
+    let workers = || {
+        let children = format!("/proc/{0}/task/{0}/children", parent.id());
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        children.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let workers = workers();
+    assert_eq!(workers.len(), 1);
+    // SIGKILL: it cannot do anything about it.
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let gone = |pid: &String| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        status.is_empty() || status.contains(") Z ")
+    };
+    wait_for("the worker has gone", || workers.iter().all(gone));
+}
+
+#[track_caller]
+fn wait_for(what: &str, so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_worker_is_not_started_by_hand() {
+    for token in ["nonsense", "1:2", "0:0"] {
+        let output = run(&["conform", "--runtime", "sim", "--worker", token]);
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        assert!(err(&output).contains("this is for workers"), "{}", err(&output));
+    }
+}
+
+#[test]
+fn in_process_a_crash_is_everybodys() {
+    let (output, _folder) = conform("hsa_amd_vmem_map:3:segv:once", &["--in-process"]);
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(11), "{output:?}");
+    let (output, _folder) = conform("", &["--in-process"]);
+    assert_eq!(with(&json(&output), "pass").len(), count());
+}
+
+#[test]
+fn what_fails_sometimes_is_told_as_such() {
+    let (output, _folder) = conform("hsa_amd_vmem_map:3:segv:once", &["--repeat", "3"]);
+    let detail = "failed 1 of 3: crashed: SIGSEGV, in hsa_amd_vmem_map";
+    let case = lost_one(&output, detail);
+    assert_eq!(case["repetitions"], serde_json::json!({ "ran": 3, "failed": 1 }));
+    assert_eq!(json(&output)["run"]["repeat"], 3);
+}
+
+#[test]
+fn a_seed_is_an_order_and_is_told() {
+    let first = |seed: &str| {
+        let broken = "faults=hsa_amd_vmem_map=0x1000";
+        let arguments = ["--sim", broken, "--shuffle", seed, "--fail-fast", "--format", "json"];
+        let output = run(&[&["conform", "--runtime", "sim"][..], &arguments].concat());
+        assert!(err(&output).contains(&format!("order: --shuffle {seed}")), "{}", err(&output));
+        let report = json(&output);
+        assert_eq!(report["run"]["seed"].to_string(), seed);
+        let failed = with(&report, "fail");
+        assert_eq!(failed.len(), 1, "the first failure is the end");
+        failed[0]["name"].as_str().unwrap().to_owned()
+    };
+    let seeds: Vec<_> = (1..6).map(|seed| first(&seed.to_string())).collect();
+    assert_eq!(seeds[0], first("1"));
+    assert!(seeds.iter().any(|name| *name != seeds[0]), "{seeds:?}");
+    // Without a seed one is drawn, and told so that it can be asked for again.
+    let output = run(&["conform", "--runtime", "sim", "--filter", "map.size", "--shuffle"]);
+    let told = err(&output);
+    let seed = told.lines().find_map(|line| line.strip_prefix("order: --shuffle ")).unwrap();
+    seed.parse::<u64>().unwrap();
+}
+
+#[test]
+fn a_list_of_known_failures_is_taken_at_its_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("known.toml");
+    let file = file.to_str().unwrap();
+    let entry = |case: &str, words: &str| {
+        let text = format!(
+            "[[known]]\ncase = \"{case}\"\nreason = \"it forgets\"\nsource = \"ticket 1\"\n{words}\n"
+        );
+        std::fs::write(file, text).unwrap();
+    };
+    let broken = ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
+    let put = |faults: bool| {
+        let arguments = if faults { &broken[..] } else { &broken[2..] };
+        let start = ["conform", "--runtime", "sim", "--known", file, "--format", "json"];
+        run(&[&start[..], arguments].concat())
+    };
+
+    entry("unmap.run.one_mapping", "agent = \"gfx942\"\nlast = \"1.15\"");
+    let output = put(true);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let report = json(&output);
+    let detail = with(&report, "known")[0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("it forgets (ticket 1): "), "{detail}");
+    assert!(err(&output).contains("1 known defects"), "{}", err(&output));
+
+    let output = put(false);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(with(&json(&output), "pass")[0]["known_passed"], true);
+    assert!(err(&output).contains("known, but passed: it forgets (ticket 1)"), "{}", err(&output));
+
+    for elsewhere in ["agent = \"gfx90a\"", "last = \"1.14\"", "runtime = \"libhsa\""] {
+        entry("unmap.run.one_mapping", elsewhere);
+        assert_eq!(put(true).status.code(), Some(1), "{elsewhere}");
+    }
+
+    entry("unmap.run.no_such_case", "");
+    let output = put(true);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("unmap.run.no_such_case"), "{}", err(&output));
+}
+
+#[test]
+fn a_crash_can_be_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("known.toml");
+    let text = "[[known]]\ncase = \"map.memory.whole_handle\"\nruntime = \"libhsa-broken*\"\n\
+                reason = \"it crashes\"\nsource = \"wrap.c\"\n";
+    std::fs::write(&file, text).unwrap();
+    let plan = "hsa_amd_vmem_map:1:segv:once";
+    let (output, _folder) = conform(plan, &["--known", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let report = json(&output);
+    let known = with(&report, "known");
+    assert_eq!(known[0]["detail"], "it crashes (wrap.c): crashed: SIGSEGV, in hsa_amd_vmem_map");
+}
+
+#[test]
+fn bad_numbers_are_bad_usage() {
+    for arguments in [
+        &["--time-limit", "0"][..],
+        &["--time-limit", "soon"],
+        &["--repeat", "0"],
+        &["--shuffle", "x"],
+        &["--known", "/nowhere/known.toml"],
+        &["--in-process", "--time-limit", "3"],
+        &["--list", "--format", "junit"],
+    ] {
+        let output = run(&[&["conform", "--runtime", "sim"][..], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn amds_runtime_is_contained_on_every_release() {
+    let name = "amds_runtime_is_contained_on_every_release";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release();
+        let folder = tempfile::tempdir().unwrap();
+        let broken = folder.path().join("libhsa-broken.so");
+        let real = installation.runtime();
+        let broken = broken_runtime::wrap(&real, broken);
+        for (how, told) in [
+            ("segv", "crashed: SIGSEGV, in hsa_amd_vmem_unmap"),
+            ("hang", "hung: did not end within 5 s, in hsa_amd_vmem_unmap"),
+        ] {
+            let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
+            let output = command(&start)
+                .args(["conform", "--format", "json", "--time-limit", "5", "--runtime"])
+                .arg(&broken)
+                .args(FILTER)
+                .env("BREAK", format!("hsa_amd_vmem_unmap:2:{how}:once"))
+                .env("MARK", folder.path().join(how))
+                .output()
+                .unwrap();
+            lost_one(&output, told);
+            let report = json(&output);
+            let path = report["runtime"]["path"].as_str().unwrap();
+            assert_eq!(Path::new(path).file_name(), broken.file_name(), "{release}");
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Reports compared: on each release of AMD's runtime and each era of the simulation they differ
+//! just where the versions do.
+
+mod hsa_vmm;
+
+use hsa_rocr::{Release, test};
+use hsa_vmm::{HSA_VMM, err, json, out, run};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Two versions, and all that is told of them.
+struct Pair<T> {
+    a: T,
+    b: T,
+    words: &'static [&'static str],
+}
+
+/// One release after the other. On the same emulated driver, with every defect worked around, cases
+/// end alike.
+const RELEASES: [Pair<Release>; 3] = [
+    Pair {
+        a: Release::R6_1_2,
+        b: Release::R6_4_3,
+        words: &[
+            "The runtimes differ: library libhsa-runtime64.so.1.15.0 instead of \
+             libhsa-runtime64.so.1.13.0; AMD extension 1.7 instead of 1.4; build \
+             1.15.0-local-build-unknown instead of 1.13.0-local-build-unknown.",
+            "B exports hsa_amd_vmem_address_reserve_align, A does not.",
+            "2 workarounds are needed with A alone: set_access_drops_unnamed_agents (ROCR-Runtime \
+             73f6bfa7), set_access_of_several_fails (ROCR-Runtime 8f1b0566).",
+            "CPU 0: pool global extended in B alone.",
+            ALIKE,
+        ],
+    },
+    Pair {
+        a: Release::R6_4_3,
+        b: Release::R7_2_4,
+        words: &[
+            "The runtimes differ: library libhsa-runtime64.so.1.18.0 instead of \
+             libhsa-runtime64.so.1.15.0; AMD extension 1.15 instead of 1.7; build \
+             1.18.0-local-build-unknown instead of 1.15.0-local-build-unknown.",
+            DMABUF_V2,
+            "1 workaround is needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
+             MappedHandleAllowedAgent::RemoveAccess).",
+            KEEPS_MEMORY,
+            ALIKE,
+        ],
+    },
+    Pair {
+        a: Release::R6_1_2,
+        b: Release::R7_2_4,
+        words: &[
+            "The runtimes differ: library libhsa-runtime64.so.1.18.0 instead of \
+             libhsa-runtime64.so.1.13.0; AMD extension 1.15 instead of 1.4; build \
+             1.18.0-local-build-unknown instead of 1.13.0-local-build-unknown.",
+            "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_address_reserve_align, A \
+             does not.",
+            "3 workarounds are needed with A alone: set_access_drops_unnamed_agents (ROCR-Runtime \
+             73f6bfa7), set_access_of_several_fails (ROCR-Runtime 8f1b0566), \
+             cpu_unmap_leaves_hole (ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess).",
+            KEEPS_MEMORY,
+            "CPU 0: pool global extended in B alone.",
+            ALIKE,
+        ],
+    },
+];
+
+/// The eras: ROCm 6.4, 7.2, 7.14 and 10.
+const ERAS: [Pair<char>; 4] = [
+    Pair {
+        a: 'a',
+        b: 'b',
+        words: &[
+            "The runtimes differ: AMD extension 1.15 instead of 1.7.",
+            DMABUF_V2,
+            "1 workaround is needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
+             MappedHandleAllowedAgent::RemoveAccess).",
+            KEEPS_MEMORY,
+            ALIKE,
+        ],
+    },
+    Pair {
+        a: 'b',
+        b: 'c',
+        words: &[
+            "The runtimes differ: AMD extension 1.20 instead of 1.15.",
+            "B exports hsa_amd_vmem_export_fabric_handle, hsa_amd_vmem_import_fabric_handle, A \
+             does not.",
+            "3 workarounds are needed with A alone: memory_returns_with_addresses (vllm#46203, \
+             torch_memory_saver#83), grant_without_descriptor_aborts (ROCR-Runtime: \
+             MappedHandleAllowedAgent), ipc_server_outlives_stop (rocm-systems#3256).",
+            "4 workarounds are needed with B alone: peer_after_owner_fails (rocm-systems#9908, \
+             openxla/xla#46576), export_keeps_descriptor (rocm-systems#10604), import_is_lazy \
+             (rocm-systems#6471, #11606), import_needs_descriptor (rocm-systems#8440).",
+            NOT_MEMORY,
+            OTHERS_ALIKE,
+        ],
+    },
+    Pair {
+        a: 'c',
+        b: 'd',
+        words: &[
+            "The runtimes differ: AMD extension 1.22 instead of 1.20.",
+            "3 workarounds are needed with A alone: peer_after_owner_fails (rocm-systems#9908, \
+             openxla/xla#46576), some_calls_take_no_lock (ROCR-Runtime: \
+             Runtime::VMemoryExportShareableHandle), export_keeps_descriptor (rocm-systems#10604).",
+            ALIKE,
+        ],
+    },
+    Pair {
+        a: 'a',
+        b: 'd',
+        words: &[
+            "The runtimes differ: AMD extension 1.22 instead of 1.7.",
+            "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_export_fabric_handle, \
+             hsa_amd_vmem_import_fabric_handle, A does not.",
+            "4 workarounds are needed with A alone: cpu_unmap_leaves_hole (ROCR-Runtime: \
+             MappedHandleAllowedAgent::RemoveAccess), grant_without_descriptor_aborts \
+             (ROCR-Runtime: MappedHandleAllowedAgent), some_calls_take_no_lock (ROCR-Runtime: \
+             Runtime::VMemoryExportShareableHandle), ipc_server_outlives_stop \
+             (rocm-systems#3256).",
+            "3 workarounds are needed with B alone: unmap_keeps_memory (torch_memory_saver#84), \
+             import_is_lazy (rocm-systems#6471, #11606), import_needs_descriptor \
+             (rocm-systems#8440).",
+            NOT_MEMORY,
+            OTHERS_ALIKE,
+        ],
+    },
+];
+
+// N is the number of cases, less those that were told of.
+const ALIKE: &str = "All N cases end alike.";
+const OTHERS_ALIKE: &str = "The other N cases end alike.";
+const DMABUF_V2: &str = "B exports hsa_amd_portable_export_dmabuf_v2, A does not.";
+const KEEPS_MEMORY: &str = "2 workarounds are needed with B alone: unmap_keeps_memory \
+    (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
+/// What it answered instead comes after it.
+const NOT_MEMORY: &str = "1 case fails in B as is known of it: share.import.not_memory (since ROCm \
+    7.14 an imported descriptor is only looked at by set_access (ROCR-Runtime: \
+    VMemoryHandleImport keeps the descriptor for later): ";
+
+/// Holds what `diff` says against what is expected, to the last word.
+fn check(words: &Value, expected: &[&str], what: &str) {
+    let words: Vec<_> = words.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    assert_eq!(words.len(), expected.len(), "{what}: {words:#?}");
+    for (word, expected) in words.iter().zip(expected) {
+        let alike = match expected.split_once(" N ") {
+            Some((begin, end)) => word
+                .strip_prefix(begin)
+                .and_then(|rest| rest.strip_suffix(end))
+                .is_some_and(|number| number.trim().parse::<usize>().is_ok_and(|it| it > 250)),
+            None if *expected == NOT_MEMORY => word.starts_with(expected),
+            None => word == expected,
+        };
+        assert!(alike, "{what}: {word}\ninstead of {expected}");
+    }
+}
+
+fn diff(a: &Path, b: &Path) -> Value {
+    let output = run(&["diff", a.to_str().unwrap(), b.to_str().unwrap(), "--format", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    json(&output)
+}
+
+/// Writes a report, and fails if it is not of a run that went well.
+fn conform(file: &Path, start: &[&str], options: &[&str]) {
+    let verb = ["conform", "--format", "json", "-o", file.to_str().unwrap()];
+    let output = run(&[start, &verb, options].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).is_empty(), "{output:?}");
+}
+
+#[test]
+fn releases_differ_just_where_they_do() {
+    let name = "releases_differ_just_where_they_do";
+    let Some(installations) = test::installations(name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let report = |release: Release| folder.path().join(format!("{}.json", release.version()));
+    let mut there = Vec::new();
+    for release in installations.iter().map(|installation| installation.release()) {
+        let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
+        conform(&report(release), &start, &[]);
+        let text = fs::read_to_string(report(release)).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["runtime"]["driver"], "emulated", "it must not pass for hardware");
+        there.push(release);
+    }
+    for Pair { a, b, words } in RELEASES {
+        if there.contains(&a) && there.contains(&b) {
+            let what = format!("{} and {}", a.version(), b.version());
+            check(&diff(&report(a), &report(b))["words"], words, &what);
+        }
+    }
+    // And not from run to run.
+    let again = folder.path().join("again.json");
+    let release = there[0];
+    let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
+    conform(&again, &start, &[]);
+    let same = diff(&report(release), &again);
+    assert_eq!(same["differs"], false, "{same}");
+}
+
+#[test]
+fn eras_differ_just_where_they_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = |era: char| folder.path().join(format!("{era}.json"));
+    for era in ['a', 'b', 'c', 'd'] {
+        conform(&report(era), &[], &["--runtime", "sim", "--sim", &format!("era={era}")]);
+    }
+    for Pair { a, b, words } in ERAS {
+        check(&diff(&report(a), &report(b))["words"], words, &format!("eras {a} and {b}"));
+    }
+    let again = folder.path().join("again.json");
+    conform(&again, &[], &["--runtime", "sim", "--sim", "era=a"]);
+    let same = diff(&report('a'), &again);
+    assert_eq!(same["differs"], false, "{same}");
+}
+
+/// Reports of a runtime that is well and of one that is not, by some cases.
+fn well_and_broken(folder: &Path) -> [PathBuf; 2] {
+    let files = ["well.json", "broken.json"].map(|name| folder.join(name));
+    let faults = "faults=hsa_amd_vmem_export_shareable_handle=0x1000";
+    for (file, sim) in files.iter().zip(["era=b", faults]) {
+        let sim = ["--runtime", "sim", "--sim", sim, "--filter", "share.export"];
+        let verb = ["conform", "--format", "json", "--output", file.to_str().unwrap()];
+        let code = run(&[&verb[..], &sim].concat()).status.code();
+        assert_eq!(code, Some(i32::from(sim[3] == faults)));
+    }
+    files
+}
+
+fn compared(a: &Path, b: &Path, options: &[&str]) -> Output {
+    run(&[&["diff", a.to_str().unwrap(), b.to_str().unwrap()], options].concat())
+}
+
+#[test]
+fn the_exit_status_says_whether_it_became_worse() {
+    let folder = tempfile::tempdir().unwrap();
+    let [well, broken] = &well_and_broken(folder.path());
+    let code = |a, b, options| compared(a, b, options).status.code();
+    assert_eq!(code(well, broken, &[]), Some(1));
+    assert_eq!(code(broken, well, &[]), Some(0), "it is repaired");
+    assert_eq!(code(broken, broken, &[]), Some(0), "it was as bad before");
+    assert_eq!(code(broken, well, &["--exit-code"]), Some(1));
+    assert_eq!(code(broken, broken, &["--exit-code"]), Some(0));
+    assert_eq!(code(well, broken, &["--format", "nonsense"]), Some(2));
+    assert_eq!(run(&["diff", well.to_str().unwrap()]).status.code(), Some(2));
+
+    let output = compared(well, broken, &[]);
+    let text = out(&output);
+    assert!(text.starts_with("A  ") && text.contains("well.json: simulation, extension 1.15"));
+    assert!(text.contains("cases fail in B and not in A: share.export."), "{text}");
+    assert!(text.contains("FAIL") && text.contains("HSA_STATUS_ERROR (0x1000)"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe");
+    let value = json(&compared(well, broken, &["--format", "json"]));
+    assert!(value["worse"].as_u64().unwrap() > 3 && value["differs"] == true, "{value}");
+    let case = &value["diff"]["cases"][0];
+    assert_eq!((&case["kind"], &case["a"]["status"]), (&"fails_now".into(), &"pass".into()));
+}
+
+#[test]
+fn what_info_writes_is_compared_and_anything_else_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let [info, more] = &["info.json", "more.json"].map(|name| folder.path().join(name));
+    for (file, gpus) in [(info, "2"), (more, "3")] {
+        let output = run(&["info", "--runtime", "sim", "--gpus", gpus, "--format", "json"]);
+        fs::write(file, output.stdout).unwrap();
+    }
+    let text = out(&compared(info, more, &[]));
+    assert!(text.contains("GPU 2 is in B alone."), "{text}");
+    assert!(text.contains("Cases are not compared"), "{text}");
+
+    let [well, _] = &well_and_broken(folder.path());
+    let page = folder.path().join("report.html");
+    let verb = ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];
+    assert!(run(&[&verb[..], &["-o", page.to_str().unwrap()]].concat()).status.success());
+    assert!(fs::read_to_string(&page).unwrap().starts_with("<!DOCTYPE html>"));
+    let trace = folder.path().join("trace.jsonl");
+    fs::write(&trace, "{\"seed\":1,\"trace\":0,\"ops\":[]}\n").unwrap();
+    let half = folder.path().join("half.json");
+    let whole = fs::read(well).unwrap();
+    fs::write(&half, &whole[..whole.len() / 2]).unwrap();
+    for file in [&page, &trace, &half] {
+        for (a, b) in [(well, file), (file, well)] {
+            let output = compared(a, b, &[]);
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(out(&output).is_empty() && err(&output).contains("is no report"), "{output:?}");
+            assert!(err(&output).contains(file.to_str().unwrap()), "{output:?}");
+        }
+    }
+    let output = compared(well, Path::new("/nowhere/report.json"), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("cannot read /nowhere/report.json"), "{}", err(&output));
+}
+
+#[test]
+fn a_file_is_written_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    let verb = ["conform", "--runtime", "sim", "--filter", "pool.size.told"];
+    for format in ["table", "json", "junit", "html"] {
+        let to_file = ["--format", format, "-o", file.to_str().unwrap()];
+        let output = run(&[&verb[..], &to_file].concat());
+        assert!(output.status.success() && out(&output).is_empty(), "{output:?}");
+        assert!(err(&output).ends_with("1 passed, 0 failed, 0 skipped\n"), "{}", err(&output));
+        assert!(fs::read_to_string(&file).unwrap().contains("pool.size.told"), "{format}");
+    }
+    // A full disk, and places where nothing can be.
+    let nowhere = folder.path().join("none/report");
+    for (place, said) in [
+        (Path::new("/dev/full"), "No space left"),
+        (&nowhere, "No such file"),
+        (folder.path(), "directory"),
+        (Path::new("/proc/report"), "cannot write"),
+    ] {
+        let output = run(&[&verb[..], &["-o", place.to_str().unwrap()]].concat());
+        assert_eq!(output.status.code(), Some(1), "{place:?}: {output:?}");
+        assert!(err(&output).contains(&format!("cannot write {}", place.display())), "{output:?}");
+        assert!(err(&output).contains(said), "{}", err(&output));
+        let ran = err(&output).contains("1 passed");
+        assert!(!ran, "{}", err(&output));
+    }
+    // What the disk has no room for leaves the file as it was, and nothing beside it.
+    fs::write(&file, "before").unwrap();
+    let limited = format!(
+        "ulimit -f 8; trap '' XFSZ; exec {HSA_VMM} conform --runtime sim --filter 'map.*' \
+         --format html -o {}",
+        file.display()
+    );
+    let output = Command::new("sh").args(["-c", &limited]).env_remove("HSA_SIM").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(err(&output).contains("cannot write"), "{}", err(&output));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    let left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["report"]);
+    // A link stays one, and its target keeps who may read it.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let link = folder.path().join("link");
+    symlink(&file, &link).unwrap();
+    assert!(run(&[&verb[..], &["-o", link.to_str().unwrap()]].concat()).status.success());
+    assert!(link.is_symlink() && fs::read_to_string(&file).unwrap().contains("pool.size.told"));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(run(&[&verb[..], &["-o", "/dev/null"]].concat()).status.success());
+}

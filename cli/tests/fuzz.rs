@@ -1,0 +1,205 @@
+//! `hsa-vmm fuzz`: nothing is found where nothing is wrong, and what is wrong is found, made small,
+//! saved, and seen again by the command that is printed.
+
+mod hsa_vmm;
+
+use hsa_rocr::test;
+use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Output;
+
+/// Fuzzes in a folder of its own, and returns what it said in JSON.
+fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
+    let all = [&["fuzz", "--threads", "2", "--format", "json"], arguments].concat();
+    let output = command(&all).current_dir(folder).output().unwrap();
+    (json(&output), output)
+}
+
+/// Starts what was printed, in the folder where it was.
+fn again(folder: &Path, finding: &Value) -> Output {
+    let words = finding["command"].as_str().unwrap();
+    // As a shell takes it.
+    let mut shell = std::process::Command::new("sh");
+    for (name, _) in std::env::vars_os()
+        .filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HSA_") && name != "HSA_VMM_ROCR")
+    {
+        shell.env_remove(name);
+    }
+    shell.env("HSA_VMM_ROCR", hsa_rocr::folder());
+    shell.args(["-c", words]).current_dir(folder).output().unwrap()
+}
+
+/// What was found is small, saved, and seen again; gone where nothing is wrong.
+fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let simulation = format!("gpus=2,era=c,faults={faults}");
+    let arguments = ["--sim", &simulation, "--seed", "7", "--time", "60s", "--patience", "5s"];
+    let (report, output) = fuzz(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1), "{faults}: {output:?}");
+    let finding = &report["finding"];
+    assert_eq!(finding["kind"], kind, "{finding}");
+    assert!(finding["words"].as_str().unwrap().contains(words), "{finding}");
+    assert_eq!(finding["reproduced"], true, "{finding}");
+    let sequences = finding["sequences"].as_array().unwrap();
+    let operations = sequences[0]["operations"].as_array().unwrap();
+    assert!(sequences.len() == 1 && operations.len() <= most, "{faults}: {finding:#}");
+    let seen = again(folder.path(), finding);
+    assert_eq!(seen.status.code(), Some(1), "{faults}: {}", err(&seen));
+    assert!(out(&seen).contains(words), "{faults}: {seen:?}");
+    // Where nothing is wrong, it is not seen.
+    let file = folder.path().join(finding["file"].as_str().unwrap());
+    let file = file.to_str().unwrap();
+    let well = run(&["replay", "--runtime", "sim", "--gpus", "2", file]);
+    assert_eq!(well.status.code(), Some(0), "{faults}: {}", out(&well));
+    assert!(out(&well).contains("not seen any more"), "{}", out(&well));
+}
+
+#[test]
+fn a_fresh_seed_finds_nothing_on_the_simulation() {
+    let folder = tempfile::tempdir().unwrap();
+    let (report, output) = fuzz(folder.path(), &["--runtime", "sim", "--time", "4s"]);
+    // Shown of a test that fails, with the seed.
+    println!("{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    assert_eq!(report["finding"], Value::Null);
+    assert!(report["sequences"].as_u64().unwrap() >= 20, "{report}");
+    assert!(err(&output).contains(&format!("seed {}", report["seed"])), "{}", err(&output));
+}
+
+#[test]
+fn a_fresh_seed_finds_nothing_where_calls_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--runtime", "sim", "--faults", "--time", "4s"];
+    let (report, output) = fuzz(folder.path(), &arguments);
+    println!("{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    assert!(report["sequences"].as_u64().unwrap() >= 20, "{report}");
+}
+
+#[test]
+fn a_fresh_seed_finds_nothing_on_amds_releases() {
+    let name = "a_fresh_seed_finds_nothing_on_amds_releases";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM, "fuzz"];
+        let how = ["--threads", "2", "--time", "3s", "--format", "json"];
+        let folder = tempfile::tempdir().unwrap();
+        let all = [&start[..], &how].concat();
+        let output = command(&all).current_dir(folder.path()).output().unwrap();
+        println!("{}", err(&output));
+        let report = json(&output);
+        assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
+        assert!(report["sequences"].as_u64().unwrap() >= 5, "{release}: {report}");
+        assert!(err(&output).contains("libhsa-runtime64"), "{release}: {}", err(&output));
+    }
+}
+
+#[test]
+fn a_call_that_fails_is_found() {
+    is_found("hsa_amd_vmem_unmap:2:ERROR", "difference", "HSA_STATUS_ERROR", 6);
+}
+
+#[test]
+fn memory_that_cannot_be_made_is_found() {
+    is_found("hsa_amd_vmem_handle_create:3-:OUT_OF_RESOURCES", "difference", "create", 2);
+}
+
+#[test]
+fn a_fault_of_amds_driver_is_found_and_seen_again() {
+    let name = "a_fault_of_amds_driver_is_found_and_seen_again";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        let folder = tempfile::tempdir().unwrap();
+        let start =
+            ["emulate", "--rocr", release, "--fault", "GEM_VA#30-1000000=ENOMEM", "--", HSA_VMM];
+        let how = ["fuzz", "--threads", "1", "--seed", "7", "--shrink", "3s", "--format", "json"];
+        let all = [&start[..], &how].concat();
+        let output = command(&all).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{release}: {output:?}");
+        let report = json(&output);
+        let finding = &report["finding"];
+        assert_eq!(finding["reproduced"], true, "{release}: {finding:#}");
+        let seen = again(folder.path(), finding);
+        assert_eq!(seen.status.code(), Some(1), "{release}: {seen:?}");
+        assert!(err(&seen).contains("libhsa-runtime64"), "{release}: {seen:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_draws_the_same_for_any_number_of_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let sums = ["1", "3"].map(|threads| {
+        let how = ["--runtime", "sim", "--seed", "3", "--sequences", "60", "--format", "json"];
+        let all = [&["fuzz", "--threads", threads], &how[..]].concat();
+        let output = command(&all).current_dir(folder.path()).output().unwrap();
+        let report = json(&output);
+        assert_eq!(report["sequences"], 60, "{report}");
+        // How many are refused depends on addresses, too, which are others each time.
+        report["operations"].clone()
+    });
+    assert_eq!(sums[0], sums[1]);
+}
+
+#[test]
+fn what_makes_no_sense_is_said_before_anything_is_begun() {
+    let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map:5:ERROR", "--faults"];
+    for (arguments, status, words) in [
+        (&["fuzz", "--time", "soon"][..], 2, "soon"),
+        (&["fuzz", "--threads", "0"], 2, "--threads"),
+        (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
+        (&both, 1, "of its own"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        assert!(err(&output).contains(words), "{}", err(&output));
+    }
+}
+
+#[test]
+fn what_cannot_be_saved_is_printed() {
+    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create:1-:OUT_OF_RESOURCES";
+    let nowhere = ["fuzz", "--sim", faults, "--save", "/nowhere/found.jsonl", "--threads", "1"];
+    let output = run(&nowhere);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = err(&output);
+    assert!(text.contains("/nowhere/found.jsonl") && text.contains("\"operations\""), "{text}");
+}
+
+#[test]
+fn what_a_sequence_leaves_is_drawn() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../conformance/tests/regressions/fuzz/descriptor_kept_by_the_runtime.jsonl"
+    );
+    let output = run(&["map", "--runtime", "sim", "--until", "3", file]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(err(&output).contains("sequence 8517 (seed 1), after 3 of 5"), "{}", err(&output));
+    assert!(out(&output).contains("2 mappings of 8 KiB"), "{}", out(&output));
+}
+
+#[test]
+fn traces_and_sequences_need_a_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = r#"{"seed":7,"trace":0,"granule":2097152,"devices":1,"ops":[]}"#;
+    let sequence = r#"{"seed":7,"number":0,"machine":"gpus=1","operations":[]}"#;
+    for (name, lines) in [("one", [trace, sequence]), ("other", [sequence, trace])] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
+        assert!(
+            err(&output).contains("a file of their own")
+                || err(&output).contains("a file of its own"),
+            "{}",
+            err(&output)
+        );
+    }
+    // A machine that is not understood is a finding of nobody's.
+    let path = folder.path().join("machine");
+    std::fs::write(&path, r#"{"seed":7,"number":0,"machine":"gpus=none","operations":[]}"#)
+        .unwrap();
+    let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("gpus=none"), "{output:?}");
+}

@@ -1,0 +1,107 @@
+//! The manual and the shells' completions know every verb and every option that the help does.
+
+mod hsa_vmm;
+
+use hsa_vmm::{command, err, out, run};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "elvish", "powershell"];
+
+/// The first words of the lines below a heading of a help text.
+fn below(help: &str, heading: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != heading).skip(1);
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
+    lines
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+        .collect()
+}
+
+/// Every verb, as the words that ask for it, and its long options.
+fn verbs() -> BTreeMap<Vec<String>, Vec<String>> {
+    let mut verbs = BTreeMap::new();
+    let mut to_ask: Vec<Vec<String>> = vec![Vec::new()];
+    while let Some(words) = to_ask.pop() {
+        let help = out(&command(&[]).args(&words).arg("-h").output().unwrap());
+        let options = help
+            .lines()
+            .filter(|line| line.trim_start().starts_with('-'))
+            .filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")))
+            .map(str::to_owned)
+            .collect();
+        for verb in below(&help, "Commands:").into_iter().filter(|verb| verb != "help") {
+            to_ask.push([words.clone(), vec![verb]].concat());
+        }
+        verbs.insert(words, options);
+    }
+    verbs
+}
+
+fn read(folder: &Path, name: &str) -> String {
+    fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn there_is_a_page_for_every_verb_with_every_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    let output = run(&["man", pages.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", err(&output));
+    let verbs = verbs();
+    assert!(verbs.len() > 8, "{verbs:?}");
+    for (words, options) in &verbs {
+        let name = [vec!["hsa-vmm".to_owned()], words.clone()].concat().join("-");
+        let page = read(&pages, &format!("{name}.1")).replace("\\-", "-");
+        assert!(page.contains(".SH SYNOPSIS"), "{name}");
+        for option in options {
+            assert!(page.contains(option), "{name}: {option}");
+        }
+    }
+    assert_eq!(fs::read_dir(&pages).unwrap().count(), verbs.len());
+    let first = run(&["man"]);
+    assert_eq!(out(&first), read(&pages, "hsa-vmm.1"));
+}
+
+#[test]
+fn every_shell_completes_every_verb_and_option() {
+    let verbs = verbs();
+    for shell in SHELLS {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success(), "{}", err(&output));
+        let script = out(&output);
+        for (words, options) in &verbs {
+            assert!(words.iter().all(|word| script.contains(word)), "{shell}: {words:?}");
+            for option in options {
+                // fish writes `-l gpus`.
+                let long = format!("-l {}", option.trim_start_matches('-'));
+                let there = script.contains(option) || (shell == "fish" && script.contains(&long));
+                assert!(there, "{shell}: {words:?} {option}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bash_takes_the_script() {
+    let script = r#"eval "$($HSA_VMM completions bash)"
+        function=$(complete -p hsa-vmm | grep -o -- "-F [^ ]*" | cut -c4-)
+        COMP_WORDS=(hsa-vmm inf); COMP_CWORD=1; $function hsa-vmm inf hsa-vmm; echo "${COMPREPLY[@]}""#;
+    let output = std::process::Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .env("HSA_VMM", hsa_vmm::HSA_VMM)
+        .output()
+        .unwrap();
+    assert_eq!(out(&output), "info\n", "{}", err(&output));
+}
+
+#[test]
+fn a_folder_that_cannot_be_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let folder = file.path().join("man1");
+    let output = run(&["man", folder.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("man1"), "{}", err(&output));
+    assert_eq!(run(&["completions", "tcsh"]).status.code(), Some(2));
+}

@@ -1,0 +1,237 @@
+//! Faults that are planted below the tool, in the simulation and in the emulated driver, and found.
+//!
+//! Each fault of the table is found within two minutes, and what it does is named. A few are drawn
+//! each time, by a seed that is printed: `HSA_VMM_PLANTED=all` takes all of them and prints how long
+//! each took, `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or
+//! plan contains it.
+
+mod hsa_vmm;
+#[path = "planted/table.rs"]
+mod table;
+
+use hsa_rocr::test;
+use hsa_vmm::{HSA_VMM, command};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use table::{Finder, Ground, PLANTED, Planted};
+
+/// In so long a fault must be found.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How many are drawn.
+const SHARE: usize = 6;
+
+/// What a run of the command came to.
+struct Ran {
+    status: ExitStatus,
+    took: Duration,
+    out: String,
+    err: String,
+}
+
+/// Runs `hsa-vmm ARGUMENTS` on a ground with a plan, and ends it after the limit.
+fn run(ground: Ground, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
+    let simulation;
+    let words: Vec<&str> = match ground {
+        Ground::Simulation(config) => {
+            let faults = if plan.is_empty() { String::new() } else { format!("faults={plan}") };
+            simulation = format!("{config},{faults}");
+            let options = ["--runtime", "sim", "--gpus", "2", "--sim", &simulation];
+            arguments.iter().copied().chain(options).collect()
+        }
+        Ground::Release(release) => {
+            let mut words = vec!["emulate", "--rocr", release, "--gpus", "2"];
+            if !plan.is_empty() {
+                words.extend(["--fault", plan]);
+            }
+            words.extend(["--", HSA_VMM]);
+            words.extend(arguments);
+            words
+        }
+    };
+    let files = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
+    let to = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
+    let mut command = command(&words);
+    command.stdin(Stdio::null()).stdout(to(&files[0])).stderr(to(&files[1]));
+    let began = Instant::now();
+    let mut child = command.spawn().expect("the command");
+    let status = loop {
+        match child.try_wait().expect("a child to wait for") {
+            Some(status) => break status,
+            None if began.elapsed() > LIMIT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("not within {LIMIT:?}"));
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let took = began.elapsed();
+    let [out, err] = files.map(|mut file| {
+        let mut text = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("text");
+        text
+    });
+    Ok(Ran { status, took, out, err })
+}
+
+/// The last line of what was said.
+fn last(said: &str) -> &str {
+    said.trim_end().lines().next_back().unwrap_or("nothing was said")
+}
+
+/// Whether a report of `conform` has a case that failed for a reason.
+fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
+    let report: Value = serde_json::from_str(report).map_err(|error| error.to_string())?;
+    let failed: Vec<_> = report["cases"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|it| it["status"] == "fail")
+        .map(|it| (it["name"].as_str().unwrap_or(""), it["detail"].as_str().unwrap_or("")))
+        .collect();
+    match failed.iter().find(|(name, _)| *name == case) {
+        Some((_, detail)) if detail.contains(words) => Ok(()),
+        Some((_, detail)) => Err(format!("{case} failed, but: {detail}")),
+        None => Err(format!("{case} did not fail; did: {:?}", &failed[..failed.len().min(5)])),
+    }
+}
+
+/// By a case of `conform`. `whole`: all cases are run, and not only that one.
+fn by_conform(
+    planted: &Planted,
+    (case, words): (&str, &str),
+    options: &[&str],
+    whole: bool,
+) -> Result<Duration, String> {
+    let mut arguments = vec!["conform", "--format", "json"];
+    arguments.extend(options);
+    // Numbers of calls are counted from the beginning of a whole run.
+    if !whole && !planted.plan.contains('#') {
+        arguments.extend(["--filter", case]);
+    }
+    let ran = run(planted.ground, planted.plan, &arguments)?;
+    names(&ran.out, case, words).map_err(|why| format!("{why}; {}", last(&ran.err)))?;
+    match ran.status.code() {
+        Some(1) => Ok(ran.took),
+        _ => Err(format!("ended with {}", ran.status)),
+    }
+}
+
+/// By `fuzz`; what it saves shows the fault again, and nothing where nothing is planted.
+fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("found.jsonl");
+    let file = file.to_str().expect("text");
+    let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--threads", "2"];
+    let fuzz = [&fuzz[..], &["--patience", "3s", "--shrink", "2s", "-o", file]].concat();
+    let ran = run(planted.ground, planted.plan, &fuzz)?;
+    let said = format!("{}{}", ran.out, ran.err);
+    if ran.status.code() != Some(1) || !said.contains(words) {
+        return Err(format!("fuzz ended with {} and said:\n{said}", ran.status));
+    }
+    for (plan, status, words) in [(planted.plan, 1, words), ("", 0, "not seen any more")] {
+        let again = run(planted.ground, plan, &["replay", file])?;
+        let said = format!("{}{}", again.out, again.err);
+        if again.status.code() != Some(status) || !said.contains(words) {
+            let ended = again.status;
+            return Err(format!("replay with the plan {plan:?} ended with {ended}:\n{said}"));
+        }
+    }
+    Ok(ran.took)
+}
+
+/// How long it took to find a fault, or why it was not found as it is to be.
+fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
+    match planted.finder {
+        Finder::Conform(case, words) => by_conform(planted, (case, words), &[], whole),
+        Finder::ConformAtOnce(case, words) => {
+            by_conform(planted, (case, words), &["--fail-fast", "--time-limit", "10"], whole)
+        }
+        Finder::Fuzz(words) => by_fuzz(planted, words),
+    }
+}
+
+static SEED: OnceLock<u64> = OnceLock::new();
+
+/// Which faults are to be planted, and whether all that the tool has is to look for them.
+fn chosen() -> (Vec<&'static Planted>, bool) {
+    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    let seed = match wanted.as_str() {
+        "all" => return (PLANTED.iter().collect(), true),
+        "" => *SEED.get_or_init(|| fastrand::u64(..)),
+        wanted => match wanted.parse() {
+            Ok(seed) => seed,
+            Err(_) => {
+                let named = |it: &&Planted| it.name.contains(wanted) || it.plan.contains(wanted);
+                return (PLANTED.iter().filter(named).collect(), true);
+            }
+        },
+    };
+    println!("HSA_VMM_PLANTED={seed} draws these again");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let all: Vec<_> = PLANTED.iter().collect();
+    (random.choose_multiple(all, SHARE), false)
+}
+
+/// Whether there is what a fault is planted in; says so if not.
+fn can_run(planted: &Planted) -> bool {
+    let Ground::Release(release) = planted.ground else { return true };
+    let there = test::installations("each_planted_fault_is_found").unwrap_or_default();
+    there.iter().any(|it| it.release().version() == release)
+}
+
+#[test]
+fn each_planted_fault_is_found() {
+    let (chosen, whole) = chosen();
+    assert!(!chosen.is_empty(), "no fault is called so");
+    let mut missed = Vec::new();
+    for planted in chosen.into_iter().filter(|it| can_run(it)) {
+        let Planted { name, ground, plan, finder } = planted;
+        let line = match find(planted, whole) {
+            Ok(took) => format!("{:>7.2} s", took.as_secs_f64()),
+            Err(why) => {
+                missed.push(format!("{name} ({ground:?}, {plan}): {why}"));
+                "MISSED".to_owned()
+            }
+        };
+        println!("{line:>9}  {name}: {ground:?} {plan}, {finder:?}");
+    }
+    assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
+
+#[test]
+fn where_nothing_is_planted_nothing_is_found() {
+    let (mut grounds, whole) = chosen();
+    let mut seen = HashSet::new();
+    grounds.retain(|it| seen.insert(format!("{:?}", it.ground)) && can_run(it));
+    grounds.truncate(if whole { usize::MAX } else { 2 });
+    for Planted { ground, .. } in grounds {
+        let conform = run(*ground, "", &["conform"]).unwrap();
+        assert!(conform.status.success(), "{ground:?}: {}{}", conform.out, conform.err);
+        let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--threads", "2"];
+        let fuzz = run(*ground, "", &fuzz).unwrap();
+        assert!(fuzz.status.success(), "{ground:?}: {}{}", fuzz.out, fuzz.err);
+    }
+}
+
+#[test]
+fn there_are_thirty_at_least_of_every_kind() {
+    assert!(PLANTED.len() >= 30);
+    let names: HashSet<_> = PLANTED.iter().map(|it| it.name).collect();
+    assert_eq!(names.len(), PLANTED.len(), "a name is there twice");
+    let kinds = [
+        "lost", "late:", "half", "shifted", "other", "narrow", "wide", "leak", "hang", "crash",
+        "garbled", "double", "=E",
+    ];
+    for kind in kinds {
+        assert!(PLANTED.iter().any(|it| it.plan.contains(kind)), "{kind}");
+    }
+    for release in ["6.1.2", "6.4.3", "7.2.4"] {
+        assert!(PLANTED.iter().any(|it| it.ground == Ground::Release(release)), "{release}");
+    }
+}

@@ -1,0 +1,216 @@
+//! `hsa-vmm stress`: well on what is well, and nothing that is lost or left behind escapes it.
+
+mod hsa_vmm;
+
+use hsa_rocr::{Installation, test};
+use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn simulated(more: &[&str]) -> Output {
+    run(&[&["stress", "--runtime", "sim", "--format", "json"], more].concat())
+}
+
+fn emulated(installation: &Installation, options: &[&str], more: &[&str]) -> Output {
+    let release = installation.release().version();
+    let start = ["emulate", "--gpus", "2", "--rocr", release];
+    let verb = ["--", HSA_VMM, "stress", "--format", "json"];
+    run(&[&start, options, &verb, more].concat())
+}
+
+/// The report of a run that had to end so.
+#[track_caller]
+fn report(output: &Output, status: i32) -> Value {
+    assert_eq!(output.status.code(), Some(status), "{} {}", out(output), err(output));
+    assert!(!err(output).contains("panicked"), "{}", err(output));
+    json(output)
+}
+
+/// What is said to be leaked, in any scene.
+fn leaks(report: &Value) -> Vec<String> {
+    let scenes = report["scenes"].as_array().unwrap().iter();
+    let leaks = scenes.flat_map(|scene| scene["leaks"].as_array().unwrap());
+    leaks.map(|leak| leak["what"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_scene_is_well_on_the_simulation() {
+    let output = simulated(&["--time", "3s", "--seed", "7"]);
+    assert!(err(&output).contains("seed: 7"), "{}", err(&output));
+    let report = report(&output, 0);
+    let scenes = report["scenes"].as_array().unwrap();
+    let names: Vec<_> = scenes.iter().map(|scene| scene["scene"].as_str().unwrap()).collect();
+    assert_eq!(names, ["mixed", "vram", "descriptors", "mappings"]);
+    for scene in scenes {
+        assert!(scene["operations"].as_u64().unwrap() > 100, "{scene:#}");
+        assert!(scene["skipped"].is_null(), "{scene:#}");
+    }
+    let percent = |scene: usize| scenes[scene]["fullest"].as_f64().unwrap();
+    assert!(percent(1) > 95.0 && percent(2) > 85.0, "{report:#}");
+    // That it was full is shown by what it then refused.
+    for scene in [1, 2] {
+        assert!(!scenes[scene]["expected"].as_object().unwrap().is_empty(), "{report:#}");
+    }
+}
+
+#[test]
+fn every_era_and_kind_of_gpu_is_well() {
+    for sim in ["era=a", "era=b", "era=c", "consumer", "apu", "dmabuf-cpu-mapping=off"] {
+        let output = simulated(&["--sim", sim, "--time", "200ms", "--scene", "mixed"]);
+        report(&output, 0);
+    }
+    let output = simulated(&["--sim", "consumer", "--time", "300ms", "--scene", "mappings"]);
+    let report = report(&output, 0);
+    let skipped = report["scenes"][0]["skipped"].as_str().unwrap();
+    assert!(skipped.contains("large BAR"), "{skipped}");
+}
+
+#[test]
+fn what_is_leaked_on_purpose_is_found() {
+    for (plant, who) in [
+        ("vmm", "mappings (simulation)"),
+        ("mapping", "mappings (library)"),
+        ("descriptor", "descriptors (/proc/self/fd)"),
+        ("addresses", "reservations (library)"),
+    ] {
+        let more = ["--time", "500ms", "--scene", "mixed", "--processes", "1", "--plant", plant];
+        let report = report(&simulated(&more), 1);
+        assert!(leaks(&report).iter().any(|what| what == who), "{plant}: {report:#}");
+    }
+    // As a person sees it.
+    let output = run(&[
+        "stress",
+        "--runtime",
+        "sim",
+        "--time",
+        "500ms",
+        "--scene",
+        "mixed",
+        "--plant",
+        "descriptor",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = out(&output);
+    assert!(text.contains("mixed: leaked: descriptors (/proc/self/fd): "), "{text}");
+    assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn an_error_that_is_not_expected_is_told_and_fails() {
+    let faults = "faults=hsa_amd_vmem_map#50=0x1000";
+    let report = report(&simulated(&["--sim", faults, "--time", "500ms", "--scene", "mixed"]), 1);
+    let unexpected = report["scenes"][0]["unexpected"].to_string();
+    assert!(unexpected.contains("hsa_amd_vmem_map"), "{unexpected}");
+    assert!(leaks(&report).is_empty(), "{report:#}");
+}
+
+#[test]
+fn it_is_well_on_amds_runtime_and_finds_what_the_driver_keeps() {
+    let name = "it_is_well_on_amds_runtime_and_finds_what_the_driver_keeps";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release();
+        let well = report(&emulated(installation, &[], &["--time", "2s"]), 0);
+        assert!(leaks(&well).is_empty(), "{release}: {well:#}");
+        // Memory that the driver does not free, as only the driver itself can tell.
+        let more = ["--time", "1s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
+        let options = ["--fault", "GEM_CLOSE#300-100000=EBUSY"];
+        let lost = report(&emulated(installation, &options, &more), 1);
+        let driver = leaks(&lost).into_iter().any(|what| what.contains("(driver, vram_"));
+        assert!(driver, "{release}: {lost:#}");
+    }
+}
+
+#[test]
+fn a_process_that_crashes_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libbroken.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bringup/c/broken.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-DBROKEN=abort()", source, "-o"]).arg(&library);
+    assert!(compiler.status().expect("a C compiler").success());
+    let runtime = library.to_str().unwrap();
+    let output = run(&["stress", "--runtime", runtime, "--time", "1s", "--format", "json"]);
+    let report = report(&output, 1);
+    let unexpected = report["scenes"][0]["unexpected"].to_string();
+    assert!(unexpected.contains("process 1: SIGABRT"), "{unexpected}");
+    assert!(unexpected.contains("words of the runtime's"), "{unexpected}");
+}
+
+#[test]
+fn without_a_runtime_it_ends_with_3_and_nonsense_with_2() {
+    let output = run(&["stress", "--runtime", "/nowhere/libhsa.so", "--time", "1s"]);
+    assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+    assert!(err(&output).contains("/nowhere/libhsa.so"), "{}", err(&output));
+    for more in [["--time", "0s"], ["--time", "soon"], ["--scene", "moon"], ["--threads", "0"]] {
+        assert_eq!(run(&[&["stress"], &more[..]].concat()).status.code(), Some(2), "{more:?}");
+    }
+}
+
+/// A run that would take an hour, and its processes.
+fn long() -> (Child, Vec<u32>) {
+    let mut command = command(&["stress", "--runtime", "sim", "--time", "1h", "--format", "json"]);
+    command.args(["--scene", "mixed", "--processes", "2", "--threads", "3"]);
+    let parent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut children = Vec::new();
+    until("both processes work", || {
+        children = children_of(parent.id());
+        // They have begun with threads.
+        children.len() == 2 && children.iter().all(|child| threads(*child) > 4)
+    });
+    (parent, children)
+}
+
+fn stat(process: u32) -> Option<(char, u32)> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+fn threads(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|number| stat(*number).is_some_and(|(_, of)| of == parent)).collect()
+}
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Dead, if perhaps not yet collected by whoever adopts orphans.
+fn is_dead(process: u32) -> bool {
+    stat(process).is_none_or(|(state, _)| state == 'Z')
+}
+
+#[test]
+fn an_interrupt_ends_it_with_its_report() {
+    let (parent, children) = long();
+    // Beyond the time it takes to warm up.
+    std::thread::sleep(Duration::from_millis(2500));
+    let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = parent.wait_with_output().unwrap();
+    let report = report(&output, 0);
+    assert_eq!(report["interrupted"], true);
+    assert!(report["scenes"][0]["operations"].as_u64().unwrap() > 0, "{report:#}");
+    assert!(leaks(&report).is_empty(), "{report:#}");
+    assert!(children.into_iter().all(is_dead));
+}
+
+#[test]
+fn killed_it_leaves_nobody_behind() {
+    let (mut parent, children) = long();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    until("the processes end", || children.iter().all(|child| is_dead(*child)));
+}

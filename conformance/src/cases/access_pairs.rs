@@ -1,0 +1,272 @@
+//! Every GPU, and every pair of one whose memory it is and one that uses it.
+
+use super::sharing::{KIND, export};
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{NotPassed, context};
+use hsa_vmm::vmm::Argument;
+use hsa_vmm::{Access, Address, AgentId, HipError};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "access.every_gpu.uses_its_own",
+        "HIP: hipMemSetAccess; hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
+        "each GPU fills and copies memory of its own, and the CPU sees it where it reaches",
+        every_own,
+    ),
+    Case::new(
+        "access.every_agent.each_permission",
+        "HIP: hipMemSetAccess, hipMemGetAccess, hipMemAccessFlags",
+        "each agent is given each permission on memory of each GPU, and that is what get answers",
+        each_permission,
+    ),
+    Case::new(
+        "access.every_cpu_view.is_enforced",
+        "recorded: cuda_h200_edges setaccess_read_only, setaccess_none",
+        "on memory of each GPU the CPU may do what it was granted and no more",
+        cpu_view,
+    ),
+    Case::new(
+        "access.every_pair.reads",
+        "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
+        "each GPU copies from memory of each GPU it reaches, once it may read it",
+        pair_reads,
+    ),
+    Case::new(
+        "access.every_pair.writes",
+        "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
+        "each GPU copies to memory of each GPU it reaches; the owner and the CPU see it",
+        pair_writes,
+    ),
+    Case::new(
+        "access.every_pair.not_granted",
+        "HIP: hipMemSetAccess: no access at first",
+        "no GPU copies from or to memory of another that it was not granted",
+        pair_not_granted,
+    ),
+    Case::new(
+        "access.every_pair.read_only",
+        "HIP: hipMemAccessFlagsProtRead; reference 6.2 #43",
+        "a GPU that may only read memory of another does not copy to it",
+        pair_read_only,
+    ),
+    Case::new(
+        "access.every_pair.taken_back",
+        "documentation: Vmm::revoke",
+        "what is taken from a GPU stays with the others and the owner",
+        pair_taken_back,
+    ),
+    Case::new(
+        "access.every_pair.in_one_range",
+        "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
+        "a range of memory of all GPUs is granted to each of them at once, and used by each",
+        one_range,
+    ),
+];
+
+/// The same of memory that was exported.
+pub(super) const SHARED: &[Case] = &[Case::new(
+    "share.every_pair.same_memory",
+    "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
+    "memory of each GPU that was exported is imported, and each GPU sees the same in it",
+    shared_by_pairs,
+)];
+
+/// A granule of memory of a GPU, for it and the CPU where it reaches.
+fn owned_by(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
+    let at = context.reserve(1)?;
+    let memory = context.create_on(gpu, 1)?;
+    context.map(at, 1, memory)?;
+    context.grant(at, 1, &context.users_of(gpu), Access::ReadWrite)?;
+    context.fill(at, 1, value)?;
+    Ok(at)
+}
+
+/// Does something with memory of each GPU and each other that reaches it.
+fn each_pair(context: &Context, act: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
+    context.other_gpu()?;
+    for &owner in context.gpus() {
+        let others = context.gpus().iter().copied().filter(|&other| other != owner);
+        for other in others {
+            if !context.runtime().agent(other).is_some_and(|agent| agent.reaches(owner)) {
+                continue;
+            }
+            let at = owned_by(context, owner, 0xe000)?;
+            act(at, owner, other).map_err(|why| match why {
+                NotPassed::Failed(why) => {
+                    NotPassed::Failed(format!("memory of GPU {owner}, used by {other}: {why}"))
+                }
+                skipped @ NotPassed::Skipped(_) => skipped,
+            })?;
+            context.vmm().unmap(at, context.granule())?;
+            context.vmm().address_free(at, context.granule())?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks by the CPU, where it reaches the owner's memory.
+fn cpu_holds(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
+    if context.cpu_sees(owner) { context.filled(at, 1, value) } else { Ok(()) }
+}
+
+fn every_own(context: &Context) -> Verdict {
+    for (index, &gpu) in context.gpus().iter().enumerate() {
+        let value = 0xe100 + index as u32;
+        let at = owned_by(context, gpu, value)?;
+        cpu_holds(context, gpu, at, value)?;
+        context.seen_by(gpu, at, 1, value)?;
+    }
+    Ok(())
+}
+
+fn each_permission(context: &Context) -> Verdict {
+    for &owner in context.gpus() {
+        let at = owned_by(context, owner, 0)?;
+        for agent in context.runtime().agents() {
+            let is_one = context.gpus().contains(&agent.id()) || agent.id() == context.host();
+            if !is_one || !agent.reaches(owner) {
+                continue;
+            }
+            for access in [Access::Read, Access::None, Access::ReadWrite, Access::Read] {
+                context.grant(at, 1, &[agent.id()], access)?;
+                for inside in [0, context.granule() - 1] {
+                    let found =
+                        context.vmm().get_access(agent.id(), context::offset(at, inside))?;
+                    ensure_eq!(found, access, "agent {} on memory of {owner}", agent.id());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn cpu_view(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_sees(gpu)) {
+        let at = owned_by(context, owner, 0xe200)?;
+        let (vmm, host) = (context.vmm(), [context.host()]);
+        vmm.write(at, &[0x5e; 64])?;
+        context.grant(at, 1, &host, Access::Read)?;
+        let mut found = [0; 64];
+        vmm.read(at, &mut found)?;
+        ensure_eq!(found, [0x5e; 64], "memory of GPU {owner}");
+        context.refuses_argument(Argument::Address, || vmm.write(at, &[1]))?;
+        context.grant(at, 1, &host, Access::None)?;
+        context.refuses_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;
+        context.grant(at, 1, &host, Access::ReadWrite)?;
+        context.fill(at, 1, 0xe201)?;
+        context.filled(at, 1, 0xe201)?;
+    }
+    Ok(())
+}
+
+fn pair_reads(context: &Context) -> Verdict {
+    each_pair(context, |at, _, other| {
+        context.grant(at, 1, &[other], Access::Read)?;
+        context.seen_by(other, at, 1, 0xe000)?;
+        context.fill(at, 1, 0xe301)?;
+        context.seen_by(other, at, 1, 0xe301)
+    })
+}
+
+fn pair_writes(context: &Context) -> Verdict {
+    each_pair(context, |at, owner, other| {
+        context.grant(at, 1, &[other], Access::ReadWrite)?;
+        let from = owned_by(context, other, 0xe400)?;
+        context.vmm().copy(other, at, from, context.granule())?;
+        cpu_holds(context, owner, at, 0xe400)?;
+        context.seen_by(owner, at, 1, 0xe400)
+    })
+}
+
+fn pair_not_granted(context: &Context) -> Verdict {
+    each_pair(context, |at, owner, other| {
+        let own = owned_by(context, other, 0xe500)?;
+        let (vmm, size) = (context.vmm(), context.granule());
+        context.refuses_argument(Argument::Source, || vmm.copy(other, own, at, size))?;
+        context.refuses_argument(Argument::Destination, || vmm.copy(other, at, own, size))?;
+        cpu_holds(context, owner, at, 0xe000)?;
+        cpu_holds(context, other, own, 0xe500)
+    })
+}
+
+fn pair_read_only(context: &Context) -> Verdict {
+    each_pair(context, |at, owner, other| {
+        context.grant(at, 1, &[other], Access::Read)?;
+        let own = owned_by(context, other, 0xe600)?;
+        let (vmm, size) = (context.vmm(), context.granule());
+        context.refuses_argument(Argument::Destination, || vmm.copy(other, at, own, size))?;
+        cpu_holds(context, owner, at, 0xe000)?;
+        vmm.copy(other, own, at, size)?;
+        cpu_holds(context, other, own, 0xe000)
+    })
+}
+
+fn pair_taken_back(context: &Context) -> Verdict {
+    each_pair(context, |at, owner, other| {
+        context.grant(at, 1, &[other], Access::ReadWrite)?;
+        context.seen_by(other, at, 1, 0xe000)?;
+        let (vmm, size) = (context.vmm(), context.granule());
+        vmm.revoke(at, size, &[other])?;
+        ensure_eq!(vmm.get_access(other, at)?, Access::None, "access that was taken");
+        ensure_eq!(vmm.get_access(owner, at)?, Access::ReadWrite, "the owner's access");
+        let own = owned_by(context, other, 0xe700)?;
+        context.refuses(HipError::InvalidValue, || vmm.copy(other, own, at, size))?;
+        cpu_holds(context, owner, at, 0xe000)?;
+        context.seen_by(owner, at, 1, 0xe000)
+    })
+}
+
+fn one_range(context: &Context) -> Verdict {
+    context.other_gpu()?;
+    let gpus = context.gpus();
+    let mutual = |&gpu: &AgentId| {
+        let reaches = |other: &AgentId| {
+            context.runtime().agent(gpu).is_some_and(|agent| agent.reaches(*other))
+        };
+        gpus.iter().all(reaches)
+    };
+    let all: Vec<_> = gpus.iter().copied().filter(mutual).collect();
+    let at = context.reserve(all.len())?;
+    for (index, &gpu) in all.iter().enumerate() {
+        let memory = context.create_on(gpu, 1)?;
+        context.map(context.on(at, index), 1, memory)?;
+    }
+    context.grant(at, all.len(), &all, Access::ReadWrite)?;
+    for index in 0..all.len() {
+        context.fill(context.on(at, index), 1, 0xe800 + index as u32)?;
+    }
+    for &gpu in &all {
+        for index in 0..all.len() {
+            context.seen_by(gpu, context.on(at, index), 1, 0xe800 + index as u32)?;
+        }
+    }
+    ensure!(context.vmm().usage().mappings == all.len(), "a mapping each");
+    Ok(())
+}
+
+fn shared_by_pairs(context: &Context) -> Verdict {
+    for &owner in context.gpus() {
+        let exported = context.create_shareable_on(owner, 1)?;
+        let at = context.reserve(1)?;
+        context.map(at, 1, exported)?;
+        context.grant(at, 1, &context.users_of(owner), Access::ReadWrite)?;
+        context.fill(at, 1, 0xe900)?;
+        let descriptor = export(context, exported)?;
+        let imported = context.vmm().import_from_shareable_handle(&descriptor, KIND)?;
+        let imported = context.keep(imported);
+        let there = context.reserve(1)?;
+        context.map(there, 1, imported)?;
+        let reach = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(owner));
+        for &gpu in context.gpus().iter().filter(|&&gpu| reach(gpu)) {
+            context.grant(there, 1, &[gpu], Access::ReadWrite)?;
+            context.seen_by(gpu, there, 1, 0xe900)?;
+        }
+        context.fill(at, 1, 0xe901)?;
+        for &gpu in context.gpus().iter().filter(|&&gpu| reach(gpu)) {
+            context.seen_by(gpu, there, 1, 0xe901)?;
+        }
+    }
+    Ok(())
+}

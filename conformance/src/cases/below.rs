@@ -1,0 +1,231 @@
+//! What kernel and page tables say of what the calls answered.
+
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::translation::{Page, PageTable};
+use crate::{Context, NotPassed, process_maps};
+use hsa_vmm::simulation::GpuPermissions;
+use hsa_vmm::{Access, Address, AgentId};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "create.memory.is_counted",
+        "HIP: hipMemGetInfo",
+        "what a GPU has left is no more than it has, and less while memory is held",
+        is_counted,
+    ),
+    Case::new(
+        "release.memory.comes_back",
+        "HIP: hipMemRelease, hipMemGetInfo",
+        "memory that was released and unmapped is there to be had again",
+        comes_back,
+    ),
+    Case::new(
+        "reserve.free.gives_the_addresses_back",
+        "HIP: hipMemAddressFree",
+        "freed addresses are the process's again, by the kernel's word",
+        addresses_come_back,
+    ),
+    Case::new(
+        "access.cpu.as_the_kernel_has_it",
+        "HIP: hipMemSetAccess; Linux: proc_pid_maps(5)",
+        "the kernel lets the CPU do what was granted, no more and no less, page by page",
+        cpu_by_the_kernel,
+    ),
+    Case::new(
+        "access.gpu.as_its_page_table_has_it",
+        "HIP: hipMemSetAccess; amdgpu: amdgpu_vm_info",
+        "a GPU's page table leads to all of the memory that was granted, and to none that was not",
+        gpu_by_its_page_table,
+    ),
+    Case::new(
+        "unmap.gpu.page_table_forgets",
+        "HIP: hipMemUnmap; amdgpu: amdgpu_vm_info",
+        "when memory is unmapped or revoked no GPU's page table leads to it any more",
+        page_table_forgets,
+    ),
+];
+
+/// What is held at a time where memory is counted: more than a driver rounds to.
+const MUCH: usize = 8 << 20;
+const ROUNDS: usize = 8;
+
+fn left(context: &Context, gpu: AgentId) -> Verdict<u64> {
+    let left = context.runtime().memory_left(gpu);
+    left.ok_or_else(|| NotPassed::Skipped("the runtime does not say how much is left".to_owned()))
+}
+
+fn granules(context: &Context, bytes: usize) -> usize {
+    bytes.div_ceil(context.granule()).max(1)
+}
+
+fn is_counted(context: &Context) -> Verdict {
+    let gpu = context.gpu();
+    let agent = context.runtime().agent(gpu);
+    let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size() as u64);
+    let before = left(context, gpu)?;
+    ensure!(before <= size, "{before} bytes are left of {size}");
+    // Others may use the GPU at the same time, but hardly give back as much each time.
+    let mut seen = before;
+    for _ in 0..ROUNDS {
+        let before = left(context, gpu)?;
+        let handle = context.create(granules(context, MUCH))?;
+        seen = left(context, gpu)?;
+        context.vmm().release(handle)?;
+        if seen + MUCH as u64 / 2 <= before {
+            return Ok(());
+        }
+    }
+    Err(NotPassed::Failed(format!("with {MUCH} bytes held {seen} are left, as before")))
+}
+
+fn comes_back(context: &Context) -> Verdict {
+    for &gpu in context.gpus() {
+        let (count, before) = (granules(context, MUCH), left(context, gpu)?);
+        for _ in 0..ROUNDS {
+            let at = context.reserve(count)?;
+            let handle = context.create_on(gpu, count)?;
+            context.map(at, count, handle)?;
+            context.grant(at, count, &context.users_of(gpu), Access::ReadWrite)?;
+            context.vmm().unmap(at, count * context.granule())?;
+            context.vmm().release(handle)?;
+            context.vmm().address_free(at, count * context.granule())?;
+        }
+        // Others may use the GPU at the same time.
+        let lost = before.saturating_sub(left(context, gpu)?);
+        let given = count * context.granule();
+        ensure!(
+            lost < (given * ROUNDS / 2) as u64,
+            "{gpu} has lost {lost} bytes: {ROUNDS} times {given} were created, mapped and released"
+        );
+    }
+    Ok(())
+}
+
+fn addresses_come_back(context: &Context) -> Verdict {
+    let size = context.granule() << 10;
+    let mut kept = Vec::new();
+    for _ in 0..ROUNDS {
+        let at = context.vmm().address_reserve(size, 0, None, 0)?;
+        context.vmm().address_free(at, size)?;
+        let range = at.get()..at.get() + size;
+        let lines = process_maps::within(&range).ok_or_else(no_maps)?;
+        // Another thread may have found a place there by now, but hardly for so much.
+        if lines.iter().map(|(part, _)| part.len()).sum::<usize>() < size / 2 {
+            return Ok(());
+        }
+        kept.push(at);
+    }
+    Err(NotPassed::Failed(format!("freed and still taken: {size:#x} bytes each at {kept:?}")))
+}
+
+fn no_maps() -> NotPassed {
+    NotPassed::Skipped("/proc/self/maps cannot be read".to_owned())
+}
+
+fn cpu_by_the_kernel(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let at = context.reserve(4)?;
+    // The last granule keeps what it has: what is done to the others must not reach it.
+    let (here, beyond) = (context.on(at, 1), context.on(at, 3));
+    let host = context.host();
+    let parts = [(at, 1), (here, 2), (beyond, 1)];
+    for (start, count) in parts {
+        let handle = context.create(count)?;
+        context.map(start, count, handle)?;
+    }
+    context.grant(at, 4, &[host], Access::ReadWrite)?;
+    for access in [Access::Read, Access::None, Access::ReadWrite, Access::None, Access::Read] {
+        context.grant(here, 2, &[host], access)?;
+        for (start, count, granted) in
+            [(at, 1, Access::ReadWrite), (here, 2, access), (beyond, 1, Access::ReadWrite)]
+        {
+            let wanted = match granted {
+                Access::None => "---",
+                Access::Read => "r--",
+                Access::ReadWrite => "rw-",
+            };
+            let range = start.get()..start.get() + count * context.granule();
+            let lines = process_maps::within(&range).ok_or_else(no_maps)?;
+            let told: usize = lines.iter().map(|(part, _)| part.len()).sum();
+            ensure_eq!(told, range.len(), "bytes that are taken at {start}, granted {granted:?}");
+            for (part, rights) in lines {
+                ensure!(
+                    rights.starts_with(wanted),
+                    "{granted:?} was granted, and the kernel has {rights} at {part:x?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A GPU's page table, and the GPU's place among all.
+fn page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
+    let place = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
+    let table = PageTable::read(context.runtime(), place);
+    table.ok_or_else(|| NotPassed::Skipped("GPUs' page tables cannot be read here".to_owned()))
+}
+
+/// What a GPU's page table says of the first and the last byte of each of some granules.
+fn pages(
+    context: &Context,
+    gpu: AgentId,
+    at: Address,
+    count: usize,
+) -> Verdict<Vec<(usize, Option<Page>)>> {
+    let table = page_table(context, gpu)?;
+    let granule = context.granule();
+    let inside = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
+    Ok(inside.map(|inside| (inside, table.page(at.get() + inside))).collect())
+}
+
+fn gpu_by_its_page_table(context: &Context) -> Verdict {
+    let at = context.reserve(3)?;
+    let handle = context.create(3)?;
+    context.map(at, 3, handle)?;
+    let gpu = context.gpu();
+    for (inside, page) in pages(context, gpu, at, 3)? {
+        ensure_eq!(page, None, "{inside:#x} bytes on, right after mapping");
+    }
+    let config = context.runtime().simulation().map(|it| it.config().gpu_permissions);
+    let enforced = config == Some(GpuPermissions::Enforced);
+    for access in [Access::Read, Access::ReadWrite, Access::Read] {
+        context.grant(at, 3, &[gpu], access)?;
+        for (inside, page) in pages(context, gpu, at, 3)? {
+            let Some(page) = page else {
+                let why = format!("{access:?} was granted, and {inside:#x} bytes on is nothing");
+                return Err(NotPassed::Failed(why));
+            };
+            ensure_eq!(page.offset, inside as u64, "the place in the memory {inside:#x} bytes on");
+            ensure!(page.readable, "{access:?} was granted, and it is not readable");
+            let must = access == Access::ReadWrite;
+            ensure!(page.writable || !must, "{access:?} was granted, and it is not writable");
+            ensure!(!page.writable || must || !enforced, "{access:?} was granted: it is writable");
+        }
+    }
+    Ok(())
+}
+
+fn page_table_forgets(context: &Context) -> Verdict {
+    let gpu = context.gpu();
+    let (at, handle) = context.mapped(2, 0x5454_5454)?;
+    // With the last mapping of its memory a driver forgets it whatever it was asked: another stays.
+    let alias = context.reserve(2)?;
+    context.map(alias, 2, handle)?;
+    context.grant(alias, 2, &[gpu], Access::ReadWrite)?;
+    ensure!(pages(context, gpu, at, 2)?.iter().all(|it| it.1.is_some()), "granted, but nothing");
+    context.vmm().revoke(at, 2 * context.granule(), &[gpu])?;
+    for (inside, page) in pages(context, gpu, at, 2)? {
+        ensure_eq!(page, None, "{inside:#x} bytes on, after it was revoked");
+    }
+    context.grant(at, 2, &[gpu], Access::ReadWrite)?;
+    context.vmm().unmap(at, 2 * context.granule())?;
+    for (inside, page) in pages(context, gpu, at, 2)? {
+        ensure_eq!(page, None, "{inside:#x} bytes on, after it was unmapped");
+    }
+    context.map(at, 2, handle)?;
+    for (inside, page) in pages(context, gpu, at, 2)? {
+        ensure_eq!(page, None, "{inside:#x} bytes on, mapped again and not granted");
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Buffers that grow and shrink where they are.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::{Access, BufferError, GrowableBuffer, GrowableVec, HipError, VmmError};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "buffer.growable.grows_in_place",
+        "hip-tests: hipMemSetAccess_GrowVMM; HIP's guide: increase memory size",
+        "a buffer grows step by step where it is; what was in it stays",
+        grows,
+    ),
+    Case::new(
+        "buffer.growable.size_is_what_was_asked",
+        "documentation: GrowableBuffer::size, mapped",
+        "the size is counted in bytes, the memory behind it in whole steps",
+        size,
+    ),
+    Case::new(
+        "buffer.growable.shrinks",
+        "HIP: hipMemUnmap, hipMemRelease",
+        "what a buffer gives up is memory again; the rest stays, and it can grow again",
+        shrinks,
+    ),
+    Case::new(
+        "buffer.growable.seen_by_all_gpus",
+        "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
+        "whoever was granted the buffer may use what it grows by, too",
+        seen_by_all,
+    ),
+    Case::new(
+        "buffer.growable.revoked",
+        "documentation: GrowableBuffer::revoke",
+        "an agent that it is taken from may use neither what is there nor what comes",
+        revoked,
+    ),
+    Case::new(
+        "buffer.growable.with_stock",
+        "documentation: GrowableOptions::with_stock",
+        "growth from memory that was made ahead is like any other, and all of it is given back",
+        with_stock,
+    ),
+    Case::new(
+        "buffer.growable.beyond_maximum",
+        "documentation: BufferError::BeyondMaximum",
+        "growth beyond the addresses is refused, and the buffer is as it was",
+        beyond_maximum,
+    ),
+    Case::new(
+        "buffer.growable.beyond_end",
+        "documentation: BufferError::BeyondEnd",
+        "bytes that it does not have are neither read, written, filled nor given up",
+        beyond_end,
+    ),
+    Case::new(
+        "buffer.growable.size_zero",
+        "HIP: hipMemAddressReserve",
+        "a buffer that may never hold anything is refused",
+        size_zero,
+    ),
+    Case::new(
+        "buffer.growable.address_taken",
+        "documentation: GrowableOptions::exactly_at; HIP may choose another address",
+        "a buffer that insists on addresses of another is refused",
+        address_taken,
+    ),
+    Case::new(
+        "buffer.growable.typed",
+        "documentation: GrowableVec",
+        "values are pushed, read, written and popped as in a vector",
+        typed,
+    ),
+];
+
+/// An empty buffer that grows by granules, for the first GPU and the CPU.
+fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
+    let options = GrowableBuffer::of(granules * context.granule()).in_steps_of(context.granule());
+    let mut buffer = options.reserve(context.vmm(), &context.properties())?;
+    buffer.grant(&context.users(), Access::ReadWrite)?;
+    Ok(buffer)
+}
+
+fn grows(context: &Context) -> Verdict {
+    let mut buffer = growable(context, 6)?;
+    let (at, granule) = (buffer.address(), context.granule());
+    for step in 0..6 {
+        buffer.grow(granule)?;
+        buffer.fill(step * granule, 0xc100 + step as u32, granule)?;
+        ensure_eq!(buffer.address(), at, "the address after {} steps", step + 1);
+        for before in 0..=step {
+            context.holds(context.on(at, before), 1, 0xc100 + before as u32)?;
+        }
+    }
+    context.seen_by(context.gpu(), context.on(at, 5), 1, 0xc105)
+}
+
+fn size(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let mut buffer = growable(context, 2)?;
+    let granule = context.granule();
+    for (size, mapped) in
+        [(1, granule), (granule, granule), (granule + 1, 2 * granule), (0, 0), (5, granule)]
+    {
+        buffer.resize(size)?;
+        ensure_eq!((buffer.size(), buffer.mapped()), (size, mapped), "size and memory");
+        ensure_eq!(context.vmm().usage().mappings, mapped / granule, "mappings");
+    }
+    buffer.write(0, b"hello")?;
+    let mut text = [0; 5];
+    buffer.read(0, &mut text)?;
+    ensure_eq!(&text, b"hello", "what was written");
+    Ok(())
+}
+
+fn shrinks(context: &Context) -> Verdict {
+    let mut buffer = growable(context, 4)?;
+    let (at, granule) = (buffer.address(), context.granule());
+    buffer.grow(4 * granule)?;
+    buffer.fill(0, 0xc200, 4 * granule)?;
+    for left in [3, 1] {
+        buffer.resize(left * granule)?;
+        ensure_eq!(context.vmm().usage().handles, left, "handles");
+        context.holds(at, left, 0xc200)?;
+    }
+    buffer.grow(granule)?;
+    buffer.fill(granule, 0xc201, granule)?;
+    context.holds(at, 1, 0xc200)?;
+    context.holds(context.on(at, 1), 1, 0xc201)?;
+    drop(buffer);
+    let usage = context.vmm().usage();
+    ensure_eq!((usage.reservations, usage.handles), (0, 0), "what is left of a buffer");
+    Ok(())
+}
+
+fn seen_by_all(context: &Context) -> Verdict {
+    context.other_gpu()?;
+    let mut buffer = growable(context, 3)?;
+    let reach = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(context.gpu()));
+    let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| reach(gpu)).collect();
+    buffer.grow(context.granule())?;
+    buffer.grant(&gpus, Access::ReadWrite)?;
+    buffer.grow(2 * context.granule())?;
+    buffer.fill(0, 0xc300, 3 * context.granule())?;
+    for gpu in gpus {
+        ensure_eq!(buffer.access(gpu), Access::ReadWrite, "access of GPU {gpu}");
+        context.seen_by(gpu, buffer.address(), 3, 0xc300)?;
+    }
+    Ok(())
+}
+
+fn revoked(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let mut buffer = growable(context, 2)?;
+    buffer.grow(context.granule())?;
+    buffer.fill(0, 0xc400, context.granule())?;
+    buffer.revoke(&[context.host()])?;
+    buffer.grow(context.granule())?;
+    ensure_eq!(buffer.access(context.host()), Access::None, "access of the CPU");
+    for offset in [0, context.granule()] {
+        context.refuses_buffer(HipError::InvalidValue, || buffer.read(offset, &mut [0; 4]))?;
+    }
+    buffer.fill(context.granule(), 0xc401, context.granule())?;
+    buffer.grant(&[context.host()], Access::Read)?;
+    context.holds(buffer.address(), 1, 0xc400)?;
+    context.holds(context.on(buffer.address(), 1), 1, 0xc401)
+}
+
+fn with_stock(context: &Context) -> Verdict {
+    let granule = context.granule();
+    let options = GrowableBuffer::of(8 * granule).in_steps_of(granule).with_stock(3);
+    let mut buffer = options.reserve(context.vmm(), &context.properties())?;
+    buffer.grant(&context.users(), Access::ReadWrite)?;
+    for step in 0..8 {
+        buffer.grow(granule)?;
+        buffer.fill(step * granule, 0xc500 + step as u32, granule)?;
+    }
+    for step in 0..8 {
+        context.holds(context.on(buffer.address(), step), 1, 0xc500 + step as u32)?;
+    }
+    drop(buffer);
+    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    Ok(())
+}
+
+fn beyond_maximum(context: &Context) -> Verdict {
+    let mut buffer = growable(context, 2)?;
+    let granule = context.granule();
+    buffer.grow(granule)?;
+    buffer.fill(0, 0xc600, granule)?;
+    for more in [granule + 1, 2 * granule, usize::MAX] {
+        let error = context.refuses_buffer(HipError::InvalidValue, || buffer.grow(more))?;
+        ensure!(matches!(error, BufferError::BeyondMaximum { .. }), "{error}");
+        ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes more were refused");
+    }
+    context.holds(buffer.address(), 1, 0xc600)
+}
+
+fn beyond_end(context: &Context) -> Verdict {
+    let mut buffer = growable(context, 2)?;
+    let size = context.granule() - 8;
+    buffer.grow(size)?;
+    let beyond = |error: BufferError| {
+        ensure!(matches!(error, BufferError::BeyondEnd { .. }), "{error}");
+        Ok(())
+    };
+    let refused = HipError::InvalidValue;
+    for offset in [size - 3, size, usize::MAX] {
+        beyond(context.refuses_buffer(refused, || buffer.read(offset, &mut [0; 4]))?)?;
+        beyond(context.refuses_buffer(refused, || buffer.write(offset, &[0; 4]))?)?;
+    }
+    beyond(context.refuses_buffer(refused, || buffer.fill(size - 4, 0, 8))?)?;
+    beyond(context.refuses_buffer(refused, || buffer.shrink(size + 1))?)
+}
+
+fn size_zero(context: &Context) -> Verdict {
+    // HIP 6 calls every bad reservation out of memory.
+    let expected = match context.profile() {
+        hsa_vmm::HipProfile::Hip6 => HipError::OutOfMemory,
+        _ => HipError::InvalidValue,
+    };
+    let reserve =
+        || GrowableBuffer::of(0).reserve(context.vmm(), &context.properties()).map(|_| ());
+    context.refuses_buffer(expected, reserve).map(|_| ())
+}
+
+fn address_taken(context: &Context) -> Verdict {
+    let taken = context.reserve(2)?;
+    let options = GrowableBuffer::of(2 * context.granule()).in_steps_of(context.granule());
+    let expected = match context.profile() {
+        hsa_vmm::HipProfile::Hip6 => HipError::OutOfMemory,
+        _ => HipError::InvalidValue,
+    };
+    let reserve =
+        || options.exactly_at(taken).reserve(context.vmm(), &context.properties()).map(|_| ());
+    let error = context.refuses_buffer(expected, reserve)?;
+    let is_it = matches!(
+        error,
+        BufferError::Vmm(VmmError::InvalidArgument {
+            argument: Argument::Address,
+            problem: Problem::AddressTaken,
+            ..
+        })
+    );
+    ensure!(is_it, "{error}");
+    context.vmm().address_free(taken, 2 * context.granule())?;
+    let buffer = options.exactly_at(taken).reserve(context.vmm(), &context.properties())?;
+    ensure_eq!(buffer.address(), taken, "the address that was insisted on");
+    Ok(())
+}
+
+fn typed(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let mut values = GrowableVec::<u64>::new(growable(context, 2)?);
+    let count = context.granule() as u64 / 8 + 3;
+    values.extend(&(0..count).collect::<Vec<_>>())?;
+    values.push(count)?;
+    ensure_eq!(values.len() as u64, count + 1, "how many there are");
+    values.set(3, 77)?;
+    ensure_eq!((values.get(3)?, values.get(4)?), (77, 4), "the fourth and fifth");
+    ensure_eq!(values.pop()?, Some(count), "the last");
+    values.truncate(2)?;
+    ensure_eq!(values.to_vec()?, [0, 1], "the first two");
+    let refused = context.refuses_buffer(HipError::InvalidValue, || values.get(2))?;
+    ensure!(matches!(refused, BufferError::BeyondEnd { .. }), "{refused}");
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! Buffers whose pages get memory and lose it.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::buffer::PageState;
+use hsa_vmm::{Access, BufferError, HipError, PagedBuffer};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "buffer.paged.come_and_go",
+        "vAttention: pages of a KV cache; HIP: hipMemMap, hipMemUnmap",
+        "pages get memory and lose it in any order, and the others stay",
+        come_and_go,
+    ),
+    Case::new(
+        "buffer.paged.runs",
+        "documentation: PagedBuffer::map: all of them or none",
+        "a run of pages is mapped and unmapped as a whole, or not at all",
+        runs,
+    ),
+    Case::new(
+        "buffer.paged.no_such_page",
+        "documentation: BufferError::NoSuchPage",
+        "pages that there are not are refused",
+        no_such_page,
+    ),
+    Case::new(
+        "buffer.paged.not_mapped",
+        "documentation: BufferError::PageNotMapped",
+        "a page without memory is neither read, written nor filled, nor one that lost it",
+        not_mapped,
+    ),
+    Case::new(
+        "buffer.paged.zero_page",
+        "documentation: PagedOptions::with_zero_page",
+        "pages without memory show zeros, also after they had some, and cannot be written",
+        zero_page,
+    ),
+    Case::new(
+        "buffer.paged.seen_by_all_gpus",
+        "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
+        "whoever was granted the buffer may use the pages that come later",
+        seen_by_all,
+    ),
+    Case::new(
+        "buffer.paged.moved",
+        "documentation: PagedBuffer::move_pages",
+        "pages move to another buffer without being copied: the memory is the same",
+        moved,
+    ),
+    Case::new(
+        "buffer.paged.exchanged",
+        "documentation: PagedBuffer::exchange_pages",
+        "pages exchange their memory, within a buffer and between two",
+        exchanged,
+    ),
+    Case::new(
+        "buffer.paged.other_pages",
+        "documentation: BufferError::OtherPages",
+        "pages of another size cannot be moved or exchanged, nor over each other",
+        other_pages,
+    ),
+    Case::new(
+        "buffer.paged.mapped_ahead",
+        "documentation: PagedOptions::mapping_ahead",
+        "pages that were mapped ahead are like others, and all of it is given back",
+        mapped_ahead,
+    ),
+];
+
+/// Pages of a granule, for the first GPU and the CPU.
+fn paged(context: &Context, pages: usize, zeros: bool) -> Verdict<PagedBuffer> {
+    let options = PagedBuffer::of(pages * context.granule()).in_pages_of(context.granule());
+    let options = if zeros { options.with_zero_page() } else { options };
+    let buffer = options.reserve(context.vmm(), &context.properties())?;
+    buffer.grant(&context.users(), Access::ReadWrite)?;
+    Ok(buffer)
+}
+
+/// Fills a page with a value.
+fn fill(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
+    Ok(buffer.fill(page * context.granule(), value, context.granule())?)
+}
+
+fn holds(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
+    context.holds(buffer.address_of(page)?, 1, value)
+}
+
+fn come_and_go(context: &Context) -> Verdict {
+    let buffer = paged(context, 8, false)?;
+    let at = buffer.address();
+    for page in [5, 0, 7, 2] {
+        buffer.map(page..page + 1)?;
+        fill(context, &buffer, page, 0xd100 + page as u32)?;
+    }
+    buffer.unmap(0..1)?;
+    buffer.map(1..2)?;
+    fill(context, &buffer, 1, 0xd101)?;
+    for page in [1, 2, 5, 7] {
+        holds(context, &buffer, page, 0xd100 + page as u32)?;
+        ensure_eq!(buffer.state(page)?, PageState::Mapped, "page {page}");
+    }
+    for page in [0, 3, 4, 6] {
+        ensure_eq!(buffer.state(page)?, PageState::Empty, "page {page}");
+    }
+    ensure_eq!((buffer.address(), buffer.statistics().mapped), (at, 4), "address and pages");
+    drop(buffer);
+    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    Ok(())
+}
+
+fn runs(context: &Context) -> Verdict {
+    let buffer = paged(context, 6, false)?;
+    buffer.map(1..4)?;
+    for page in 1..4 {
+        fill(context, &buffer, page, 0xd200 + page as u32)?;
+    }
+    // Page 3 is there already, page 4 is not.
+    let error = context.refuses_buffer(HipError::InvalidValue, || buffer.map(3..6))?;
+    ensure_eq!(error, BufferError::PageMapped { page: 3 }, "the error");
+    let error = context.refuses_buffer(HipError::InvalidValue, || buffer.unmap(2..6))?;
+    ensure_eq!(error, BufferError::PageNotMapped { page: 4 }, "the error");
+    for page in 1..4 {
+        holds(context, &buffer, page, 0xd200 + page as u32)?;
+    }
+    buffer.unmap(1..4)?;
+    ensure_eq!(context.vmm().usage().mappings, 0, "mappings");
+    Ok(())
+}
+
+fn no_such_page(context: &Context) -> Verdict {
+    let buffer = paged(context, 3, false)?;
+    let refused = HipError::InvalidValue;
+    for pages in [3..4, 2..4, 7..9, usize::MAX - 1..usize::MAX] {
+        for error in [
+            context.refuses_buffer(refused, || buffer.map(pages.clone()))?,
+            context.refuses_buffer(refused, || buffer.unmap(pages.clone()))?,
+        ] {
+            ensure!(matches!(error, BufferError::NoSuchPage { pages: 3, .. }), "{error}");
+        }
+    }
+    context.refuses_buffer(refused, || buffer.address_of(3))?;
+    context.refuses_buffer(refused, || buffer.state(usize::MAX))?;
+    Ok(())
+}
+
+fn not_mapped(context: &Context) -> Verdict {
+    let buffer = paged(context, 3, false)?;
+    let granule = context.granule();
+    buffer.map(0..2)?;
+    buffer.fill(0, 0xd300, 2 * granule)?;
+    buffer.unmap(1..2)?;
+    let refused = HipError::InvalidValue;
+    for (offset, page) in [(granule - 4, 1), (granule, 1), (2 * granule, 2)] {
+        for error in [
+            context.refuses_buffer(refused, || buffer.read(offset, &mut [0; 8]))?,
+            context.refuses_buffer(refused, || buffer.write(offset, &[0; 8]))?,
+            context.refuses_buffer(refused, || buffer.fill(offset, 0, 8))?,
+        ] {
+            ensure_eq!(error, BufferError::PageNotMapped { page }, "the error at {offset:#x}");
+        }
+    }
+    holds(context, &buffer, 0, 0xd300)
+}
+
+fn zero_page(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let buffer = paged(context, 5, true)?;
+    let zeros = |pages: &[usize]| {
+        for &page in pages {
+            holds(context, &buffer, page, 0)?;
+            ensure_eq!(buffer.state(page)?, PageState::Zero, "page {page}");
+        }
+        Ok(())
+    };
+    zeros(&[0, 1, 2, 3, 4])?;
+    buffer.map(1..3)?;
+    fill(context, &buffer, 1, 0xd400)?;
+    fill(context, &buffer, 2, 0xd401)?;
+    zeros(&[0, 3, 4])?;
+    holds(context, &buffer, 2, 0xd401)?;
+    for page in [0, 4] {
+        let offset = page * context.granule();
+        for error in [
+            context.refuses_buffer(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
+            context.refuses_buffer(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
+        ] {
+            ensure_eq!(error, BufferError::PageNotMapped { page }, "the error");
+        }
+    }
+    let at = buffer.address_of(3)?;
+    context.refuses(HipError::InvalidValue, || context.vmm().write(at, &[1]))?;
+    buffer.unmap(1..2)?;
+    zeros(&[0, 1, 3, 4])?;
+    context.seen_by(context.gpu(), buffer.address_of(1)?, 1, 0)?;
+    ensure!(buffer.zero_page_is_clean()?, "something was stored to the zero page");
+    Ok(())
+}
+
+fn seen_by_all(context: &Context) -> Verdict {
+    context.other_gpu()?;
+    let buffer = paged(context, 3, false)?;
+    let reach = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(context.gpu()));
+    let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| reach(gpu)).collect();
+    buffer.map(0..1)?;
+    buffer.grant(&gpus, Access::ReadWrite)?;
+    buffer.map(2..3)?;
+    fill(context, &buffer, 0, 0xd500)?;
+    fill(context, &buffer, 2, 0xd501)?;
+    for gpu in gpus {
+        context.seen_by(gpu, buffer.address_of(0)?, 1, 0xd500)?;
+        context.seen_by(gpu, buffer.address_of(2)?, 1, 0xd501)?;
+    }
+    Ok(())
+}
+
+fn moved(context: &Context) -> Verdict {
+    let (one, other) = (paged(context, 4, false)?, paged(context, 4, false)?);
+    one.map(0..2)?;
+    fill(context, &one, 0, 0xd600)?;
+    fill(context, &one, 1, 0xd601)?;
+    let handles = |at| context.vmm().retain_allocation_handle(at);
+    let before = handles(one.address_of(1)?)?;
+    context.keep(before);
+    one.move_pages(0..2, &other, 2)?;
+    let after = handles(other.address_of(3)?)?;
+    context.keep(after);
+    ensure_eq!(after, before, "the handle behind the page");
+    holds(context, &other, 2, 0xd600)?;
+    holds(context, &other, 3, 0xd601)?;
+    ensure_eq!((one.statistics().mapped, other.statistics().mapped), (0, 2), "pages");
+    let taken =
+        context.refuses_buffer(HipError::InvalidValue, || other.move_pages(2..3, &other, 3))?;
+    ensure_eq!(taken, BufferError::PageMapped { page: 3 }, "the error");
+    // Within a buffer.
+    other.move_pages(3..4, &other, 0)?;
+    holds(context, &other, 0, 0xd601)?;
+    holds(context, &other, 2, 0xd600)
+}
+
+fn exchanged(context: &Context) -> Verdict {
+    let (one, other) = (paged(context, 2, false)?, paged(context, 2, false)?);
+    for (buffer, value) in [(&one, 0xd700), (&other, 0xd710)] {
+        buffer.map(0..2)?;
+        fill(context, buffer, 0, value)?;
+        fill(context, buffer, 1, value + 1)?;
+    }
+    one.exchange_pages(0..2, &other, 0)?;
+    for (buffer, value) in [(&one, 0xd710), (&other, 0xd700)] {
+        holds(context, buffer, 0, value)?;
+        holds(context, buffer, 1, value + 1)?;
+    }
+    one.exchange_pages(0..1, &one, 1)?;
+    holds(context, &one, 0, 0xd711)?;
+    holds(context, &one, 1, 0xd710)?;
+    context.seen_by(context.gpu(), one.address_of(0)?, 1, 0xd711)
+}
+
+fn other_pages(context: &Context) -> Verdict {
+    let one = paged(context, 4, false)?;
+    let large = PagedBuffer::of(4 * context.granule()).in_pages_of(2 * context.granule());
+    let large = large.reserve(context.vmm(), &context.properties())?;
+    one.map(0..3)?;
+    let refused = HipError::InvalidValue;
+    for error in [
+        context.refuses_buffer(refused, || one.move_pages(0..1, &large, 0))?,
+        context.refuses_buffer(refused, || one.exchange_pages(0..1, &large, 0))?,
+    ] {
+        ensure_eq!(error, BufferError::OtherPages, "the error");
+    }
+    context.refuses_buffer(refused, || one.exchange_pages(0..2, &one, 1))?;
+    context.refuses_buffer(refused, || one.move_pages(0..2, &one, 1)).map(|_| ())
+}
+
+fn mapped_ahead(context: &Context) -> Verdict {
+    let options = PagedBuffer::of(12 * context.granule()).in_pages_of(context.granule());
+    let buffer = options.mapping_ahead(3).reserve(context.vmm(), &context.properties())?;
+    buffer.grant(&context.users(), Access::ReadWrite)?;
+    for page in 0..12 {
+        buffer.map(page..page + 1)?;
+        fill(context, &buffer, page, 0xd800 + page as u32)?;
+    }
+    for page in 0..12 {
+        holds(context, &buffer, page, 0xd800 + page as u32)?;
+    }
+    buffer.unmap(4..12)?;
+    buffer.trim()?;
+    ensure_eq!(buffer.statistics().mapped, 4, "pages in use");
+    drop(buffer);
+    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Buffers that give their memory back for a while and keep their addresses.
+
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{Context, NotPassed};
+use hsa_vmm::buffer::Contents;
+use hsa_vmm::{Access, BufferError, HipError, PausableBuffer};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "buffer.pausable.contents_come_back",
+        "vLLM: sleep mode, level 1; torch_memory_saver",
+        "what was in a paused buffer is there again, at the same address",
+        |c| unless_lost(c, contents_come_back),
+    ),
+    Case::new(
+        "buffer.pausable.memory_goes",
+        "vllm#46203, torch_memory_saver#83",
+        "a paused buffer has addresses and no memory, and nobody may use it",
+        |c| unless_lost(c, memory_goes),
+    ),
+    Case::new(
+        "buffer.pausable.addresses_stay",
+        "vLLM: sleep mode; pointers in recorded graphs",
+        "nobody else gets the addresses of a paused buffer",
+        |c| unless_lost(c, addresses_stay),
+    ),
+    Case::new(
+        "buffer.pausable.contents_dropped",
+        "vLLM: sleep mode, level 2",
+        "a buffer that gave up its contents can be used again",
+        |c| unless_lost(c, contents_dropped),
+    ),
+    Case::new(
+        "buffer.pausable.access_comes_back",
+        "HIP: hipMemSetAccess is needed after every hipMemMap",
+        "who might use the buffer before may use it again, and who was granted meanwhile",
+        |c| unless_lost(c, access_comes_back),
+    ),
+    Case::new(
+        "buffer.pausable.twice",
+        "documentation: BufferError::Paused, NotPaused",
+        "what is paused cannot be paused, and what is not cannot resume",
+        |c| unless_lost(c, twice),
+    ),
+    Case::new(
+        "buffer.pausable.any_size",
+        "documentation: PausableBuffer::create",
+        "a buffer may have any size from one byte, and no byte more than that is used",
+        |c| unless_lost(c, any_size),
+    ),
+];
+
+/// A buffer of granules, for the first GPU and the CPU, filled with a value.
+fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
+    let size = granules * context.granule();
+    let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
+    buffer.grant(&context.users(), Access::ReadWrite)?;
+    context.fill(buffer.address(), granules, value)?;
+    Ok(buffer)
+}
+
+/// Why a case is tried again.
+const LOST: &str = "another thread of this process took the addresses, again and again";
+
+/// Pauses a buffer. Where the runtime gives memory back with its addresses only, somebody else in
+/// this process may get these; that nobody does can be asked for if the process is ours alone.
+fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> Verdict {
+    match buffer.pause(contents) {
+        Err(BufferError::AddressLost { .. }) if !context.counts_descriptors() => {
+            Err(NotPassed::Skipped(LOST.to_owned()))
+        }
+        answer => Ok(answer?),
+    }
+}
+
+/// Tries a case until no other thread has taken the buffer's addresses.
+fn unless_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
+    let lost = Err(NotPassed::Skipped(LOST.to_owned()));
+    (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())
+}
+
+fn contents_come_back(context: &Context) -> Verdict {
+    let mut buffer = pausable(context, 2, 0xd900)?;
+    let at = buffer.address();
+    context.fill(context.on(at, 1), 1, 0xd901)?;
+    for _ in 0..3 {
+        pause(context, &mut buffer, Contents::Save)?;
+        buffer.resume()?;
+        ensure_eq!(buffer.address(), at, "the address");
+        context.holds(at, 1, 0xd900)?;
+        context.holds(context.on(at, 1), 1, 0xd901)?;
+        context.seen_by(context.gpu(), context.on(at, 1), 1, 0xd901)?;
+    }
+    Ok(())
+}
+
+fn memory_goes(context: &Context) -> Verdict {
+    let mut buffer = pausable(context, 2, 0xda00)?;
+    let at = buffer.address();
+    pause(context, &mut buffer, Contents::Save)?;
+    ensure!(buffer.is_paused() && buffer.holds_addresses(), "paused, with its addresses");
+    let usage = context.vmm().usage();
+    ensure_eq!((usage.reservations, usage.handles, usage.mappings), (1, 0, 0), "in use");
+    let refused = HipError::InvalidValue;
+    context.refuses(refused, || context.vmm().read(at, &mut [0; 4]))?;
+    context.refuses(refused, || context.vmm().fill(at, 0, context.granule()))?;
+    let error = context.refuses_buffer(refused, || buffer.write(0, &[0; 4]))?;
+    ensure_eq!(error, BufferError::Paused, "the error");
+    buffer.resume()?;
+    context.holds(at, 2, 0xda00)
+}
+
+fn addresses_stay(context: &Context) -> Verdict {
+    let mut buffer = pausable(context, 4, 0xdb00)?;
+    let at = buffer.address();
+    pause(context, &mut buffer, Contents::Drop)?;
+    let size = 4 * context.granule();
+    for _ in 0..8 {
+        let other = context.vmm().address_reserve(size, 0, Some(at), 0)?;
+        let apart = other.get() >= at.get() + size || other.get() + size <= at.get();
+        ensure!(apart, "{other} was reserved while {at} is paused");
+    }
+    buffer.resume()?;
+    ensure_eq!(buffer.address(), at, "the address");
+    context.fill(at, 4, 0xdb01)?;
+    context.holds(at, 4, 0xdb01)
+}
+
+fn contents_dropped(context: &Context) -> Verdict {
+    let mut buffer = pausable(context, 1, 0xdc00)?;
+    pause(context, &mut buffer, Contents::Drop)?;
+    ensure_eq!(buffer.saved(), 0, "bytes that were saved");
+    buffer.resume()?;
+    context.fill(buffer.address(), 1, 0xdc01)?;
+    context.holds(buffer.address(), 1, 0xdc01)
+}
+
+fn access_comes_back(context: &Context) -> Verdict {
+    let other = context.other_gpu()?;
+    let mut buffer = pausable(context, 1, 0xdd00)?;
+    pause(context, &mut buffer, Contents::Save)?;
+    buffer.grant(&[other], Access::Read)?;
+    buffer.resume()?;
+    for agent in context.users() {
+        ensure_eq!(buffer.access(agent), Access::ReadWrite, "access of agent {agent}");
+        let found = context.vmm().get_access(agent, buffer.address())?;
+        ensure_eq!(found, Access::ReadWrite, "access of agent {agent}, as Vmm tells");
+    }
+    ensure_eq!(buffer.access(other), Access::Read, "access that was granted meanwhile");
+    context.holds(buffer.address(), 1, 0xdd00)?;
+    context.seen_by(other, buffer.address(), 1, 0xdd00)
+}
+
+fn twice(context: &Context) -> Verdict {
+    let mut buffer = pausable(context, 1, 0xde00)?;
+    let refused = HipError::InvalidValue;
+    let error = context.refuses_buffer(refused, || buffer.resume())?;
+    ensure_eq!(error, BufferError::NotPaused, "the error");
+    pause(context, &mut buffer, Contents::Save)?;
+    for contents in [Contents::Save, Contents::Drop] {
+        let error = context.refuses_buffer(refused, || buffer.pause(contents))?;
+        ensure_eq!(error, BufferError::Paused, "the error");
+    }
+    buffer.resume()?;
+    context.holds(buffer.address(), 1, 0xde00)
+}
+
+fn any_size(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    for size in [1, 5, context.granule() - 1, context.granule() + 1] {
+        let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
+        buffer.grant(&context.users(), Access::ReadWrite)?;
+        let granules = size.div_ceil(context.granule());
+        ensure_eq!((buffer.size(), buffer.extent()), (size, granules * context.granule()), "sizes");
+        buffer.write(size - 1, &[0xdf])?;
+        context.refuses_buffer(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
+        pause(context, &mut buffer, Contents::Save)?;
+        buffer.resume()?;
+        let mut last = [0];
+        buffer.read(size - 1, &mut last)?;
+        ensure_eq!(last, [0xdf], "the last of {size} bytes");
+    }
+    let nothing = PausableBuffer::create(context.vmm(), 0, &context.properties());
+    ensure!(nothing.is_err(), "a buffer of no bytes was made");
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Buffers whose end is followed by their beginning.
+
+use crate::Context;
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::{Access, BufferError, HipError, RingBuffer};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "buffer.ring.no_seam",
+        "reference 6.2 #20: the same memory at two addresses",
+        "what is written over the end is at the beginning, for the CPU at every turn",
+        no_seam,
+    ),
+    Case::new(
+        "buffer.ring.gpus_see_no_seam",
+        "reference 6.2 #20; ROCm/hip#3728",
+        "each GPU that was granted copies over the end in one go",
+        gpus_see_no_seam,
+    ),
+    Case::new(
+        "buffer.ring.is_one_memory",
+        "HIP: hipMemMap of one handle at several addresses",
+        "a ring has one handle, however often it is mapped, and gives all back",
+        one_memory,
+    ),
+    Case::new(
+        "buffer.ring.positions_go_on",
+        "documentation: RingBuffer::address_of",
+        "positions count on for ever, and are theirs modulo the size",
+        positions,
+    ),
+    Case::new(
+        "buffer.ring.larger_than_itself",
+        "documentation: BufferError::BeyondEnd",
+        "more bytes than the ring has are neither read nor written",
+        larger,
+    ),
+    Case::new(
+        "buffer.ring.no_ring",
+        "documentation: BufferError::NoRing",
+        "what is mapped once is no ring, nor what has no size",
+        no_ring,
+    ),
+    Case::new(
+        "buffer.ring.read_only",
+        "HIP: hipMemSetAccess, hipMemAccessFlagsProtRead",
+        "a CPU that may only read the ring writes at no turn, and its access can be taken",
+        read_only,
+    ),
+];
+
+fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
+    let options = RingBuffer::of(context.granule()).times(times);
+    let ring = options.map(context.vmm(), &context.properties())?;
+    ring.grant(&context.users(), Access::ReadWrite)?;
+    Ok(ring)
+}
+
+/// Bytes that are never the same at places a power of two apart.
+fn text(size: usize) -> Vec<u8> {
+    (0..size).map(|index| (index % 251) as u8).collect()
+}
+
+fn no_seam(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    for times in [2, 3] {
+        let ring = ring(context, times)?;
+        let text = text(ring.size());
+        let start = (ring.size() - 100) as u64;
+        ring.write(start, &text)?;
+        let mut found = vec![0; ring.size()];
+        for turn in 0..times as u64 {
+            let position = start + turn * ring.size() as u64;
+            ring.read(position, &mut found)?;
+            ensure!(found == text, "turn {turn} of {times} has something else");
+        }
+        for turn in 0..times {
+            let mut found = [0; 4];
+            context.vmm().read(context.on(ring.address(), turn), &mut found)?;
+            ensure_eq!(found, text[100..104], "at the start of turn {turn}");
+        }
+    }
+    Ok(())
+}
+
+fn gpus_see_no_seam(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let ring = ring(context, 2)?;
+    let text = text(ring.size());
+    let start = (ring.size() / 2 + 64) as u64;
+    ring.write(start, &text)?;
+    for &gpu in context.gpus() {
+        let reaches = context.runtime().agent(gpu).is_some_and(|a| a.reaches(context.gpu()));
+        if !reaches || !context.cpu_sees(gpu) {
+            continue;
+        }
+        ring.grant(&[gpu], Access::ReadWrite)?;
+        let to = context.reserve(1)?;
+        let memory = context.create_on(gpu, 1)?;
+        context.map(to, 1, memory)?;
+        context.grant(to, 1, &context.users_of(gpu), Access::ReadWrite)?;
+        context.vmm().copy(gpu, to, ring.address_of(start), ring.size())?;
+        let mut found = vec![0; ring.size()];
+        context.vmm().read(to, &mut found)?;
+        ensure!(found == text, "GPU {gpu} copied something else");
+    }
+    Ok(())
+}
+
+fn one_memory(context: &Context) -> Verdict {
+    for times in [2, 5] {
+        let ring = ring(context, times)?;
+        ensure_eq!(ring.times(), times, "times");
+        let usage = context.vmm().usage();
+        ensure_eq!((usage.reservations, usage.handles, usage.mappings), (1, 1, times), "in use");
+        context.vmm().fill(ring.address(), 0xc700, ring.size())?;
+        for turn in 0..times {
+            context.holds(context.on(ring.address(), turn), 1, 0xc700)?;
+        }
+    }
+    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    Ok(())
+}
+
+fn positions(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let ring = ring(context, 2)?;
+    let size = ring.size() as u64;
+    for (position, same) in [(0, 3 * size), (7, 7 + 1000 * size), (u64::MAX % size, u64::MAX)] {
+        ensure_eq!(ring.address_of(position), ring.address_of(same), "{same:#x}");
+        ring.write(same, &position.to_le_bytes())?;
+        let mut found = [0; 8];
+        ring.read(position, &mut found)?;
+        ensure_eq!(found, position.to_le_bytes(), "at {position:#x}, written at {same:#x}");
+    }
+    Ok(())
+}
+
+fn larger(context: &Context) -> Verdict {
+    let ring = ring(context, 3)?;
+    let mut bytes = vec![0; ring.size() + 1];
+    let refused = HipError::InvalidValue;
+    for position in [0, 1, u64::MAX] {
+        context.refuses_buffer(refused, || ring.read(position, &mut bytes))?;
+        context.refuses_buffer(refused, || ring.write(position, &bytes))?;
+    }
+    Ok(())
+}
+
+fn no_ring(context: &Context) -> Verdict {
+    for times in [0, 1] {
+        let map = || {
+            let options = RingBuffer::of(context.granule()).times(times);
+            options.map(context.vmm(), &context.properties()).map(|_| ())
+        };
+        let error = context.refuses_buffer(HipError::InvalidValue, map)?;
+        ensure_eq!(error, BufferError::NoRing { times }, "the error");
+    }
+    let nothing = RingBuffer::of(0).map(context.vmm(), &context.properties());
+    ensure!(nothing.is_err(), "a ring without a size was mapped");
+    Ok(())
+}
+
+fn read_only(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let ring = ring(context, 2)?;
+    context.vmm().fill(ring.address(), 0xc800, ring.size())?;
+    ring.grant(&[context.host()], Access::Read)?;
+    let size = ring.size() as u64;
+    for turn in 0..2 {
+        context.holds(context.on(ring.address(), turn), 1, 0xc800)?;
+        let at = turn as u64 * size;
+        context.refuses_buffer(HipError::InvalidValue, || ring.write(at, &[1]))?;
+    }
+    ring.revoke(&[context.host()])?;
+    ensure_eq!(ring.access(context.host())?, Access::None, "access that was taken");
+    context.refuses_buffer(HipError::InvalidValue, || ring.read(0, &mut [0])).map(|_| ())
+}

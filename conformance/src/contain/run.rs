@@ -1,0 +1,181 @@
+//! Putting cases to a runtime in a process of its own.
+
+use super::crew::Worker;
+use super::protocol::{Answer, Order};
+use super::{STARTS, STOPS};
+use crate::attempt::{Attempt, Lost};
+use crate::describe::Description;
+use crate::plan::Plan;
+use crate::run::{FAILED_BEFORE, Progress};
+use crate::tally::Tally;
+use crate::{Options, Report, Status};
+use std::fmt;
+use std::io;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How cases are contained.
+pub struct Containment<'a> {
+    /// A command whose process calls [`serve`](super::serve) with this token. Its standard input
+    /// and output are taken.
+    pub command: &'a mut dyn FnMut(&str) -> io::Result<Command>,
+    /// How long a case may take; and the start of the runtime, and its stop.
+    pub time_limit: Duration,
+}
+
+impl fmt::Debug for Containment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Containment").field("time_limit", &self.time_limit).finish_non_exhaustive()
+    }
+}
+
+/// What happens in a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The runtime has started for the first time; what a person should know of it.
+    Started(&'a str),
+    /// A case has ended.
+    Case(Progress<'a>),
+    /// The process did not survive a case. [`Case`](Self::Case) follows.
+    Lost {
+        /// The case's name.
+        case: &'a str,
+        /// How the process ended.
+        lost: &'a Lost,
+    },
+}
+
+/// Why nothing could be tried.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRun {
+    /// The worker cannot be started, or something else of the system's failed.
+    #[error("the process for the cases cannot be started")]
+    System(#[from] io::Error),
+    /// There is no runtime, or it does not start, as it says itself.
+    #[error("{0}")]
+    NoRuntime(String),
+    /// What was asked for is not to be had.
+    #[error("{0}")]
+    Refused(String),
+    /// The runtime took its process along while it started.
+    #[error("while the runtime started, it {0}")]
+    LostAtStart(Lost),
+}
+
+/// How often in a row a runtime may fail to start before that is the end of it.
+const STARTS_TRIED: usize = 3;
+
+const STARTS_NO_MORE: &str = "not tried: the runtime does not start any more";
+
+/// Puts every chosen case to a runtime that a worker opens, and says what happens.
+///
+/// A worker that did not survive a case is replaced, and the case is reported as failed
+/// ([`CaseReport::lost`](crate::CaseReport::lost)). If the runtime does not stop or does not start
+/// again, the report has a failed case more, `runtime.library.stops` or `runtime.library.starts`.
+///
+/// # Errors
+/// [`NotRun`] if the runtime did not start at all.
+pub fn run(
+    containment: Containment<'_>,
+    options: &Options,
+    on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Report, NotRun> {
+    let Containment { command, time_limit } = containment;
+    let plan = Plan::new(options);
+    let mut tally = Tally::new(&plan, options);
+    let (worker, note, runtime) = begin(command, time_limit)?;
+    on_event(Event::Started(&note));
+    let mut worker = Some(worker);
+    let mut untried = FAILED_BEFORE;
+    let total = plan.steps.len();
+    for (index, &place) in plan.steps.iter().enumerate() {
+        let Some(case) = plan.chosen.get(place) else { continue };
+        let working = match &mut worker {
+            Some(working) => working,
+            none => match begin_again(command, time_limit) {
+                Ok(working) => none.insert(working),
+                Err((attempt, error)) => {
+                    tally.add_more(&STARTS, failed(attempt, &error), &runtime);
+                    untried = STARTS_NO_MORE;
+                    break;
+                }
+            },
+        };
+        let began = Instant::now();
+        let attempt = match working.ask(&Order::Run(case.name.to_owned()), time_limit) {
+            Ok(Answer::Ended(attempt)) => attempt,
+            Ok(other) => unexpected(&other),
+            Err(lost) => lost_at(lost, began),
+        };
+        if let Some(lost) = &attempt.lost {
+            worker = None;
+            on_event(Event::Lost { case: case.name, lost });
+        }
+        let report = tally.add(place, case, attempt, &runtime);
+        on_event(Event::Case(Progress { done: index + 1, total, case: &report }));
+        if options.fail_fast && report.status == Status::Fail {
+            break;
+        }
+    }
+    if let Some(worker) = worker {
+        let began = Instant::now();
+        if let Err(lost) = stop(worker, time_limit) {
+            tally.add_more(&STOPS, lost_at(lost, began), &runtime);
+        }
+    }
+    Ok(tally.report(&plan, runtime, untried))
+}
+
+fn begin(
+    command: &mut dyn FnMut(&str) -> io::Result<Command>,
+    limit: Duration,
+) -> Result<(Worker, String, Description), NotRun> {
+    let mut worker = Worker::start(command)?;
+    match worker.answer(limit) {
+        Ok(Answer::Started { note, runtime }) => Ok((worker, note, *runtime)),
+        Ok(Answer::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
+        Ok(Answer::NotStarted { error, no_runtime: false }) => Err(NotRun::Refused(error)),
+        Ok(other) => Err(NotRun::Refused(unexpected(&other).detail)),
+        Err(lost) => Err(NotRun::LostAtStart(lost)),
+    }
+}
+
+/// A worker in place of one that was lost.
+fn begin_again(
+    command: &mut dyn FnMut(&str) -> io::Result<Command>,
+    limit: Duration,
+) -> Result<Worker, (usize, NotRun)> {
+    let mut tried = 1;
+    loop {
+        match begin(command, limit) {
+            Ok((worker, ..)) => return Ok(worker),
+            Err(error) if tried == STARTS_TRIED => return Err((tried, error)),
+            Err(_) => tried += 1,
+        }
+    }
+}
+
+fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
+    worker.ask(&Order::Stop, limit)?;
+    worker.end(limit)
+}
+
+fn lost_at(lost: Lost, began: Instant) -> Attempt {
+    Attempt::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
+}
+
+fn failed(tried: usize, error: &NotRun) -> Attempt {
+    let mut attempt = match error {
+        NotRun::LostAtStart(lost) => Attempt::lost(lost.clone(), 0),
+        other => unexpected(other),
+    };
+    attempt.detail = format!("after a process was lost, {tried} times in a row: {error}");
+    attempt
+}
+
+/// Something of the worker's that has no place here.
+fn unexpected(what: &impl fmt::Debug) -> Attempt {
+    let how = crate::attempt::Ended::Garbage(format!("{what:?}"));
+    Attempt::lost(Lost { how, last_call: None }, 0)
+}

@@ -1,0 +1,72 @@
+//! What is in memory, as each agent sees it that may look.
+
+use crate::case::ensure_eq;
+use crate::context::offset;
+use crate::{Context, NotPassed, Verdict};
+use hsa_vmm::{Access, Address, AgentId};
+
+impl Context {
+    /// Checks that the memory is filled with a value: by the CPU where it reaches it, at both ends and
+    /// in the middle of every granule, and by every GPU that may read it, at both ends.
+    pub fn holds(&self, at: Address, granules: usize, value: u32) -> Verdict {
+        if self.cpu_sees(self.gpu()) {
+            self.filled(at, granules, value)?;
+        }
+        self.gpus().iter().try_for_each(|&gpu| self.filled_for(gpu, at, granules, value))
+    }
+
+    /// Checks through a GPU, which copies to this process's memory what it may read.
+    fn filled_for(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
+        let expected = value.to_le_bytes().repeat(16);
+        for start in (0..granules).map(|index| index * self.granule()) {
+            let granted = self.vmm().get_access(gpu, offset(at, start)).unwrap_or(Access::None);
+            if granted == Access::None {
+                continue;
+            }
+            for inside in [0, self.granule() - expected.len()] {
+                let mut found = vec![0; expected.len()];
+                self.vmm().copy_to_host(gpu, &mut found, offset(at, start + inside))?;
+                ensure_eq!(found, expected, "for GPU {gpu}, {:#x} bytes on", start + inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks by the CPU, which is known to reach it.
+    pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
+        let expected = value.to_le_bytes().repeat(16);
+        for start in (0..granules).map(|index| index * self.granule()) {
+            for inside in [0, self.granule() / 2, self.granule() - expected.len()] {
+                let mut found = vec![0; expected.len()];
+                self.vmm().read(offset(at, start + inside), &mut found)?;
+                ensure_eq!(found, expected, "in the memory, {:#x} bytes on", start + inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks through a GPU that may read it that memory is filled with a value: the GPU copies each
+    /// granule to memory of its own, which the CPU then looks at if it reaches it.
+    pub fn seen_by(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
+        let scratch = self.reserve(1)?;
+        let memory = self.create_on(gpu, 1)?;
+        self.map(scratch, 1, memory)?;
+        self.grant(scratch, 1, &self.users_of(gpu), Access::ReadWrite)?;
+        for index in 0..granules {
+            // What was there before is not taken for what is looked for.
+            self.fill(scratch, 1, !value)?;
+            self.vmm().copy(gpu, scratch, self.on(at, index), self.granule())?;
+            if self.cpu_sees(gpu) {
+                self.filled(scratch, 1, value).map_err(|found| match found {
+                    NotPassed::Failed(why) => {
+                        NotPassed::Failed(format!("as GPU {gpu} sees granule {index}: {why}"))
+                    }
+                    skipped => skipped,
+                })?;
+            }
+        }
+        self.vmm().unmap(scratch, self.granule())?;
+        self.vmm().release(memory)?;
+        Ok(self.vmm().address_free(scratch, self.granule())?)
+    }
+}

@@ -1,0 +1,207 @@
+//! What a description says, in words: for tables and comparisons.
+
+use super::{AgentDescription, Driver, PeerDescription, PoolDescription, RuntimeDescription};
+use std::fmt;
+
+/// Something that is told of a runtime, an agent or a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// What is told, as `dma-buf export`.
+    pub what: &'static str,
+    /// What it is; `None` where nobody has told.
+    pub value: Option<String>,
+}
+
+impl Fact {
+    pub(crate) fn new(what: &'static str, value: impl Into<String>) -> Self {
+        Self { what, value: Some(value.into()) }
+    }
+
+    fn maybe(what: &'static str, value: Option<String>) -> Self {
+        Self { what, value }
+    }
+
+    fn flag(what: &'static str, value: Option<bool>) -> Self {
+        Self::maybe(what, value.map(|flag| yes(flag).to_owned()))
+    }
+}
+
+fn yes(flag: bool) -> &'static str {
+    if flag { "yes" } else { "no" }
+}
+
+/// A size in bytes in the largest unit in which it is a whole number: `2 MiB`, `192 GiB`.
+#[must_use]
+pub fn size(bytes: usize) -> String {
+    let mut value = bytes;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if value == 0 || !value.is_multiple_of(1024) {
+            break;
+        }
+        value /= 1024;
+        unit = larger;
+    }
+    format!("{value} {unit}")
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Amdkfd => "amdkfd",
+            Self::Emulated => "emulated (hsa-kfd)",
+            Self::Simulated => "none (simulation)",
+        })
+    }
+}
+
+impl RuntimeDescription {
+    /// What it says of itself. What the library lacks and which quirks are worked around are lists
+    /// of their own.
+    #[must_use]
+    pub fn facts(&self) -> Vec<Fact> {
+        let virtual_memory = self.virtual_memory.map(|there| match &self.without_virtual_memory {
+            Some(why) if !there => format!("no: {why}"),
+            _ => yes(there).to_owned(),
+        });
+        // AMD's runtime says it in quotation marks.
+        let build = self.build.as_deref().map(|build| build.trim_matches('"').to_owned());
+        vec![
+            Fact::new("library", &self.name),
+            Fact::new("HSA", &self.version),
+            Fact::new("AMD extension", &self.extension),
+            Fact::maybe("build", build),
+            Fact::maybe("kernel driver", self.driver.map(|driver| driver.to_string())),
+            Fact::maybe("virtual memory", virtual_memory),
+            Fact::flag("dma-buf export", self.dmabuf),
+            Fact::flag("IPC", self.exports("hsa_amd_ipc_memory_create")),
+            Fact::flag("shared virtual memory", self.svm),
+            Fact::flag("XNACK", self.xnack),
+            Fact::flag("fabric handles", self.fabric),
+        ]
+    }
+
+    fn exports(&self, function: &str) -> Option<bool> {
+        let missing = self.missing_functions.as_ref()?;
+        Some(!missing.iter().any(|missing| missing == function))
+    }
+}
+
+/// What agents are called in words: their kind, and their place among those of their kind. `GPU 0`
+/// is HIP's device 0.
+#[must_use]
+pub fn labels(agents: &[AgentDescription]) -> Vec<String> {
+    let label = |(index, agent): (usize, &AgentDescription)| {
+        let before = agents.iter().take(index).filter(|other| other.kind == agent.kind).count();
+        match agent.kind.as_str() {
+            kind @ ("cpu" | "gpu") => format!("{} {before}", kind.to_uppercase()),
+            kind => format!("{kind} {before}"),
+        }
+    };
+    agents.iter().enumerate().map(label).collect()
+}
+
+impl AgentDescription {
+    /// What it is. Where it is plugged in and its unique name tell machines apart, not runtimes.
+    pub(crate) fn facts(&self) -> Vec<Fact> {
+        vec![
+            Fact::new("name", &self.name),
+            Fact::new("product", &self.product),
+            Fact::maybe("instruction set", self.isa.clone()),
+            Fact::maybe("NUMA node", self.numa_node.map(|node| node.to_string())),
+            Fact::new("permissions", &self.enforcement),
+            Fact::new("chip", format!("{:#x}", self.chip)),
+            Fact::new("compute units", self.compute_units.to_string()),
+            Fact::new("integrated", yes(self.integrated)),
+            Fact::new("large BAR", yes(self.large_bar)),
+        ]
+    }
+}
+
+impl PoolDescription {
+    /// `global coarse`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        [self.segment.as_str()]
+            .into_iter()
+            .chain(self.flags.iter().map(String::as_str))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    pub(crate) fn facts(&self) -> Vec<Fact> {
+        vec![
+            Fact::new("size", size(self.size)),
+            Fact::new("allocatable", yes(self.allocatable)),
+            Fact::new("granule", size(self.granule)),
+            Fact::new("recommended granule", size(self.recommended_granule)),
+            Fact::new("largest allocation", size(self.largest_allocation)),
+        ]
+    }
+}
+
+impl PeerDescription {
+    /// `XGMI`, `PCIe + QPI`, `not at all`.
+    #[must_use]
+    pub fn way(&self) -> String {
+        let hops: Vec<_> = self.links.iter().map(|link| link.kind.as_str()).collect();
+        match (self.reachable, hops.is_empty()) {
+            (false, _) => "not at all".to_owned(),
+            (true, true) => "(not told)".to_owned(),
+            (true, false) => hops.join(" + "),
+        }
+    }
+
+    pub(crate) fn facts(&self) -> Vec<Fact> {
+        let sum = |of: fn(&super::LinkDescription) -> u32| {
+            self.links.iter().map(of).map(|value| value.to_string()).collect::<Vec<_>>().join(" + ")
+        };
+        let mut facts = vec![Fact::new("way", self.way())];
+        if !self.links.is_empty() {
+            facts.push(Fact::new("least MB/s", sum(|link| link.min_bandwidth)));
+            facts.push(Fact::new("most MB/s", sum(|link| link.max_bandwidth)));
+            facts.push(Fact::new("distance", sum(|link| link.numa_distance)));
+        }
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::describe;
+    use hsa_vmm::Runtime;
+    use hsa_vmm::simulation::Config;
+
+    #[test]
+    fn sizes_are_whole_numbers_of_the_largest_unit() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (4096, "4 KiB"),
+            (2 << 20, "2 MiB"),
+            (192 << 30, "192 GiB"),
+            ((2 << 20) + 4096, "2052 KiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn what_nobody_told_is_not_no() {
+        let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+        let mut description = describe(&runtime);
+        let fact = |runtime: &RuntimeDescription, what: &str| {
+            runtime.facts().into_iter().find(|fact| fact.what == what).unwrap().value
+        };
+        assert_eq!(fact(&description.runtime, "IPC").as_deref(), Some("yes"));
+        assert_eq!(fact(&description.runtime, "XNACK").as_deref(), Some("no"));
+        description.runtime.missing_functions = Some(vec!["hsa_amd_ipc_memory_create".to_owned()]);
+        assert_eq!(fact(&description.runtime, "IPC").as_deref(), Some("no"));
+        description.runtime.missing_functions = None;
+        description.runtime.xnack = None;
+        assert_eq!(fact(&description.runtime, "IPC"), None);
+        assert_eq!(fact(&description.runtime, "XNACK"), None);
+        assert_eq!(labels(&description.agents), ["CPU 0", "GPU 0", "GPU 1"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! Cases of two reports: how they end.
+
+use crate::{CaseReport, Status};
+use serde::Serialize;
+
+/// A case that ends otherwise, or is in one report alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CaseChange {
+    /// The case's name.
+    pub name: String,
+    /// What is other.
+    pub kind: CaseKind,
+    /// How it ended in A.
+    pub a: Option<Outcome>,
+    /// How it ended in B.
+    pub b: Option<Outcome>,
+}
+
+/// In what way a case ends otherwise in B than in A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaseKind {
+    /// It fails, and did not.
+    FailsNow,
+    /// It passes, and did not.
+    PassesNow,
+    /// It is skipped, and was not.
+    SkippedNow,
+    /// It fails as is known of this runtime, and did not.
+    KnownNow,
+    /// It ends with the same word for another reason.
+    Otherwise,
+    /// It is in A alone.
+    OnlyA,
+    /// It is in B alone.
+    OnlyB,
+}
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// In a word.
+    pub status: Status,
+    /// Why.
+    pub detail: String,
+}
+
+impl CaseChange {
+    /// Whether it fails in B and not in A.
+    #[must_use]
+    pub fn is_worse(&self) -> bool {
+        let fails = |it: &Option<Outcome>| it.as_ref().is_some_and(|it| it.status == Status::Fail);
+        fails(&self.b) && !fails(&self.a)
+    }
+}
+
+/// What ends otherwise, by kind and in the order of the reports; and how many end alike.
+pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, usize) {
+    let outcome = |case: &CaseReport| Outcome { status: case.status, detail: case.detail.clone() };
+    let change = |kind, old: Option<&CaseReport>, new: Option<&CaseReport>| {
+        let name = new.or(old).map(|case| case.name.clone()).unwrap_or_default();
+        CaseChange { name, kind, a: old.map(outcome), b: new.map(outcome) }
+    };
+    let (mut all, mut alike) = (Vec::new(), 0);
+    for old in a {
+        match b.iter().find(|new| new.name == old.name) {
+            None => all.push(change(CaseKind::OnlyA, Some(old), None)),
+            Some(new) => match kind(old, new) {
+                Some(kind) => all.push(change(kind, Some(old), Some(new))),
+                None => alike += 1,
+            },
+        }
+    }
+    let new = b.iter().filter(|new| !a.iter().any(|old| old.name == new.name));
+    all.extend(new.map(|new| change(CaseKind::OnlyB, None, Some(new))));
+    all.sort_by_key(|change| change.kind);
+    (all, alike)
+}
+
+fn kind(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {
+    match (a.status == b.status, b.status) {
+        (false, Status::Fail) => Some(CaseKind::FailsNow),
+        (false, Status::Pass) => Some(CaseKind::PassesNow),
+        (false, Status::Skip) => Some(CaseKind::SkippedNow),
+        (false, Status::Known) => Some(CaseKind::KnownNow),
+        (true, Status::Pass) => None,
+        (true, _) if told(&a.detail) == told(&b.detail) => None,
+        (true, _) => Some(CaseKind::Otherwise),
+    }
+}
+
+/// A detail without its numbers: addresses, counts and times differ from run to run.
+fn told(detail: &str) -> Vec<&str> {
+    let word = |part: &str| part.contains(|c: char| c.is_ascii_digit());
+    detail.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|part| !word(part)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told;
+
+    #[test]
+    fn numbers_do_not_tell_details_apart() {
+        let detail = "0x7f12ab000000 holds 17 instead of 42 (Some(3) before)";
+        assert_eq!(told(detail), told("0x7f99cd000000 holds 4 instead of 7 (Some(9) before)"));
+        assert_ne!(told(detail), told("0x7f12ab000000 holds 17 instead of 42"));
+        assert_ne!(told("HSA_STATUS_ERROR"), told("HSA_STATUS_ERROR_INVALID_ARGUMENT"));
+    }
+}

@@ -1,0 +1,69 @@
+//! Cases of two reports: how long they take.
+
+use crate::{CaseReport, Status};
+use serde::Serialize;
+
+/// What takes another time is worth a word from this factor on...
+const FACTOR: f64 = 3.0;
+/// ...if it is so many microseconds as well: a busy machine makes a case of a millisecond wait for
+/// fifty. So a case that is 3 times as slow and 0.1 s slower is told of, and no other.
+const MICROSECONDS: u64 = 100_000;
+/// Cases shorter than this many microseconds measure the clock.
+const SHORTEST: u64 = 100;
+/// The least number of cases of which a median says something.
+const FEWEST: usize = 20;
+
+/// How long the cases took that pass in both reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Timings {
+    /// How many times as long as in A a case takes in B, in the middle; null for few cases.
+    pub median_ratio: Option<f64>,
+    /// Cases that take at least 3 times as long as in the other report, and 0.1 s longer; the
+    /// greatest difference first.
+    pub notable: Vec<Timing>,
+}
+
+/// How long a case took, in microseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Timing {
+    /// The case's name.
+    pub name: String,
+    /// In A.
+    pub a_us: u64,
+    /// In B.
+    pub b_us: u64,
+}
+
+pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> Timings {
+    let passed = |case: &&CaseReport| case.status == Status::Pass;
+    let pairs: Vec<_> = a
+        .iter()
+        .filter(passed)
+        .filter_map(|old| Some((old, b.iter().filter(passed).find(|new| new.name == old.name)?)))
+        .map(|(old, new)| (old.name.as_str(), old.duration_us, new.duration_us))
+        .collect();
+    let mut notable: Vec<_> =
+        pairs.iter().filter(|(_, a, b)| is_notable(*a, *b)).map(timing).collect();
+    notable.sort_by_key(|it: &Timing| std::cmp::Reverse(it.a_us.abs_diff(it.b_us)));
+    let long = pairs.iter().filter(|(_, a, b)| *a >= SHORTEST && *b >= SHORTEST);
+    let mut ratios: Vec<f64> = long.map(|(_, a, b)| *b as f64 / *a as f64).collect();
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios.get(ratios.len() / 2).filter(|_| ratios.len() >= FEWEST);
+    Timings { median_ratio: median.map(|ratio| (ratio * 100.0).round() / 100.0), notable }
+}
+
+fn timing(&(name, a_us, b_us): &(&str, u64, u64)) -> Timing {
+    Timing { name: name.to_owned(), a_us, b_us }
+}
+
+fn is_notable(a: u64, b: u64) -> bool {
+    let (less, more) = (a.min(b), a.max(b));
+    more - less >= MICROSECONDS && more as f64 >= FACTOR * less as f64
+}
+
+impl Timings {
+    /// The median, where it is worth a word.
+    pub(super) fn notable_ratio(&self) -> Option<f64> {
+        self.median_ratio.filter(|ratio| *ratio >= FACTOR || *ratio <= 1.0 / FACTOR)
+    }
+}

@@ -1,0 +1,151 @@
+//! What differs, in sentences.
+
+use super::agents::AGENT;
+use super::{AgentChange, CaseChange, CaseKind, Change, Diff, Timing, Timings};
+use crate::describe::QuirkDescription;
+
+/// So many names are told in a sentence; the others are counted.
+const NAMES: usize = 6;
+
+impl Diff {
+    /// What differs, a sentence each: the runs, the runtimes, their agents, the cases.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        words.extend(told("The runs", &self.run));
+        words.extend(told("The runtimes", &self.runtime));
+        for (one, other, functions) in
+            [("B", "A", &self.functions.b), ("A", "B", &self.functions.a)]
+        {
+            if !functions.is_empty() {
+                words.push(format!("{one} exports {}, {other} does not.", list(functions, ", ")));
+            }
+        }
+        words.extend(quirks("A", &self.quirks.a));
+        words.extend(quirks("B", &self.quirks.b));
+        words
+            .extend(self.agents.chunk_by(|one, next| one.agents == next.agents).filter_map(agents));
+        if words.is_empty() {
+            words.push("Runtime and agents are alike.".to_owned());
+        }
+        if self.cases_compared {
+            self.cases_in_words(&mut words);
+        } else {
+            let text = "Cases are not compared: one of the reports has none, as those of `info`.";
+            words.push(text.to_owned());
+        }
+        words
+    }
+
+    fn cases_in_words(&self, words: &mut Vec<String>) {
+        for cases in self.cases.chunk_by(|one, next| one.kind == next.kind) {
+            let Some(CaseChange { kind, .. }) = cases.first() else { continue };
+            let (one, many) = match kind {
+                CaseKind::FailsNow => {
+                    ("case fails in B and not in A", "cases fail in B and not in A")
+                }
+                CaseKind::PassesNow => {
+                    ("case passes in B and not in A", "cases pass in B and not in A")
+                }
+                CaseKind::SkippedNow => {
+                    ("case is skipped in B alone", "cases are skipped in B alone")
+                }
+                CaseKind::KnownNow => {
+                    ("case fails in B as is known of it", "cases fail in B as is known of it")
+                }
+                CaseKind::Otherwise => {
+                    ("case ends alike for another reason", "cases end alike for other reasons")
+                }
+                CaseKind::OnlyA => ("case is in A alone", "cases are in A alone"),
+                CaseKind::OnlyB => ("case is in B alone", "cases are in B alone"),
+            };
+            let what = if cases.len() == 1 { one } else { many };
+            let names: Vec<_> = cases.iter().map(named).collect();
+            words.push(format!("{} {what}: {}.", cases.len(), list(&names, ", ")));
+        }
+        words.push(match (self.cases.is_empty(), self.alike) {
+            (true, 1) => "The one case ends alike.".to_owned(),
+            (true, all) => format!("All {all} cases end alike."),
+            (false, 0) => "No case ends alike.".to_owned(),
+            (false, 1) => "The other case ends alike.".to_owned(),
+            (false, others) => format!("The other {others} cases end alike."),
+        });
+    }
+}
+
+/// A case, and why it is not tried or known.
+fn named(case: &CaseChange) -> String {
+    let why = case.b.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default();
+    match case.kind {
+        CaseKind::SkippedNow | CaseKind::KnownNow if !why.is_empty() => {
+            format!("{} ({why})", case.name)
+        }
+        CaseKind::OnlyB if case.is_worse() => format!("{} (fails)", case.name),
+        _ => case.name.clone(),
+    }
+}
+
+fn told(who: &str, changes: &[Change]) -> Option<String> {
+    let said: Vec<_> = changes.iter().map(instead).collect();
+    (!said.is_empty()).then(|| format!("{who} differ: {}.", said.join("; ")))
+}
+
+/// `AMD extension 1.7 instead of 1.4`.
+fn instead(change: &Change) -> String {
+    let Change { what, a, b } = change;
+    match (a, b) {
+        (Some(a), Some(b)) => format!("{what} {b} instead of {a}"),
+        (Some(_), None) => format!("{what} in A alone"),
+        (None, _) => format!("{what} in B alone"),
+    }
+}
+
+fn quirks(place: &str, quirks: &[QuirkDescription]) -> Option<String> {
+    let named: Vec<_> =
+        quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.issue)).collect();
+    let what = if named.len() == 1 { "workaround is" } else { "workarounds are" };
+    // All of them: they are what versions differ in.
+    let told =
+        || format!("{} {what} needed with {place} alone: {}.", named.len(), named.join(", "));
+    (!named.is_empty()).then(told)
+}
+
+/// What is told otherwise of the same agents.
+fn agents(changes: &[AgentChange]) -> Option<String> {
+    let AgentChange { agents, change } = changes.first()?;
+    let who = agents.join(", ");
+    if change.what != AGENT {
+        let said: Vec<_> = changes.iter().map(|it| instead(&it.change)).collect();
+        return Some(format!("{who}: {}.", list(&said, "; ")));
+    }
+    let is = if agents.len() == 1 { "is" } else { "are" };
+    let place = if change.a.is_some() { "A" } else { "B" };
+    Some(format!("{who} {is} in {place} alone."))
+}
+
+impl Timings {
+    /// What takes another time, a sentence each, if it is worth a word.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let ratio = self.notable_ratio().map(|ratio| match ratio {
+            1.0.. => format!("The cases of B take {ratio:.1} times as long (median)."),
+            _ => format!("The cases of A take {:.1} times as long (median).", 1.0 / ratio),
+        });
+        ratio.into_iter().chain(self.notable.iter().take(NAMES).map(time)).collect()
+    }
+}
+
+fn time(timing: &Timing) -> String {
+    let ms = |us: u64| us as f64 / 1000.0;
+    format!("{} takes {:.1} ms instead of {:.1} ms.", timing.name, ms(timing.b_us), ms(timing.a_us))
+}
+
+/// Names with commas; of many, the first, and how many more.
+fn list(names: &[String], between: &str) -> String {
+    let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(between);
+    match names.len().saturating_sub(NAMES) {
+        0 => shown,
+        1 => format!("{shown} and 1 more"),
+        more => format!("{shown} and {more} more"),
+    }
+}

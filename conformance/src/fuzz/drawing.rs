@@ -1,0 +1,127 @@
+//! Which sequence has which number.
+
+use super::{Sequence, faults, machine};
+use crate::operations::choices::Choices;
+use crate::operations::{Operation, Stock};
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+/// What sequences are drawn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drawing {
+    /// What all of it depends on.
+    pub seed: u64,
+    /// The most operations in a sequence.
+    pub longest: usize,
+    /// What they are performed on.
+    pub machine: Machine,
+    /// Whether calls of the simulation fail now and then.
+    pub faults: bool,
+    /// After how many operations all is looked at; after each, if nothing is said.
+    pub every: Option<usize>,
+}
+
+/// What sequences are performed on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Machine {
+    /// A simulation that is drawn, too: of any era, with few or many agents.
+    Any,
+    /// The simulation that this describes, as `HSA_SIM` does.
+    Simulated(String),
+    /// The runtime that is there.
+    Loaded,
+}
+
+impl Drawing {
+    /// The sequence of this number.
+    #[must_use]
+    pub fn sequence(&self, number: u64) -> Sequence {
+        // Neighbours are far from each other.
+        let far = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let random = &mut Rng::with_seed(self.seed.wrapping_add(far));
+        let length = random.usize(1..=self.longest.max(1));
+        let mut bytes = vec![0; HEAD + length * Operation::BYTES];
+        random.fill(&mut bytes);
+        bytes[0] = if self.faults { u8::MAX } else { 0 };
+        let (seed, every) = (self.seed, self.every);
+        let drawn = Sequence { seed, number, every, ..Sequence::drawn_from(&bytes) };
+        match &self.machine {
+            Machine::Any => drawn,
+            Machine::Simulated(text) => Sequence { machine: Some(text.clone()), ..drawn },
+            Machine::Loaded => Sequence { machine: None, ..drawn },
+        }
+    }
+}
+
+/// How many bytes choose whether there are faults, the machine, and the faults.
+const HEAD: usize = 1 + MACHINE + FAULTS;
+const MACHINE: usize = 8;
+const FAULTS: usize = 16;
+
+impl Sequence {
+    /// The sequence that these bytes choose; missing ones count as 0. A fuzzer makes them.
+    #[must_use]
+    pub fn drawn_from(bytes: &[u8]) -> Self {
+        let (head, operations) = bytes.split_at(HEAD.min(bytes.len()));
+        let (faulty, head) = head.split_first().unwrap_or((&0, &[]));
+        let (machine, faults) = head.split_at(MACHINE.min(head.len()));
+        // The usual are none.
+        let faults = (*faulty >= 0x80).then(|| faults::any(&mut Choices::new(faults)).to_string());
+        let mut stock = Stock::default();
+        let draw = |bytes: &[u8]| {
+            let operation = Operation::drawn_from(bytes, stock);
+            stock = stock.after(&operation);
+            operation
+        };
+        Self {
+            seed: 0,
+            number: 0,
+            machine: Some(machine::any(&mut Choices::new(machine))),
+            faults,
+            every: None,
+            found: None,
+            operations: operations.chunks(Operation::BYTES).map(draw).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawing() -> Drawing {
+        Drawing { seed: 11, longest: 40, machine: Machine::Any, faults: true, every: Some(16) }
+    }
+
+    #[test]
+    fn a_number_is_the_same_sequence_whoever_asks() {
+        let all: Vec<_> = (0..50).map(|number| drawing().sequence(number)).collect();
+        for (number, sequence) in all.iter().enumerate().rev() {
+            assert_eq!(*sequence, drawing().sequence(number as u64));
+            assert!((1..=40).contains(&sequence.operations.len()));
+            assert!(sequence.fault_plan().unwrap().is_some_and(|plan| !plan.is_empty()));
+        }
+        let others: Vec<_> =
+            (0..50).map(|it| Drawing { seed: 12, ..drawing() }.sequence(it)).collect();
+        assert!(all.iter().zip(&others).all(|(one, other)| one.operations != other.operations));
+        assert!(all.windows(2).all(|two| two[0].operations != two[1].operations));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_it_is_performed_on() {
+        let on = |machine| Drawing { machine, faults: false, ..drawing() }.sequence(3);
+        assert_eq!(on(Machine::Loaded).machine, None);
+        assert_eq!(on(Machine::Simulated("era=c".into())).machine.as_deref(), Some("era=c"));
+        assert_eq!(on(Machine::Any).faults, None);
+        assert_eq!(on(Machine::Any).operations, on(Machine::Loaded).operations);
+    }
+
+    #[test]
+    fn any_bytes_are_a_sequence() {
+        for length in [0, 1, 5, HEAD, HEAD + 1, HEAD + 3 * Operation::BYTES + 7] {
+            let sequence = Sequence::drawn_from(&vec![0xa5; length]);
+            let expected = length.saturating_sub(HEAD).div_ceil(Operation::BYTES);
+            assert_eq!(sequence.operations.len(), expected);
+        }
+    }
+}

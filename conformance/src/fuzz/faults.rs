@@ -1,0 +1,52 @@
+//! A plan of calls that fail, drawn.
+
+use crate::operations::choices::Choices;
+use hsa_vmm::simulation::FaultPlan;
+
+/// The calls that the library has an answer for when they fail: what was done is undone. What only
+/// costs something (`hsa_signal_destroy`, `hsa_amd_memory_unlock`) would be taken for a leak.
+const FUNCTIONS: [&str; 14] = [
+    "hsa_amd_vmem_address_reserve",
+    "hsa_amd_vmem_address_reserve_align",
+    "hsa_amd_vmem_address_free",
+    "hsa_amd_vmem_handle_create",
+    "hsa_amd_vmem_handle_release",
+    "hsa_amd_vmem_map",
+    "hsa_amd_vmem_unmap",
+    "hsa_amd_vmem_set_access",
+    "hsa_amd_vmem_export_shareable_handle",
+    "hsa_amd_vmem_import_shareable_handle",
+    "hsa_amd_vmem_get_alloc_properties_from_handle",
+    "hsa_amd_memory_lock",
+    "hsa_amd_memory_async_copy",
+    "hsa_signal_create",
+];
+
+/// Any error, a wrong argument, wrong memory, too little of something, not open.
+const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
+
+/// One to four calls that fail, of those that a sequence is likely to make.
+pub(super) fn any(by: &mut Choices) -> FaultPlan {
+    (0..1 + by.below(4)).fold(FaultPlan::none(), |plan, _| {
+        let function = by.one_of(FUNCTIONS);
+        plan.fail(function, 1 + u64::from(by.below(12)), by.one_of(STATUSES))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::any;
+    use crate::operations::choices::Choices;
+    use fastrand::Rng;
+    use hsa_vmm::simulation::FaultPlan;
+
+    #[test]
+    fn each_plan_is_understood() {
+        let mut random = Rng::with_seed(7);
+        for _ in 0..200 {
+            let bytes = random.u128(..).to_le_bytes();
+            let plan = any(&mut Choices::new(&bytes));
+            assert_eq!(plan.to_string().parse::<FaultPlan>().as_ref(), Ok(&plan));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Simpler forms of an operation.
+
+use crate::operations::Operation;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// The operation with one argument simpler, in each way there is, the largest steps first.
+///
+/// It is looked at as JSON, which has every argument by its name; what would be no operation is
+/// left out.
+pub(super) fn simpler(operation: &Operation) -> Vec<Operation> {
+    let Ok(value) = serde_json::to_value(operation) else { return Vec::new() };
+    let forms = simpler_forms("", &value).into_iter();
+    forms.filter_map(|form| serde_json::from_value(form).ok()).collect()
+}
+
+/// What is simplest by an argument's name.
+fn simplest(name: &str) -> Option<Value> {
+    Some(match name {
+        "alignment" | "hint" | "start" | "end" => json!("none"),
+        "edge" => json!("first"),
+        "extent" => json!("whole"),
+        "size" => json!({"granules": 1}),
+        "handle" => json!({"live": 0}),
+        "descriptor" => json!({"exported": 0}),
+        "place" => json!({"run": [0, 1]}),
+        "on" => json!({"gpu": 0}),
+        "agent" => json!({"agent": 0}),
+        "uncached" => json!(false),
+        _ => return None,
+    })
+}
+
+/// Each form is less than the value: a number is smaller, a list shorter, another variant nearer to
+/// the simplest. So it ends.
+fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
+    let mut forms: Vec<_> =
+        simplest(name).filter(|simplest| !is_same_variant(simplest, value)).into_iter().collect();
+    match value {
+        Value::Number(number) => {
+            let number = number.as_u64().unwrap_or_default();
+            let smaller = [0, 1, number / 16, number / 2, number.saturating_sub(1)];
+            let smaller: BTreeSet<_> = smaller.into_iter().filter(|&it| it < number).collect();
+            forms.extend(smaller.into_iter().map(Value::from));
+        }
+        Value::Array(items) => {
+            // Pairs and tuples of fewer are no operations.
+            for at in 0..items.len() {
+                let mut fewer = items.clone();
+                fewer.remove(at);
+                forms.push(Value::Array(fewer));
+            }
+            for (at, item) in items.iter().enumerate() {
+                for simpler in simpler_forms("", item) {
+                    let mut items = items.clone();
+                    items[at] = simpler;
+                    forms.push(Value::Array(items));
+                }
+            }
+        }
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                for simpler in simpler_forms(name, field) {
+                    let mut fields = fields.clone();
+                    fields.insert(name.clone(), simpler);
+                    forms.push(Value::Object(fields));
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+    forms
+}
+
+/// Whether both are the same word, or have their value under the same name.
+fn is_same_variant(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => one.keys().eq(other.keys()),
+        // A plain number is no variant of anything.
+        (_, Value::Number(_)) => true,
+        _ => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{Drawing, Machine};
+
+    #[test]
+    fn every_operation_comes_to_an_end() {
+        let drawing =
+            Drawing { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
+        for operation in drawing.sequence(0).operations {
+            let mut operation = operation;
+            let mut steps = 0;
+            loop {
+                let forms = simpler(&operation);
+                // Large steps and small ones.
+                let Some(next) = forms.get(steps % forms.len().max(1)) else { break };
+                assert_ne!(*next, operation);
+                operation = next.clone();
+                steps += 1;
+                assert!(steps < 5_000, "{operation:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_argument_becomes_simpler_by_itself() {
+        let map = json!({
+            "operation": "map", "handle": {"past": 7}, "extent": "too_much",
+            "span": {"place": {"gap": [3, 2]}, "start": "none", "end": "byte_on"},
+            "offset": {"granules": 0}, "flags": 0,
+        });
+        let operation = serde_json::from_value(map).unwrap();
+        let forms: Vec<_> =
+            simpler(&operation).iter().map(|it| serde_json::to_string(it).unwrap()).collect();
+        for part in [
+            r#""handle":{"live":0}"#,
+            r#""handle":{"past":3}"#,
+            r#""extent":"whole""#,
+            r#""place":{"run":[0,1]}"#,
+            r#""place":{"gap":[0,2]}"#,
+            r#""end":"none""#,
+        ] {
+            assert_eq!(forms.iter().filter(|form| form.contains(part)).count(), 1, "{part}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the charts of times show. Their lengths are in hundredths of the width there is, so that
+//! letters are as large on a telephone as on a desk.
+
+use crate::{CaseReport, Status};
+
+/// So many of the slowest are shown.
+const SLOWEST: usize = 10;
+
+/// Something that took time.
+pub(super) struct Timed<'a> {
+    pub name: &'a str,
+    pub time: String,
+    /// Its share of what took the longest, in hundredths.
+    pub share: f64,
+}
+
+/// The slowest cases first.
+pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Timed<'_>> {
+    let mut slowest: Vec<_> = tried(cases).collect();
+    slowest.sort_by_key(|case| std::cmp::Reverse(case.duration_us));
+    slowest.truncate(SLOWEST);
+    relative(slowest.iter().map(|case| (case.name.as_str(), case.duration_us)))
+}
+
+/// Times in milliseconds and in proportion to the longest, in the order in which they are given.
+pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Timed<'a>> {
+    let times: Vec<_> = times.collect();
+    let longest = times.iter().map(|(_, time)| *time).max().unwrap_or_default().max(1);
+    times
+        .into_iter()
+        .map(|(name, time)| Timed {
+            name,
+            time: milliseconds(time),
+            share: time as f64 * 100.0 / longest as f64,
+        })
+        .collect()
+}
+
+/// What is skipped takes no time.
+fn tried(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
+    cases.iter().filter(|case| case.status != Status::Skip)
+}
+
+/// Three digits, or all before the point.
+pub(super) fn milliseconds(microseconds: u64) -> String {
+    match microseconds {
+        0..1_000 => format!("{:.2}", microseconds as f64 / 1e3),
+        1_000..100_000 => format!("{:.1}", microseconds as f64 / 1e3),
+        _ => format!("{:.0}", microseconds as f64 / 1e3),
+    }
+}
+
+/// How many cases took how long, in steps of which each is about three times the one before.
+pub(super) struct Histogram {
+    pub columns: Vec<Column>,
+    /// Half of the cases took no longer.
+    pub median: String,
+}
+
+/// The cases between two times.
+pub(super) struct Column {
+    pub count: usize,
+    /// Where it begins, in hundredths.
+    pub left: f64,
+    pub width: f64,
+    /// In hundredths of the highest.
+    pub height: f64,
+    /// The shorter time, in milliseconds.
+    pub from: String,
+    /// The longer time.
+    pub to: String,
+}
+
+impl Histogram {
+    pub fn of(cases: &[CaseReport]) -> Self {
+        let mut times: Vec<_> = tried(cases).map(|case| case.duration_us).collect();
+        times.sort_unstable();
+        let median = times.get(times.len() / 2).copied().unwrap_or_default();
+        let steps: Vec<_> = times.iter().map(|time| step(*time)).collect();
+        let (Some(&first), Some(&last)) = (steps.first(), steps.last()) else {
+            return Self { columns: Vec::new(), median: milliseconds(0) };
+        };
+        let counts: Vec<_> =
+            (first..=last).map(|step| steps.iter().filter(|it| **it == step).count()).collect();
+        let highest = counts.iter().copied().max().unwrap_or(1).max(1) as f64;
+        let width = 100.0 / counts.len() as f64;
+        let columns =
+            counts.iter().zip(first..).enumerate().map(|(index, (&count, step))| Column {
+                count,
+                left: index as f64 * width,
+                width,
+                height: count as f64 * 100.0 / highest,
+                from: edge(step),
+                to: edge(step + 1),
+            });
+        Self { columns: columns.collect(), median: milliseconds(median) }
+    }
+}
+
+/// The greatest step whose edge is not above a time: 0 at 10 µs and all that is shorter, then 30 µs,
+/// 100 µs, 300 µs, ...
+fn step(microseconds: u64) -> u32 {
+    let mut step = 0;
+    while at(step + 1).is_some_and(|next| next <= microseconds) {
+        step += 1;
+    }
+    step
+}
+
+/// A step's edge in microseconds, as long as there is a number for it.
+fn at(step: u32) -> Option<u64> {
+    let digit = if step.is_multiple_of(2) { 10 } else { 30 };
+    10_u64.checked_pow(step / 2)?.checked_mul(digit)
+}
+
+/// An edge in milliseconds.
+fn edge(step: u32) -> String {
+    match step {
+        0 => "0".to_owned(),
+        _ => at(step).map(|us| (us as f64 / 1e3).to_string()).unwrap_or_else(|| "∞".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(name: &str, status: Status, duration_us: u64) -> CaseReport {
+        CaseReport { duration_us, ..CaseReport::new(name, "", status) }
+    }
+
+    #[test]
+    fn every_case_that_was_tried_is_in_one_column() {
+        let times = [0, 1, 9, 10, 29, 30, 99, 100, 1_000, 29_999, u64::MAX];
+        let mut cases: Vec<_> = times.iter().map(|us| case("a.b.c", Status::Pass, *us)).collect();
+        cases.push(case("a.b.d", Status::Skip, 5));
+        let histogram = Histogram::of(&cases);
+        let columns = &histogram.columns;
+        assert_eq!(columns.iter().map(|column| column.count).sum::<usize>(), times.len());
+        assert_eq!(columns[0].count, 5, "up to 30 µs");
+        assert_eq!((columns[0].from.as_str(), columns[0].to.as_str()), ("0", "0.03"));
+        assert_eq!((columns[1].from.as_str(), columns[1].to.as_str()), ("0.03", "0.1"));
+        assert_eq!((columns[2].count, columns[3].count, columns[4].count), (1, 0, 1));
+        let end = columns.last().unwrap();
+        assert!((end.left + end.width - 100.0).abs() < 1e-6);
+        assert!(columns.iter().all(|column| column.height <= 100.0));
+        assert_eq!(histogram.median, "0.03");
+        assert!(Histogram::of(&[]).columns.is_empty());
+    }
+
+    #[test]
+    fn the_slowest_come_first() {
+        let cases: Vec<_> =
+            (0..40).map(|it| case(&format!("a.b.{it}"), Status::Pass, it * 1_000)).collect();
+        let slowest = slowest(&cases);
+        assert_eq!(slowest.len(), SLOWEST);
+        assert_eq!((slowest[0].name, slowest[0].time.as_str()), ("a.b.39", "39.0"));
+        assert!((slowest[0].share - 100.0).abs() < 1e-9 && slowest[9].share < slowest[8].share);
+        assert!(relative([("nothing", 0)].into_iter())[0].share == 0.0);
+    }
+}

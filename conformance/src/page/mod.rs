@@ -1,0 +1,149 @@
+//! A report as one page for a browser: no network, no other file.
+//!
+//! `templates/report.html` says what is where, and everything that it puts in is escaped. Here is
+//! what it needs besides the report itself.
+
+mod charts;
+
+use crate::describe::{Driver, Fact, labels, size};
+use crate::{CaseReport, Report, Status, Summary};
+use askama::Template;
+use charts::{Histogram, Timed};
+use std::borrow::Borrow;
+use std::fmt;
+
+/// Cases of one area.
+struct Area<'a> {
+    name: &'a str,
+    cases: &'a [CaseReport],
+}
+
+impl Area<'_> {
+    fn count(&self, status: &Status) -> usize {
+        self.cases.iter().filter(|case| case.status == *status).count()
+    }
+
+    /// What fails is shown without asking.
+    fn is_open(&self) -> bool {
+        self.count(&Status::Fail) > 0
+    }
+
+    fn microseconds(&self) -> u64 {
+        self.cases.iter().map(|case| case.duration_us).sum()
+    }
+}
+
+/// A chart with a bar each.
+struct Bars<'a> {
+    caption: &'static str,
+    head: &'static str,
+    all: Vec<Timed<'a>>,
+}
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    report: &'a Report,
+    areas: Vec<Area<'a>>,
+    labels: Vec<String>,
+    histogram: Histogram,
+    bars: [Bars<'a>; 2],
+    facts: Vec<Fact>,
+}
+
+/// Up to so many failures have their pictures shown without asking.
+const PICTURES: usize = 6;
+
+/// In the order in which they matter.
+const STATUSES: [Status; 4] = [Status::Fail, Status::Known, Status::Skip, Status::Pass];
+
+pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
+    let areas: Vec<_> = report
+        .cases
+        .chunk_by(|one, next| one.area() == next.area())
+        .filter_map(|cases| Some(Area { name: cases.first()?.area(), cases }))
+        .collect();
+    let by_area = areas.iter().map(|area| (area.name, area.microseconds()));
+    let page = Page {
+        report,
+        labels: labels(&report.agents),
+        histogram: Histogram::of(&report.cases),
+        bars: [
+            Bars { caption: "The slowest", head: "Case", all: charts::slowest(&report.cases) },
+            Bars { caption: "By area", head: "Area", all: charts::relative(by_area) },
+        ],
+        facts: report.runtime.facts(),
+        areas,
+    };
+    page.render().map_err(|_| fmt::Error)
+}
+
+impl Page<'_> {
+    /// All in a sentence.
+    fn verdict(&self) -> String {
+        let summary = &self.report.summary;
+        let tried = summary.passed + summary.failed + summary.known;
+        match (summary.failed, tried) {
+            (0, 0) => "No case was tried".to_owned(),
+            (0, _) if summary.known > 0 => "Nothing failed that is not known".to_owned(),
+            (0, _) => "Nothing failed".to_owned(),
+            (1, _) => format!("1 of {tried} cases failed"),
+            (failed, _) => format!("{failed} of {tried} cases failed"),
+        }
+    }
+
+    fn count(&self, status: &Status) -> usize {
+        let Summary { passed, failed, skipped, known } = self.report.summary;
+        match status {
+            Status::Pass => passed,
+            Status::Fail => failed,
+            Status::Skip => skipped,
+            Status::Known => known,
+        }
+    }
+
+    fn failures(&self) -> impl Iterator<Item = &CaseReport> {
+        self.report.cases.iter().filter(|case| case.status == Status::Fail)
+    }
+
+    fn milliseconds(&self, microseconds: impl Borrow<u64>) -> String {
+        charts::milliseconds(*microseconds.borrow())
+    }
+
+    fn size(&self, bytes: &usize) -> String {
+        size(*bytes)
+    }
+
+    /// Where each outcome begins in a bar of all, and how wide it is, in hundredths.
+    fn shares(&self) -> Vec<(Status, f64, f64)> {
+        let all = self.report.cases.len().max(1) as f64;
+        let mut begin = 0.0;
+        let order = STATUSES.into_iter().rev();
+        let share = |status| {
+            let width = self.count(&status) as f64 * 100.0 / all;
+            begin += width;
+            (status, begin - width, width)
+        };
+        order.map(share).filter(|(_, _, width)| *width > 0.0).collect()
+    }
+
+    /// An outcome in a word that people read.
+    fn word(&self, status: &Status) -> &'static str {
+        match status {
+            Status::Pass => "passed",
+            Status::Fail => "failed",
+            Status::Skip => "skipped",
+            Status::Known => "known",
+        }
+    }
+
+    /// And as a sign, so that nobody depends on colours.
+    fn sign(&self, status: &Status) -> &'static str {
+        match status {
+            Status::Pass => "✓",
+            Status::Fail => "✗",
+            Status::Skip => "–",
+            Status::Known => "!",
+        }
+    }
+}

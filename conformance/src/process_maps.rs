@@ -1,0 +1,37 @@
+//! What the kernel lets this process do with its addresses: `/proc/self/maps`.
+
+use std::ops::Range;
+
+/// A range of addresses and what may be done there: `rw-s`.
+pub(crate) type Line = (Range<usize>, String);
+
+/// The lines that have a part of a range, cut to it; `None` where the kernel does not say.
+pub(crate) fn within(range: &Range<usize>) -> Option<Vec<Line>> {
+    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    Some(cut(&text, range))
+}
+
+fn cut(text: &str, range: &Range<usize>) -> Vec<Line> {
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |digits| usize::from_str_radix(digits, 16).ok();
+        let part = number(start)?.max(range.start)..number(end)?.min(range.end);
+        (part.start < part.end).then_some((part, words.next()?.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lines_are_cut_to_the_range() {
+        let text = "1000-3000 r--p 00000000 00:00 0\n3000-4000 rw-s 00000000 00:01 7 /memfd:x (deleted)\n\
+                    9000-a000 r-xp 00000000 00:00 0 [vdso]\n";
+        let found = super::cut(text, &(0x2000..0x9000));
+        assert_eq!(
+            found,
+            [(0x2000..0x3000, "r--p".to_owned()), (0x3000..0x4000, "rw-s".to_owned())]
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! What a GPU's page table says, where it can be read: in the simulation, and on the emulated
+//! driver, which shows it as a file.
+
+use hsa_vmm::Runtime;
+use hsa_vmm::simulation::Simulation;
+
+/// What a page table says of one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// How far into the memory it leads.
+    pub offset: u64,
+    pub readable: bool,
+    pub writable: bool,
+}
+
+/// The page table of one GPU at one moment.
+#[derive(Debug)]
+pub(crate) enum PageTable<'a> {
+    Simulated(&'a Simulation, usize),
+    /// Start, size, and what the first page is, of each entry.
+    Listed(Vec<(u64, u64, Page)>),
+}
+
+impl<'a> PageTable<'a> {
+    /// The page table of a GPU, counted from 0; `None` where it cannot be read.
+    pub fn read(runtime: &'a Runtime, gpu: usize) -> Option<Self> {
+        if let Some(simulation) = runtime.simulation() {
+            return Some(Self::Simulated(simulation, gpu));
+        }
+        const FIRST: usize = 128;
+        let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST + gpu);
+        let text = std::fs::read_to_string(path).ok()?;
+        // The kernel's own file has another form, and none of a page's rights.
+        text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::listed(&text))
+    }
+
+    fn listed(text: &str) -> Self {
+        let entry = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let after = |name| words.iter().position(|word| *word == name).map(|at| words[at + 1]);
+            let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+            let rights = words.last()?;
+            let (readable, writable) = (rights.starts_with('r'), rights.contains('w'));
+            let page = Page { offset: number(after("offset")?)?, readable, writable };
+            Some((number(words.first()?)?, number(after("size")?)?, page))
+        };
+        Self::Listed(text.lines().filter(|line| line.starts_with("  ")).filter_map(entry).collect())
+    }
+
+    /// What it says of an address; `None` if it leads nowhere.
+    pub fn page(&self, address: usize) -> Option<Page> {
+        match self {
+            Self::Simulated(simulation, gpu) => {
+                let page = simulation.page(*gpu, address)?;
+                let (readable, writable) = (page.readable, page.writable);
+                Some(Page { offset: page.offset, readable, writable })
+            }
+            Self::Listed(entries) => {
+                let address = address as u64;
+                let around = |(start, size, _): &&(u64, u64, Page)| {
+                    (*start..start + size).contains(&address)
+                };
+                let (start, _, page) = entries.iter().find(around)?;
+                Some(Page { offset: page.offset + (address - start), ..*page })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listed_table_is_read() {
+        let text = "gpu 0 id 4097 file 0: 2 mappings\n  \
+            0x00007fca90960000 size 0x8000 buffer 576949a8c806c402 of gpu 0 offset 0x1000 rwx\n  \
+            0x00007fca91893000 size 0x1000 memory of the process offset 0x7fca91893000 r--\n\
+            buffers 1, descriptors 2\n";
+        let table = PageTable::listed(text);
+        let page = |offset, writable| Some(Page { offset, readable: true, writable });
+        assert_eq!(table.page(0x7fca_9096_0000), page(0x1000, true));
+        assert_eq!(table.page(0x7fca_9096_7fff), page(0x8fff, true));
+        assert_eq!(table.page(0x7fca_9096_8000), None);
+        assert_eq!(table.page(0x7fca_9189_3000), page(0x7fca_9189_3000, false));
+    }
+}

@@ -1,0 +1,118 @@
+//! What a worker may say that is no answer: the worker here is a shell.
+
+use hsa_vmm::Runtime;
+use hsa_vmm::simulation::Config;
+use hsa_vmm_conformance::contain::{Containment, Event, NotRun, run};
+use hsa_vmm_conformance::describe::describe;
+use hsa_vmm_conformance::{Ended, Options, Report, Status};
+use std::process::Command;
+use std::time::Duration;
+
+/// Answers that every case passed, but for what `zero` says to those about zero sizes; `stop` is
+/// what it does in the end.
+fn worker(start: &str, zero: &str, stop: &str) -> Command {
+    let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+    let runtime = serde_json::to_string(&describe(&runtime)).unwrap();
+    let script = format!(
+        r#"passed='{{"Ended":{{"status":"pass","detail":"","duration_us":1}}}}'
+        say() {{ printf '%s\n' "$1" >&0; }}
+        {start}
+        while read -r order; do
+            case $order in
+                *Stop*) {stop} ;;
+                *zero*) {zero} ;;
+                *) say "$passed" ;;
+            esac
+        done"#
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]);
+    command
+        .env("STARTED", format!("{{\"Started\":{{\"note\":\"a shell\",\"runtime\":{runtime}}}}}"));
+    command
+}
+
+const STARTS: &str = r#"say "$STARTED""#;
+const STOPS: &str = r#"say '"Stopped"'; exit 0"#;
+
+fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
+    let filters = vec!["map.size".to_owned(), "map.handle".to_owned()];
+    let options = Options { filters, ..Options::default() };
+    let mut command = |_: &str| Ok(worker(start, zero, stop));
+    let time_limit = Duration::from_secs(3);
+    let (mut notes, mut lost) = (Vec::new(), Vec::new());
+    let containment = Containment { command: &mut command, time_limit };
+    let report = run(containment, &options, &mut |event| match event {
+        Event::Started(note) => notes.push(note.to_owned()),
+        Event::Lost { case, .. } => lost.push(case.to_owned()),
+        _ => {}
+    });
+    let told = report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
+    let told: Vec<_> = told.map(|case| case.name.clone()).collect();
+    let in_cases: Vec<_> = told.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
+    assert_eq!(lost, in_cases, "each is told at once");
+    assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is told once");
+    report
+}
+
+#[test]
+fn an_answer_that_is_none_is_a_failure() {
+    let long = r#"say "$(head -c 100000 /dev/zero | tr '\0' x)""#;
+    for (zero, expected) in [
+        ("say nonsense", Ended::Garbage("nonsense".to_owned())),
+        (long, Ended::Garbage("x".repeat(80))),
+        ("printf '\\377\\376\\n' >&0", Ended::Garbage("\u{fffd}\u{fffd}".to_owned())),
+        ("say '\"Stopped\"'", Ended::Garbage("Stopped".to_owned())),
+        ("exit 9", Ended::Exit(9)),
+        ("kill -9 $$", Ended::Signal("SIGKILL".to_owned())),
+        // Half an answer, and then nothing; with and without the end of its process.
+        ("printf '{' >&0; exit 0", Ended::Exit(0)),
+        ("printf '{' >&0; sleep 1000", Ended::TimeLimit(3000)),
+        // It says no more, but lives on.
+        ("exec <&-; sleep 1000", Ended::TimeLimit(3000)),
+    ] {
+        let report = contained(STARTS, zero, STOPS).unwrap();
+        let failed: Vec<_> =
+            report.cases.iter().filter(|case| case.status == Status::Fail).collect();
+        let names: Vec<_> = failed.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names, ["map.size.zero", "map.handle.zero", "unmap.size.zero"], "{zero}");
+        for case in failed {
+            let found = &case.lost.as_ref().unwrap().how;
+            let alike = match (found, &expected) {
+                (Ended::Signal(found), Ended::Signal(expected)) => found.starts_with(expected),
+                (found, expected) => found == expected,
+            };
+            assert!(alike, "{zero}: {found:?}");
+        }
+        assert!(report.summary.passed > 5, "{zero}: the others go on");
+    }
+}
+
+#[test]
+fn a_start_that_is_none_is_no_run() {
+    for (start, expected) in [
+        ("exit 3", "while the runtime started, it ended the process with status 3"),
+        ("say nonsense", "while the runtime started, it answered garbage: \"nonsense\""),
+        ("sleep 1000", "while the runtime started, it hung: did not end within 3 s"),
+        (r#"say '{"NotStarted":{"error":"no GPU","no_runtime":true}}'"#, "no GPU"),
+    ] {
+        let error = contained(start, "", STOPS).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_stop_that_is_none_is_a_failed_case() {
+    for (stop, expected) in [
+        ("exit 0", "ended the process with status 0"),
+        ("say '\"Stopped\"'; exit 4", "ended the process with status 4"),
+        ("say '\"Stopped\"'; kill -SEGV $$", "crashed: SIGSEGV"),
+        ("sleep 1000", "hung: did not end within 3 s"),
+    ] {
+        let report = contained(STARTS, "say \"$passed\"", stop).unwrap();
+        let first = &report.cases[0];
+        assert_eq!((first.name.as_str(), first.status), ("runtime.library.stops", Status::Fail));
+        assert_eq!(first.detail, expected);
+        assert_eq!(report.summary.failed, 1, "{stop}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Two reports held against each other: each kind of difference, and no other.
+
+use hsa_sim::{Config, Era, FaultPlan};
+use hsa_vmm::{HipProfile, Runtime};
+use hsa_vmm_conformance::describe::QuirkDescription;
+use hsa_vmm_conformance::diff::{CaseKind, Diff};
+use hsa_vmm_conformance::{Options, Report, Status, run};
+
+const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
+
+fn conform(config: Config) -> Report {
+    let runtime = Runtime::simulated(config).unwrap();
+    let filters = vec!["share.*".to_owned(), "map.size.*".to_owned()];
+    let options = Options { filters, count_descriptors: false, ..Options::default() };
+    run(&runtime, &options, &mut |_| ())
+}
+
+fn report() -> Report {
+    conform(Config::mi300x(2))
+}
+
+/// What a change to a report is told as, from before to after and back.
+fn told(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
+    let before = report();
+    let mut after = before.clone();
+    change(&mut after);
+    let diffs = [Diff::of(&before, &after), Diff::of(&after, &before)];
+    assert!(diffs.iter().all(Diff::differs), "{diffs:?}");
+    diffs.map(|diff| diff.words())
+}
+
+/// The one sentence of both ways besides that about the cases, which end alike.
+fn one(change: impl FnOnce(&mut Report)) -> [String; 2] {
+    told(change).map(|words| match &words[..] {
+        [sentence, cases] if cases.ends_with("cases end alike.") => sentence.clone(),
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn the_same_report_does_not_differ() {
+    let report = report();
+    let all = report.cases.len();
+    let diff = Diff::of(&report, &report);
+    assert!(!diff.differs());
+    assert_eq!(diff.worse().count(), 0);
+    let words = ["Runtime and agents are alike.".to_owned(), format!("All {all} cases end alike.")];
+    assert_eq!(diff.words(), words);
+}
+
+#[test]
+fn what_differs_each_time_is_no_difference() {
+    let mut before = report();
+    before.cases.iter_mut().for_each(|case| case.duration_us = 1_000);
+    let mut after = report();
+    let run = after.run.as_mut().unwrap();
+    run.began += std::time::Duration::from_secs(86_400);
+    for case in &mut after.cases {
+        case.duration_us = 2_900;
+    }
+    after.cases[0].duration_us = 99_000;
+    for agent in &mut after.agents {
+        agent.uuid = "GPU-of-another-machine".to_owned();
+        agent.pci = Some("0000:99:00.0".to_owned());
+    }
+    let diff = Diff::of(&before, &after);
+    assert!(!diff.differs(), "{:?}", diff.words());
+    assert_eq!(diff.timings.notable, []);
+}
+
+#[test]
+fn the_runs_are_told_of() {
+    let [there, back] = one(|report| {
+        let run = report.run.as_mut().unwrap();
+        run.profile = HipProfile::Hip6.to_string();
+        run.kernel = "7.0".to_owned();
+    });
+    assert!(there.starts_with("The runs differ: answers of hip6 instead of hip7; kernel 7.0 inst"));
+    assert!(
+        back.starts_with("The runs differ: answers of hip7 instead of hip6; kernel "),
+        "{back}"
+    );
+}
+
+#[test]
+fn features_and_versions_are_told_of() {
+    let [there, back] = one(|report| {
+        report.runtime.extension = "1.99".to_owned();
+        report.runtime.dmabuf = Some(false);
+    });
+    let expected = "The runtimes differ: AMD extension 1.99 instead of 1.15; dma-buf export no \
+                    instead of yes.";
+    assert_eq!(there, expected);
+    assert!(back.contains("1.15 instead of 1.99") && back.contains("export yes instead of no"));
+}
+
+#[test]
+fn what_nobody_told_does_not_differ() {
+    let before = report();
+    let mut after = before.clone();
+    after.run = None;
+    let runtime = &mut after.runtime;
+    (runtime.dmabuf, runtime.quirks, runtime.missing_functions) = (None, None, None);
+    (runtime.build, runtime.driver) = (None, None);
+    for diff in [Diff::of(&before, &after), Diff::of(&after, &before)] {
+        assert!(!diff.differs(), "{:?}", diff.words());
+    }
+}
+
+#[test]
+fn functions_are_told_of() {
+    let sentences = one(|report| {
+        report.runtime.missing_functions.as_mut().unwrap().push("hsa_amd_memory_lock".to_owned());
+    });
+    let expected = [
+        "A exports hsa_amd_memory_lock, B does not.",
+        "B exports hsa_amd_memory_lock, A does not.",
+    ];
+    assert_eq!(sentences, expected);
+}
+
+#[test]
+fn quirks_are_told_of_by_name() {
+    let sentences = one(|report| {
+        let quirks = report.runtime.quirks.as_mut().unwrap();
+        // Another version may cite another issue; it is the same quirk.
+        quirks[0].issue = "elsewhere".to_owned();
+        quirks.push(QuirkDescription { name: "goes_wrong".to_owned(), issue: "a#1".to_owned() });
+    });
+    let expected = [
+        "1 workaround is needed with B alone: goes_wrong (a#1).",
+        "1 workaround is needed with A alone: goes_wrong (a#1).",
+    ];
+    assert_eq!(sentences, expected);
+}
+
+#[test]
+fn agents_are_told_of_together_where_they_differ_alike() {
+    let [there, _] = one(|report| {
+        for agent in report.agents.iter_mut().skip(1) {
+            agent.enforcement = "enforced".to_owned();
+            agent.pools[0].granule = 2 << 20;
+            agent.pools.retain(|pool| pool.segment != "group");
+        }
+    });
+    let expected = "GPU 0, GPU 1: permissions enforced instead of remembered; pool global coarse: \
+                    granule 2 MiB instead of 4 KiB; pool group in A alone.";
+    assert_eq!(there, expected);
+}
+
+#[test]
+fn the_order_of_pools_is_no_difference() {
+    let before = report();
+    let mut after = before.clone();
+    after.agents.iter_mut().for_each(|agent| agent.pools.reverse());
+    assert!(!Diff::of(&before, &after).differs());
+}
+
+#[test]
+fn agents_that_come_and_go_are_told_of() {
+    let (two, three) = (conform(Config::mi300x(2)), conform(Config::mi300x(3)));
+    let words = Diff::of(&two, &three).words();
+    assert!(words.contains(&"GPU 2 is in B alone.".to_owned()), "{words:?}");
+    let words = Diff::of(&three, &two).words();
+    assert!(words.contains(&"GPU 2 is in A alone.".to_owned()), "{words:?}");
+    // The others reach one agent less.
+    assert!(words.iter().any(|it| it.contains("GPU 0, GPU 1: link to GPU 2 in A alone")));
+}
+
+/// How the first case ends.
+fn ends(status: Status, detail: &str) -> Report {
+    let mut report = report();
+    report.cases[0].status = status;
+    report.cases[0].detail = detail.to_owned();
+    report
+}
+
+#[test]
+fn every_way_to_end_is_held_against_every_other() {
+    let statuses = [Status::Pass, Status::Fail, Status::Skip, Status::Known];
+    for from in statuses {
+        for to in statuses {
+            let (a, b) = (ends(from, "so"), ends(to, "so"));
+            let diff = Diff::of(&a, &b);
+            assert_eq!(diff.worse().count() == 1, from != Status::Fail && to == Status::Fail);
+            if from == to {
+                assert!(!diff.differs(), "{from}");
+                continue;
+            }
+            let kind = match to {
+                Status::Pass => CaseKind::PassesNow,
+                Status::Fail => CaseKind::FailsNow,
+                Status::Skip => CaseKind::SkippedNow,
+                Status::Known => CaseKind::KnownNow,
+            };
+            let [change] = &diff.cases[..] else { panic!("{:?}", diff.cases) };
+            assert_eq!((change.kind, &change.name), (kind, &a.cases[0].name));
+            assert_eq!(diff.alike, a.cases.len() - 1);
+            let words = diff.words();
+            assert!(words[1].starts_with("1 case "), "{words:?}");
+            assert!(words[1].contains(&a.cases[0].name), "{words:?}");
+            let why = matches!(to, Status::Skip | Status::Known);
+            assert_eq!(words[1].contains("(so)"), why, "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn another_reason_is_a_difference_and_another_number_is_none() {
+    let fails = |detail| ends(Status::Fail, detail);
+    let a = fails("0x7f00 holds 17 instead of 42");
+    assert!(!Diff::of(&a, &fails("0x7fab holds 3 instead of 42")).differs());
+    let diff = Diff::of(&a, &fails("hung: did not end within 30 s"));
+    assert_eq!(diff.cases[0].kind, CaseKind::Otherwise);
+    assert_eq!(diff.worse().count(), 0, "it failed before");
+    assert!(diff.words()[1].starts_with("1 case ends alike for another reason: "));
+}
+
+#[test]
+fn cases_of_one_report_alone_are_told_of() {
+    let whole = report();
+    let mut less = whole.clone();
+    let gone = less.cases.remove(0).name;
+    let diff = Diff::of(&whole, &less);
+    assert_eq!(diff.words()[1], format!("1 case is in A alone: {gone}."));
+    assert_eq!(diff.words()[2], format!("The other {} cases end alike.", less.cases.len()));
+    assert_eq!(Diff::of(&less, &whole).words()[1], format!("1 case is in B alone: {gone}."));
+
+    let failing = ends(Status::Fail, "no");
+    let diff = Diff::of(&less, &failing);
+    assert_eq!(diff.words()[1], format!("1 case is in B alone: {gone} (fails)."));
+    assert_eq!(diff.worse().count(), 1);
+}
+
+#[test]
+fn without_cases_only_runtimes_are_compared() {
+    let cases = report();
+    let mut info = report();
+    info.cases.clear();
+    for diff in [Diff::of(&cases, &info), Diff::of(&info, &cases), Diff::of(&info, &info)] {
+        assert!(!diff.differs());
+        assert!(diff.words()[1].starts_with("Cases are not compared"), "{:?}", diff.words());
+    }
+}
+
+#[test]
+fn a_runtime_that_breaks_is_worse_and_one_that_is_repaired_is_not() {
+    let well = report();
+    let broken = conform(Config::mi300x(2).with_faults(FaultPlan::none().always(EXPORT, 0x1000)));
+    let diff = Diff::of(&well, &broken);
+    let failed = broken.summary.failed;
+    assert!(failed > 7 && well.summary.failed == 0);
+    assert_eq!(diff.worse().count(), failed);
+    let words = diff.words();
+    assert!(words[1].starts_with(&format!("{failed} cases fail in B and not in A: ")), "{words:?}");
+    // Not all of them are named in a sentence.
+    assert!(words[1].ends_with(&format!(" and {} more.", failed - 6)), "{words:?}");
+    let repaired = Diff::of(&broken, &well);
+    assert_eq!(repaired.worse().count(), 0);
+    assert!(repaired.words()[1].starts_with(&format!("{failed} cases pass in B and not in A: ")));
+}
+
+#[test]
+fn times_are_told_of_where_they_are_worth_it() {
+    let mut a = report();
+    a.cases.iter_mut().for_each(|case| case.duration_us = 1_000);
+    let mut b = a.clone();
+    b.cases[0].duration_us = 99_000;
+    b.cases[1].duration_us = 2_900;
+    assert!(Diff::of(&a, &b).timings.words().is_empty());
+    b.cases[0].duration_us = 250_000;
+    let (name, us) = (b.cases[0].name.clone(), b.cases[0].duration_us);
+    let diff = Diff::of(&a, &b);
+    assert!(!diff.differs());
+    assert_eq!((diff.timings.notable[0].name.as_str(), diff.timings.notable[0].b_us), (&*name, us));
+    assert_eq!(diff.timings.words(), [format!("{name} takes 250.0 ms instead of 1.0 ms.")]);
+    // 0.1 s more of 10 s is nothing.
+    a.cases[0].duration_us = 10_000_000;
+    b.cases[0].duration_us = 10_200_000;
+    assert!(Diff::of(&a, &b).timings.words().is_empty());
+
+    b.cases.iter_mut().for_each(|case| case.duration_us = 4_000);
+    a.cases[0].duration_us = 1_000;
+    let words = Diff::of(&a, &b).timings.words();
+    assert_eq!(words, ["The cases of B take 4.0 times as long (median)."]);
+    let words = Diff::of(&b, &a).timings.words();
+    assert_eq!(words, ["The cases of A take 4.0 times as long (median)."]);
+}
+
+#[test]
+fn eras_differ_in_what_they_are() {
+    let [a, d] = [Era::A, Era::D].map(|era| conform(Config::mi300x(2).with_era(era)));
+    let diff = Diff::of(&a, &d);
+    let names =
+        |quirks: &[QuirkDescription]| quirks.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+    let gone = [
+        "cpu_unmap_leaves_hole",
+        "grant_without_descriptor_aborts",
+        "some_calls_take_no_lock",
+        "ipc_server_outlives_stop",
+    ];
+    assert_eq!(names(&diff.quirks.a), gone);
+    let new = ["unmap_keeps_memory", "import_is_lazy", "import_needs_descriptor"];
+    assert_eq!(names(&diff.quirks.b), new);
+    assert_eq!(diff.agents, []);
+    let cases: Vec<_> = diff.cases.iter().map(|case| (case.kind, case.name.as_str())).collect();
+    assert_eq!(cases, [(CaseKind::KnownNow, "share.import.not_memory")]);
+}

@@ -1,0 +1,145 @@
+//! The page for a browser: all of the report, nothing of anybody else, and nothing that runs.
+
+use hsa_sim::{Config, FaultPlan};
+use hsa_vmm::Runtime;
+use hsa_vmm_conformance::describe::{Driver, QuirkDescription};
+use hsa_vmm_conformance::{Options, Report, Status, run};
+
+const EVIL: &str = "</td><script>alert('1')</script>\"'&lt;<img src=x onerror=alert(1)>";
+
+fn report(faults: FaultPlan) -> Report {
+    let runtime = Runtime::simulated(Config::mi300x(2).with_faults(faults)).unwrap();
+    let filters = vec!["map.*".to_owned(), "share.*".to_owned()];
+    let options = Options { filters, count_descriptors: false, ..Options::default() };
+    run(&runtime, &options, &mut |_| ())
+}
+
+fn failing() -> Report {
+    let report = report(FaultPlan::none().always("hsa_amd_vmem_map", 0x1000));
+    assert!(report.summary.failed > 0 && report.summary.passed > 0);
+    report
+}
+
+#[test]
+fn every_case_is_there_with_source_and_detail() {
+    for report in [report(FaultPlan::none()), failing()] {
+        let html = report.html().unwrap();
+        for case in &report.cases {
+            let row = format!("<tr id=\"{}\" data-status=\"{}\">", case.name, case.status);
+            assert_eq!(html.matches(&row).count(), 1, "{row}");
+            assert!(html.contains(&case.source.replace('&', "&#38;")), "{}", case.source);
+        }
+        let failures = html.matches("<article").count();
+        assert_eq!(failures, report.summary.failed);
+        let with_picture = report.cases.iter().filter(|case| case.address_space.is_some()).count();
+        assert_eq!(html.matches("<img src=\"data:image/svg+xml,").count(), with_picture);
+        for agent in &report.agents {
+            assert!(html.contains(&agent.product));
+        }
+        for quirk in report.runtime.quirks.as_ref().unwrap() {
+            assert!(html.contains(&quirk.name) && html.contains(&quirk.issue), "{}", quirk.name);
+        }
+        assert!(html.contains("Runtime and GPUs are simulated"));
+    }
+    assert!(failing().cases.iter().any(|case| case.address_space.is_some()));
+}
+
+#[test]
+fn the_outcome_is_at_the_top() {
+    let title = |report: &Report| {
+        let html = report.html().unwrap();
+        let (_, rest) = html.split_once("<title>").unwrap();
+        rest.split_once("</title>").unwrap().0.to_owned()
+    };
+    let passed = report(FaultPlan::none());
+    assert_eq!(title(&passed), "Nothing failed: simulation, extension 1.15");
+    let failing = failing();
+    let tried = failing.summary.failed + failing.summary.passed;
+    let expected = format!("{} of {tried} cases failed: ", failing.summary.failed);
+    assert!(title(&failing).starts_with(&expected), "{}", title(&failing));
+}
+
+#[test]
+fn nothing_is_asked_of_anybody_else() {
+    let html = failing().html().unwrap();
+    assert!(html.contains("default-src 'none'"));
+    for address in ["src=\"", "href=\"", "url("] {
+        for (at, _) in html.match_indices(address) {
+            let target = &html[at + address.len()..][..5];
+            assert!(target.starts_with('#') || target == "data:", "{address}{target}");
+        }
+    }
+    for word in ["@import", "<link", "<iframe", "<object", "http://", "https://"] {
+        assert!(!html.contains(word), "{word}");
+    }
+}
+
+/// Puts something evil wherever a report has words.
+fn evil(mut report: Report) -> Report {
+    let evil = || EVIL.to_owned();
+    let run = report.run.as_mut().unwrap();
+    (run.tool, run.kernel, run.profile) = (evil(), evil(), evil());
+    run.filters = vec![evil()];
+    let runtime = &mut report.runtime;
+    (runtime.name, runtime.version, runtime.extension) = (evil(), evil(), evil());
+    (runtime.path, runtime.build) = (Some(EVIL.into()), Some(evil()));
+    (runtime.virtual_memory, runtime.without_virtual_memory) = (Some(false), Some(evil()));
+    runtime.missing_functions = Some(vec![evil()]);
+    runtime.quirks = Some(vec![QuirkDescription { name: evil(), issue: evil() }]);
+    for agent in &mut report.agents {
+        (agent.name, agent.kind, agent.product) = (evil(), evil(), evil());
+        (agent.enforcement, agent.uuid) = (evil(), evil());
+        (agent.isa, agent.pci) = (Some(evil()), Some(evil()));
+        for pool in &mut agent.pools {
+            (pool.segment, pool.flags) = (evil(), vec![evil()]);
+        }
+        for link in agent.peers.iter_mut().flat_map(|peer| &mut peer.links) {
+            link.kind = evil();
+        }
+    }
+    for case in &mut report.cases {
+        (case.name, case.source, case.detail) = (evil(), evil(), evil());
+        if case.status == Status::Fail {
+            case.address_space = Some(format!("<svg xmlns='x'>{EVIL}</svg>"));
+        }
+    }
+    report
+}
+
+#[test]
+fn nothing_that_a_report_says_becomes_markup() {
+    let report = failing();
+    let plain = report.html().unwrap();
+    let evil = evil(report).html().unwrap();
+    for tag in ["<script", "</script", "<td", "</td", "<style", "<svg", "</svg"] {
+        // Charts of one area in place of two have fewer bars.
+        let (plain, evil) = (plain.matches(tag).count(), evil.matches(tag).count());
+        assert!(evil <= plain, "{tag}: {evil} instead of {plain}");
+    }
+    assert_eq!(evil.matches("<script").count(), 1);
+    assert!(!evil.contains("alert('1')") && !evil.contains("<img src=x"));
+    assert!(evil.contains("&#60;script&#62;alert(&#39;1&#39;)"), "it is told all the same");
+    // Pictures are data that does nothing, whatever they hold.
+    let pictures = evil.split("data:image/svg+xml,").skip(1);
+    for picture in pictures.filter_map(|rest| rest.split_once('"')).map(|(picture, _)| picture) {
+        let tame = |c: char| c.is_ascii_alphanumeric() || "%-._~".contains(c);
+        assert!(picture.chars().all(tame), "{picture}");
+    }
+}
+
+#[test]
+fn a_report_that_says_little_is_a_page_too() {
+    let mut report = report(FaultPlan::none());
+    report.cases.clear();
+    report.agents.clear();
+    report.run = None;
+    let runtime = &mut report.runtime;
+    (runtime.driver, runtime.quirks, runtime.missing_functions) = (None, None, None);
+    let html = report.html().unwrap();
+    assert!(html.contains("<h2 id=\"runtime\">") && !html.contains("<h2 id=\"cases\">"));
+    assert!(!html.contains("No hardware"), "nobody said so");
+    report.runtime.driver = Some(Driver::Emulated);
+    assert!(report.html().unwrap().contains("GPUs below it are emulated"));
+    report.runtime.driver = Some(Driver::Amdkfd);
+    assert!(!report.html().unwrap().contains("No hardware"));
+}

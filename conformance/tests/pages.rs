@@ -1,0 +1,208 @@
+//! The page of HIP's calls, which is made of what the library's documentation, its table of errors
+//! and the cases say: `docs/calls.md`.
+
+use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::{HipError, HipProfile, Runtime};
+use hsa_vmm_conformance::{Options, cases, run};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const HEAD: &str = "\
+# HIP's calls: here, on HSA, and their errors
+
+This page is made from the documentation of the library's modules, from its table of errors
+([`src/hip/errors.rs`](../src/hip/errors.rs)) and from a run of the conformance cases; a test fails
+where it says anything else. C programs use the names of the first column
+([`capi`](../capi/README.md)).
+
+";
+
+const ERRORS: &str = "
+## Errors
+
+`VmmError::hip(profile)` is the error that HIP of that profile documents for the same mistake. The
+profile is `HipProfile::Hip7` unless `VmmOptions::profile`, `--profile` or `HSA_VMM_PROFILE` says
+otherwise. Where both columns are the same, HIP's releases agree.
+
+| what went wrong | HIP 6 | HIP 7 |
+|---|---|---|
+";
+
+const MISTAKES: &str = "
+## Every mistake that is tried
+
+These are the conformance cases in which a call is refused: the error that is expected, and that the
+library answers, in each profile. `hsa-vmm conform --list` names the source of each case.
+
+| case | mistake | HIP 6 | HIP 7 |
+|---|---|---|---|
+";
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The modules whose documentation has a table of calls, and what they are about.
+const MODULES: [(&str, &str); 4] = [
+    ("src/vmm/mod.rs", "Virtual memory: `hsa_vmm::vmm`"),
+    ("src/memory/mod.rs", "Memory of pools: `hsa_vmm::memory`"),
+    ("src/ipc/mod.rs", "Between processes: `hsa_vmm::ipc`"),
+    ("src/area/mod.rs", "Areas: `hsa_vmm::area`"),
+];
+
+/// The rows of the tables in a module's documentation that name calls of HIP, with their heads.
+fn calls(file: &str) -> Vec<String> {
+    let text = read(file);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let mut rows = Vec::new();
+    let mut inside = false;
+    for line in lines {
+        let names_calls = line.starts_with("HIP |") || line.contains("| HIP |");
+        inside = names_calls || (inside && !line.starts_with("flags"));
+        if names_calls {
+            let columns = line.matches('|').count();
+            rows.push(format!("| {line}"));
+            rows.push(format!("|{}", "---|".repeat(columns)));
+        } else if inside {
+            rows.push(without_links(&format!("| {line}")));
+        }
+    }
+    assert!(rows.len() > 2, "{file} has no table of calls");
+    rows
+}
+
+/// `[`Vmm::map`]` and `[`write`](PoolMemory::write)` lead nowhere outside of the documentation.
+fn without_links(row: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = row;
+    while let Some((before, after)) = rest.split_once("[`") {
+        let (name, after) = after.split_once("`]").expect("a link ends");
+        write!(plain, "{before}`{name}`").expect("a string takes all");
+        rest = match after.strip_prefix('(') {
+            Some(target) => target.split_once(')').expect("a target ends").1,
+            None => after,
+        };
+    }
+    plain + rest
+}
+
+/// The rows of the library's table of errors.
+fn errors() -> Vec<String> {
+    let text = read("src/hip/errors.rs");
+    let (_, table) = text.split_once("\ntable! {\n").expect("the table");
+    let (table, _) = table.split_once("\n}\n").expect("its end");
+    let rows = table.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+    rows.map(|row| {
+        let (_, row) = row.split_once(": \"").expect("words");
+        let (words, codes) = row.rsplit_once("\", ").expect("codes");
+        let (hip6, hip7) = codes.trim_end_matches(';').split_once(", ").expect("two codes");
+        format!("| {words} | `hipError{hip6}` | `hipError{hip7}` |")
+    })
+    .collect()
+}
+
+/// The errors that a case expects and gets, each once.
+fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
+    let runtime = Runtime::simulated(Config::mi300x(2).with_era(Era::B)).expect("it starts");
+    let options = Options { profile, count_descriptors: false, ..Options::default() };
+    let report = run(&runtime, &options, &mut |_| ());
+    let once = |errors: Vec<HipError>| {
+        let mut seen = BTreeSet::new();
+        errors.into_iter().filter(|error| seen.insert(error.code())).collect()
+    };
+    report.cases.into_iter().map(|case| (case.name, once(case.refused))).collect()
+}
+
+fn names(errors: &[HipError]) -> String {
+    errors.iter().map(|error| format!("`{}`", error.name())).collect::<Vec<_>>().join(", ")
+}
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    let mut line = |text: &str| writeln!(page, "{text}").expect("a string takes all");
+    for (index, (file, title)) in MODULES.into_iter().enumerate() {
+        line(&format!("{}## {title}\n", if index > 0 { "\n" } else { "" }));
+        for row in calls(file) {
+            line(&row);
+        }
+    }
+    line(ERRORS.trim_end());
+    for row in errors() {
+        line(&row);
+    }
+    line(MISTAKES.trim_end());
+    let about = cases();
+    let [hip6, hip7] = [HipProfile::Hip6, HipProfile::Hip7].map(refused);
+    for ((name, hip6), (same, hip7)) in hip6.into_iter().zip(hip7) {
+        assert_eq!(name, same);
+        if hip6.is_empty() && hip7.is_empty() {
+            continue;
+        }
+        let case = about.iter().find(|case| case.name == name).expect("its description");
+        let what = case.about.replace('|', "\\|");
+        line(&format!("| `{name}` | {what} | {} | {} |", names(&hip6), names(&hip7)));
+    }
+    page
+}
+
+#[test]
+fn the_page_says_what_the_code_says() {
+    let (page, file) = (page(), root().join("docs/calls.md"));
+    if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
+        std::fs::write(&file, &page).expect("a page");
+    }
+    let written = std::fs::read_to_string(&file).expect("docs/calls.md");
+    assert!(
+        written == page,
+        "docs/calls.md is not what the code says; HSA_VMM_WRITE_PAGES=1 writes it anew"
+    );
+}
+
+/// The words in backticks of a text.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter(|line| line.starts_with('|'))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn what_the_page_names_is_there() {
+    let page = page();
+    let hip = read("capi/include/hip/hip_runtime_api.h");
+    let hsa = read("hsa/sys/include/hsa_abi.h");
+    let mut seen = 0;
+    for name in code(&page) {
+        // `hsa_amd_vmem_unmap` is a name of HSA, `hipMalloc` one of HIP.
+        let header = match name {
+            _ if name.starts_with("hsa_amd") => &hsa,
+            _ if name.starts_with("hipMem") || name.starts_with("hipIpc") => &hip,
+            _ => continue,
+        };
+        assert!(header.contains(name), "{name} is in no header");
+        seen += 1;
+    }
+    assert!(seen > 50, "{seen} names");
+}
+
+#[test]
+fn every_call_of_virtual_memory_and_ipc_is_on_the_page() {
+    let page: String = MODULES.iter().flat_map(|(file, _)| calls(file)).collect();
+    let header = read("capi/include/hip/hip_runtime_api.h");
+    // The name before a parenthesis is a function's.
+    let functions = header
+        .split('(')
+        .filter_map(|before| before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next());
+    let starts =
+        ["hipMemAddress", "hipMemCreate", "hipMemMap", "hipIpc", "hipMemRe", "hipMemUnmap"];
+    let calls: BTreeSet<_> =
+        functions.filter(|name| starts.iter().any(|start| name.starts_with(start))).collect();
+    assert!(calls.len() > 8, "{calls:?}");
+    for call in calls {
+        assert!(page.contains(call), "{call} is not on the page");
+    }
+}

@@ -1,0 +1,25 @@
+//! What `hsa-vmm fuzz` has found, each as it was saved: it is not seen any more.
+
+use hsa_vmm_conformance::fuzz::perform;
+use hsa_vmm_conformance::trace::{Reader, Recorded};
+use std::fs::read_dir;
+
+#[test]
+fn what_was_found_once_is_not_seen_any_more() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions/fuzz");
+    let mut sequences = 0;
+    for entry in read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        for recorded in Reader::open(&path).unwrap().with_sequences() {
+            let Recorded::Sequence(sequence) = recorded.unwrap() else {
+                panic!("{} has a trace", path.display());
+            };
+            let runtime = sequence.simulation().unwrap().expect("a simulation is named");
+            let tally = perform(&runtime, &sequence, &mut |_| ())
+                .unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+            assert!(tally.operations > 0, "{}", path.display());
+            sequences += 1;
+        }
+    }
+    assert!(sequences > 0, "there are some");
+}

@@ -1,0 +1,127 @@
+//! The environment that says what to load, and what is found where it says: whatever there is, an
+//! answer that names it.
+#![no_main]
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Runtime, RuntimeError};
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    runtime: Option<&'a [u8]>,
+    rocm: Option<&'a [u8]>,
+    simulation: Option<&'a str>,
+    there: There<'a>,
+}
+
+/// What is in the place of the library.
+#[derive(Arbitrary, Debug)]
+enum There<'a> {
+    Nothing,
+    File(&'a [u8]),
+    Folder,
+    LinkToNothing,
+    LinkToItself,
+}
+
+const FILE: &str = "libhsa-runtime64.so.1";
+
+fuzz_target!(|input: Input| {
+    let folder = folder();
+    let library = folder.join("lib").join(FILE);
+    put(&library, &input.there);
+    let runtime = input.runtime.map(|text| inside(&folder, text));
+    let rocm = input.rocm.map(|text| inside(&folder, text));
+    set("HSA_VMM_RUNTIME", runtime.as_ref().map(|path| path.as_os_str()));
+    set("ROCM_PATH", rocm.as_ref().map(|path| path.as_os_str()));
+    let simulation = input.simulation.map(|text| text.replace('\0', "0"));
+    set("HSA_SIM", simulation.as_ref().map(OsStr::new));
+    let answered = Runtime::load();
+    let named = runtime.filter(|it| !it.as_os_str().is_empty());
+    match (&answered, named) {
+        (_, Some(name)) if name == Path::new("sim") => {
+            let config = env::var("HSA_SIM").unwrap_or_default().parse::<Config>();
+            assert!(answered.is_err() || config.is_ok(), "{answered:?}");
+        }
+        // Only that is tried, and it is none.
+        (Err(RuntimeError::Load(error)), Some(name)) => {
+            assert_eq!(error.attempts.len(), 1);
+            assert_eq!(error.attempts[0].path, name);
+            assert!(!error.attempts[0].reason.is_empty());
+        }
+        (other, Some(name)) => panic!("{} is no runtime: {other:?}", name.display()),
+        // This machine may have one.
+        (Ok(_), None) => {}
+        (Err(error), None) => assert!(error.to_string().contains(FILE), "{error}"),
+    }
+    remove(&library);
+});
+
+/// A folder of this process.
+fn folder() -> PathBuf {
+    let folder = env::temp_dir().join(format!("hsa-vmm-fuzz-loader-{}", std::process::id()));
+    fs::create_dir_all(folder.join("lib")).expect("a folder");
+    folder
+}
+
+/// A path of these bytes that does not lead out of the folder; bare names stay what they are.
+fn inside(folder: &Path, text: &[u8]) -> PathBuf {
+    let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
+    if text.starts_with(b"!") {
+        return folder.join("lib").join(FILE);
+    }
+    if text.starts_with(b"~") {
+        return folder.to_owned();
+    }
+    let has_slash = text.contains(&b'/');
+    let path = Path::new(OsStr::from_bytes(&text));
+    let leads_out = path.components().any(|it| it == std::path::Component::ParentDir);
+    match (has_slash, leads_out) {
+        (false, _) => path.to_owned(),
+        (true, true) => folder.to_owned(),
+        (true, false) => folder.join(path.strip_prefix("/").unwrap_or(path)),
+    }
+}
+
+fn put(library: &Path, there: &There) {
+    remove(library);
+    let done = match there {
+        There::Nothing => Ok(()),
+        // The dynamic linker trusts what looks like a library; a beginning of one it refuses.
+        There::File(bytes) if bytes.starts_with(b"\x7fELF") => {
+            fs::write(library, &bytes[..bytes.len().min(60)])
+        }
+        There::File(bytes) => fs::write(library, bytes),
+        There::Folder => fs::create_dir(library),
+        There::LinkToNothing => symlink("nothing", library),
+        There::LinkToItself => symlink(FILE, library),
+    };
+    done.expect("a file system");
+}
+
+fn remove(library: &Path) {
+    let removed = match fs::symlink_metadata(library) {
+        Ok(found) if found.is_dir() => fs::remove_dir(library),
+        Ok(_) => fs::remove_file(library),
+        Err(_) => Ok(()),
+    };
+    removed.expect("a file system");
+}
+
+fn set(variable: &str, value: Option<&OsStr>) {
+    // SAFETY: the fuzzer calls its target on one thread, and the simulations that an earlier call
+    // started are gone with their threads.
+    unsafe {
+        match value {
+            Some(value) => env::set_var(variable, value),
+            None => env::remove_var(variable),
+        }
+    }
+}

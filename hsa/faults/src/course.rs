@@ -1,0 +1,143 @@
+//! A plan while calls come in.
+
+use crate::effect::{Effect, Wrong};
+use crate::plan::Plan;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A plan, and how many calls each rule has seen.
+#[derive(Debug)]
+pub struct Course<C> {
+    plan: Plan<C>,
+    seen: Vec<AtomicU64>,
+}
+
+/// What is planned for one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Met<C> {
+    time: Duration,
+    fate: Result<Option<Wrong>, C>,
+}
+
+impl<C> Default for Course<C> {
+    fn default() -> Self {
+        Self::of(Plan::default())
+    }
+}
+
+impl<C> Course<C> {
+    /// A plan at its beginning.
+    #[must_use]
+    pub fn of(plan: Plan<C>) -> Self {
+        let seen = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { plan, seen }
+    }
+
+    /// Whether nothing is planned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.plan.is_empty()
+    }
+}
+
+impl<C: Copy> Course<C> {
+    /// Counts a call of that name: what is planned for it.
+    #[must_use]
+    pub fn count(&self, name: &str) -> Met<C> {
+        let mut met = Met { time: Duration::ZERO, fate: Ok(None) };
+        for (rule, seen) in self.plan.rules.iter().zip(&self.seen) {
+            if !rule.call.as_deref().is_none_or(|call| is(name, call)) {
+                continue;
+            }
+            if !rule.which.contain(seen.fetch_add(1, Ordering::Relaxed) + 1) {
+                continue;
+            }
+            match rule.effect {
+                Effect::Takes(more) => met.time += more,
+                _ if !matches!(met.fate, Ok(None)) => {}
+                Effect::Answers(code) => met.fate = Err(code),
+                Effect::Goes(wrong) => met.fate = Ok(Some(wrong)),
+            }
+        }
+        met
+    }
+}
+
+/// Whether a call is what a rule names, or an operation of it: `GEM_VA.MAP` is `GEM_VA`.
+fn is(name: &str, call: &str) -> bool {
+    name.strip_prefix(call).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+impl<C> Met<C> {
+    /// What the call is refused with, if it is.
+    #[must_use]
+    pub fn refused(&self) -> Option<&C> {
+        self.fate.as_ref().err()
+    }
+
+    /// Waits as long as is planned, and answers what else is: the refusal, or how the call goes
+    /// wrong. Does not return from `hang` and `crash`.
+    ///
+    /// # Errors
+    /// What the call is refused with.
+    pub fn undergo(self) -> Result<Option<Wrong>, C> {
+        if !self.time.is_zero() {
+            std::thread::sleep(self.time);
+        }
+        match self.fate {
+            Ok(Some(Wrong::Hang)) => loop {
+                std::thread::sleep(Duration::from_secs(3600));
+            },
+            Ok(Some(Wrong::Crash)) => std::process::abort(),
+            fate => fate,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Calls;
+
+    fn rules(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Course<u32> {
+        let plan = Plan::default();
+        Course::of(rules.iter().fold(plan, |plan, rule| plan.and(rule.0, rule.1, rule.2)))
+    }
+
+    #[test]
+    fn each_rule_counts_for_itself() {
+        let two = Calls { first: 2, last: 3 };
+        let course = rules(&[
+            (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Answers(5)),
+            (Some("MAP"), two, Effect::Answers(7)),
+            (Some("FREE"), Calls::from(2), Effect::Goes(Wrong::Leak)),
+            (None, Calls::one(7), Effect::Goes(Wrong::Lost)),
+        ]);
+        let maps = [(); 4].map(|()| course.count("MAP").undergo());
+        assert_eq!(maps, [Err(5), Err(5), Err(7), Ok(None)]);
+        let frees = [(); 2].map(|()| course.count("FREE").undergo());
+        assert_eq!(frees, [Ok(None), Ok(Some(Wrong::Leak))]);
+        assert_eq!(course.count("COPY").undergo(), Ok(Some(Wrong::Lost)), "the seventh of all");
+        assert_eq!(course.count("COPY").undergo(), Ok(None));
+    }
+
+    #[test]
+    fn an_operation_is_its_call() {
+        let all = |call, code| (Some(call), Calls::from(2), Effect::Answers(code));
+        let course = rules(&[all("VA.MAP", 1), all("VA", 2)]);
+        let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| course.count(it).undergo());
+        assert_eq!(met, [Ok(None), Err(2), Ok(None), Err(1)]);
+    }
+
+    #[test]
+    fn times_add_up() {
+        let time = |micros| Effect::Takes(Duration::from_micros(micros));
+        let course =
+            rules(&[(Some("MAP"), Calls::one(2), time(20_000)), (None, Calls::from(2), time(5))]);
+        let times = [0, 20_005, 5].map(Duration::from_micros);
+        assert_eq!([(); 3].map(|()| course.count("MAP").time), times);
+        let began = std::time::Instant::now();
+        assert_eq!(rules(&[(None, Calls::ALL, time(20_000))]).count("MAP").undergo(), Ok(None));
+        assert!(began.elapsed() >= Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,172 @@
+//! Calls of the driver that answer success and go wrong, as planned.
+
+mod ground;
+mod kernel;
+
+use ground::{again, under};
+use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, close, mmap, page_tables};
+use libc::{EINVAL, ENOENT};
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const AT: u64 = 0x1000_0000;
+const READ: u64 = 2;
+
+fn planned(name: &str, plan: &str, body: impl FnOnce()) {
+    under(name, &[("HSA_KFD_FAULTS", plan), ("HSA_KFD", "vram=64MiB")], body);
+}
+
+/// Two megabytes of the first GPU's memory: its handle, and its handle at DRM.
+fn memory(gpu: Gpu) -> (u64, u64) {
+    let (handle, _) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
+    let descriptor = gpu.export(handle).unwrap();
+    let gem = gpu.prime(descriptor).unwrap();
+    close(descriptor).unwrap();
+    (handle, gem)
+}
+
+/// Maps memory that the GPU may only read.
+fn map_to_read(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
+    call(gpu.drm, b'd', 0x48, &mut [gem, MAP | READ << 32, address, 0, 2 * MIB])
+}
+
+#[test]
+fn page_tables_go_wrong() {
+    let plan = "GEM_VA.MAP#1=lost,GEM_VA.UNMAP#1=lost,GEM_VA.MAP#3=wide,GEM_VA.MAP#4=narrow,\
+                GEM_VA.MAP#5=half,GEM_VA.MAP#6=shifted";
+    planned("page_tables_go_wrong", plan, || {
+        let gpu = Gpu::open();
+        let (_, gem) = memory(gpu);
+        let (map, unmap) =
+            (|at| gpu.gem_va(gem, MAP, at, 2 * MIB), |at| gpu.gem_va(gem, UNMAP, at, 2 * MIB));
+        map(AT).unwrap();
+        assert_eq!(page_tables().0.len(), 0, "lost");
+        map(AT).unwrap();
+        unmap(AT).unwrap();
+        assert_eq!(page_tables().0.len(), 1, "it stays");
+        unmap(AT).unwrap();
+        assert_eq!(unmap(AT), Err(ENOENT));
+        map_to_read(gpu, gem, AT).unwrap();
+        map(AT + 16 * MIB).unwrap();
+        map(AT + 32 * MIB).unwrap();
+        map(AT + 48 * MIB).unwrap();
+        let (tables, _) = page_tables();
+        let ends = ["offset 0x0 rw-", "offset 0x0 r-x", "offset 0x0 rwx", "offset 0x1000 rwx"];
+        for (line, end) in tables.iter().zip(ends) {
+            assert!(line.ends_with(end), "{line}");
+        }
+        assert!(tables[2].contains("size 0x100000 "), "half: {}", tables[2]);
+    });
+}
+
+#[test]
+fn the_processor_is_shown_wrong_memory() {
+    let plan = "MMAP#2=lost,MMAP#3=shifted,MMAP#4=narrow";
+    planned("the_processor_is_shown_wrong_memory", plan, || {
+        let gpu = Gpu::open();
+        let (_, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
+        let [right, lost, shifted, narrow] =
+            [(); 4].map(|()| mmap(gpu.drm, offset, 2 * MIB as usize).unwrap());
+        // SAFETY: mapped just now, in whatever way, and the addresses lie inside.
+        unsafe {
+            right.write(1);
+            right.add(4096).write(2);
+            assert_eq!((lost.read(), shifted.read(), narrow.read()), (0, 2, 1));
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let start = format!("{:x}-", narrow.addr());
+        let line = maps.lines().find(|line| line.starts_with(&start)).unwrap();
+        assert!(line.contains(" r--s "), "{line}");
+    });
+}
+
+#[test]
+fn what_is_given_back_stays_taken() {
+    let plan = "FREE_MEMORY_OF_GPU#1=leak,GEM_CLOSE#2=leak,EXPORT_DMABUF#3=leak";
+    planned("what_is_given_back_stays_taken", plan, || {
+        let gpu = Gpu::open();
+        for left in [62, 60, 60] {
+            let (handle, gem) = memory(gpu);
+            gpu.gem_close(gem).unwrap();
+            gpu.free(handle).unwrap();
+            assert_eq!(gpu.free(handle), Err(EINVAL), "as far as handles go");
+            assert_eq!(gpu.available(), left * MIB);
+        }
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let left = open.filter(|it| {
+            let target = std::fs::read_link(it.as_ref().unwrap().path());
+            target.is_ok_and(|target| target.to_string_lossy().contains("hsa-kfd:0"))
+        });
+        assert_eq!(left.count(), 1, "of the third export");
+    });
+}
+
+#[test]
+fn an_export_is_of_other_memory() {
+    planned("an_export_is_of_other_memory", "EXPORT_DMABUF#2=other", || {
+        let gpu = Gpu::open();
+        let (handle, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
+        let memory = mmap(gpu.drm, offset, 4096).unwrap();
+        let [same, other] = [(); 2].map(|()| {
+            let descriptor = gpu.export(handle).unwrap();
+            mmap(descriptor, 0, 4096).unwrap()
+        });
+        // SAFETY: mapped just now.
+        unsafe {
+            memory.write(7);
+            assert_eq!((same.read(), other.read()), (7, 0));
+        }
+    });
+}
+
+#[test]
+fn it_is_late() {
+    planned("it_is_late", "GEM_VA=late:20ms,FREE_MEMORY_OF_GPU=late:20ms", || {
+        let gpu = Gpu::open();
+        let (handle, gem) = memory(gpu);
+        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
+        assert_eq!(page_tables().0.len(), 0);
+        let began = Instant::now();
+        let wait = |what: &dyn Fn() -> bool| {
+            while !what() {
+                assert!(began.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait(&|| page_tables().0.len() == 1);
+        gpu.gem_close(gem).unwrap();
+        gpu.free(handle).unwrap();
+        assert_eq!(gpu.available(), 62 * MIB);
+        wait(&|| gpu.available() == 64 * MIB);
+    });
+}
+
+#[test]
+fn sizes_are_told_wrong() {
+    planned("sizes_are_told_wrong", "AVAILABLE_MEMORY#1=half,AVAILABLE_MEMORY#2=double", || {
+        let gpu = Gpu::open();
+        assert_eq!([(); 3].map(|()| gpu.available()), [32 * MIB, 128 * MIB, 64 * MIB]);
+    });
+}
+
+/// How a process ends whose first question after opening goes wrong like this.
+fn ended(name: &str, effect: &str) -> Option<i32> {
+    let plan = format!("AVAILABLE_MEMORY={effect}");
+    let output = again(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);
+    output.status.signal()
+}
+
+#[test]
+fn it_crashes_and_it_hangs() {
+    let name = "it_crashes_and_it_hangs";
+    if std::env::var_os("INSIDE").is_some() {
+        // SAFETY: has this process killed in a second.
+        unsafe { libc::alarm(1) };
+        Gpu::open().available();
+        return;
+    }
+    assert_eq!(ended(name, "crash"), Some(libc::SIGABRT));
+    assert_eq!(ended(name, "hang"), Some(libc::SIGALRM));
+    assert_eq!(ended(name, "1us"), None);
+}

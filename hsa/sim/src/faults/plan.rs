@@ -1,0 +1,155 @@
+//! Which calls go wrong, and how, as text and as data.
+
+use crate::abi::NAMES;
+use crate::status;
+use core::fmt;
+use core::str::FromStr;
+use hsa_faults::{Calls, Effect, Ground, Plan, PlanError, Wrong};
+use hsa_sys::hsa_status_t;
+
+/// Calls that fail, last, lie or never return.
+///
+/// As text `function#3=OUT_OF_RESOURCES`, several with `;` or `,` between them; the language is
+/// that of [`hsa_faults`], which the emulated kernel driver takes too. A function `*` is any, and
+/// its calls are counted together; a status is a number or a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    pub(super) plan: Plan<Status>,
+}
+
+/// A status, as plans write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status(pub(super) hsa_status_t);
+
+impl fmt::Display for Status {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:#x}", self.0)
+    }
+}
+
+impl FaultPlan {
+    /// Nothing goes wrong.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// This call of the function (the first is 1) fails, and what was planned already.
+    #[must_use]
+    pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
+        self.and(Some(function), Calls::one(call), status)
+    }
+
+    /// This call fails, counted over all functions together from 1, and what was planned already.
+    #[must_use]
+    pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
+        self.and(None, Calls::one(call), status)
+    }
+
+    /// This call and every later one fails, counted over all functions together from 1, and what
+    /// was planned already.
+    #[must_use]
+    pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
+        self.and(None, Calls::from(call), status)
+    }
+
+    /// Every call of the function fails, and what was planned already.
+    #[must_use]
+    pub fn always(self, function: &str, status: hsa_status_t) -> Self {
+        self.and(Some(function), Calls::ALL, status)
+    }
+
+    fn and(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
+        Self { plan: self.plan.and(function, calls, Effect::Answers(Status(status))) }
+    }
+
+    /// Whether nothing goes wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.plan.is_empty()
+    }
+
+    /// A function of the plan that there is not.
+    pub(crate) fn unknown_function(&self) -> Option<&str> {
+        let mut named = self.plan.rules.iter().filter_map(|rule| rule.call.as_deref());
+        named.find(|name| !NAMES.contains(name))
+    }
+}
+
+/// The simulation, as a plan sees it.
+struct Runtime;
+
+impl Ground for Runtime {
+    type Code = Status;
+
+    fn code(&self, word: &str) -> Option<Status> {
+        let number = match word.strip_prefix("0x") {
+            Some(digits) => hsa_status_t::from_str_radix(digits, 16).ok(),
+            None => word.parse().ok(),
+        };
+        number.or_else(|| status::by_name(word)).map(Status)
+    }
+
+    fn calls(&self) -> Vec<&str> {
+        NAMES.to_vec()
+    }
+
+    fn can(&self, call: &str, wrong: Wrong) -> bool {
+        const MOVING: [&str; 3] =
+            ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
+        const FREEING: [&str; 4] = [
+            "hsa_amd_vmem_address_free",
+            "hsa_amd_vmem_handle_release",
+            "hsa_amd_vmem_unmap",
+            "hsa_amd_memory_pool_free",
+        ];
+        const EXPORTING: [&str; 3] = [
+            "hsa_amd_vmem_export_shareable_handle",
+            "hsa_amd_portable_export_dmabuf",
+            "hsa_amd_portable_export_dmabuf_v2",
+        ];
+        let (moves, exports) = (MOVING.contains(&call), EXPORTING.contains(&call));
+        let measures = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
+        let permits = call == "hsa_amd_vmem_set_access";
+        match wrong {
+            Wrong::Lost | Wrong::Hang | Wrong::Crash => true,
+            Wrong::Late(_) => super::may_be_late(call),
+            Wrong::Wide | Wrong::Narrow | Wrong::Shifted => permits,
+            Wrong::Other => permits || exports,
+            Wrong::Leak => FREEING.contains(&call) || exports,
+            Wrong::Garbled => moves,
+            Wrong::Half => moves || measures || permits,
+            Wrong::Double => measures,
+        }
+    }
+}
+
+/// A part of a fault plan that is not understood, or that could not come about.
+pub type FaultPlanError = PlanError;
+
+impl FromStr for FaultPlan {
+    type Err = FaultPlanError;
+
+    fn from_str(text: &str) -> Result<Self, FaultPlanError> {
+        let rules = text.split([',', ';']).map(str::trim);
+        let rules: Vec<_> = rules.map(|rule| as_before(rule).unwrap_or(rule.into())).collect();
+        Ok(Self { plan: Plan::parse(&rules.join(";"), &Runtime)? })
+    }
+}
+
+/// A rule in the form that plans had before, `function:N:status`: there are traces with such.
+fn as_before(rule: &str) -> Option<String> {
+    let words: Vec<_> = rule.split(':').map(str::trim).collect();
+    match words[..] {
+        _ if rule.contains('=') => None,
+        [function, "*", status] => Some(format!("{function}={status}")),
+        [function, calls, status] => Some(format!("{function}#{calls}={status}")),
+        _ => None,
+    }
+}
+
+impl fmt::Display for FaultPlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.fmt(formatter)
+    }
+}

@@ -1,0 +1,191 @@
+//! Calls that answer success and go wrong, as planned.
+
+mod rig;
+
+use rig::*;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+const N: usize = 4 * KIB;
+
+fn plan(rig: &Rig, plan: &str) {
+    rig.simulation.set_faults(plan.parse().expect("a plan"));
+}
+
+/// A runtime whose CPU sees memory by the runtime's own doing, and two pages of GPU 0 that are
+/// mapped with nobody's access.
+fn two_pages() -> (Rig, usize) {
+    let rig = start("permissions=enforced");
+    let (base, _) = rig.mapped(2 * N, &[]);
+    (rig, base)
+}
+
+#[test]
+fn what_is_lost_is_not_done() {
+    let rig = start("");
+    let (base, handle) = (rig.reserve(N), rig.create(N));
+    plan(&rig, "hsa_amd_vmem_map#1=lost");
+    assert_eq!(rig.map(base, N, handle), OK);
+    assert_eq!(rig.simulation.usage().mappings, 0);
+    assert_eq!(rig.map(base, N, handle), OK);
+    assert_eq!(rig.simulation.usage().mappings, 1);
+    assert_eq!(rig.simulation.failed_calls(), [], "it was not refused");
+}
+
+#[test]
+fn what_is_late_is_done_at_last() {
+    let rig = start("");
+    let (base, handle) = (rig.reserve(N), rig.create(N));
+    plan(&rig, "hsa_amd_vmem_map=late:20ms");
+    assert_eq!(rig.map(base, N, handle), OK);
+    assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW)]), INVALID_ALLOCATION);
+    let began = Instant::now();
+    while rig.set(base, N, &[(rig.gpus[0], RW)]) != OK {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(began.elapsed() >= Duration::from_millis(10));
+}
+
+#[test]
+fn a_call_lasts() {
+    let rig = start("");
+    plan(&rig, "hsa_amd_vmem_address_reserve_align=20ms;hsa_amd_vmem_address_reserve=20ms");
+    let began = Instant::now();
+    rig.reserve(N);
+    assert!(began.elapsed() >= Duration::from_millis(20));
+}
+
+#[test]
+fn a_permission_is_wider_or_narrower() {
+    let (rig, base) = two_pages();
+    let page = || rig.simulation.page(0, base).map(|page| (page.readable, page.writable));
+    plan(&rig, "hsa_amd_vmem_set_access=wide");
+    assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RO), (rig.cpus[0], RO)]), OK);
+    assert_eq!(page(), Some((true, true)));
+    write(base, 7);
+    assert_eq!(rig.get(base, rig.gpus[0]), Ok(RO), "what it says it is");
+    plan(&rig, "hsa_amd_vmem_set_access=narrow");
+    assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+    assert_eq!(page(), Some((true, false)));
+    assert_eq!(read(base), 7);
+    assert_eq!(in_child(|| write(base, 8)), Ended::Signal(libc::SIGSEGV));
+}
+
+#[test]
+fn other_memory_is_shown() {
+    let (rig, base) = two_pages();
+    assert_eq!(rig.set(base, 2 * N, &[(rig.cpus[0], RW)]), OK);
+    write(base, 1);
+    write(base + N, 2);
+    let at = |there: usize| rig.simulation.page(0, there).map(|page| page.offset);
+    plan(&rig, "hsa_amd_vmem_set_access=shifted");
+    assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RW)]), OK);
+    assert_eq!([at(base), at(base + N + 8)], [Some(N as u64), Some(8)], "round the end");
+    assert_eq!(rig.fill(base, 9, 2), OK);
+    assert_eq!((read(base), read(base + N)), (1, 9 << 32 | 9));
+    let (other, _) = rig.mapped(2 * N, &[(rig.cpus[0], RW)]);
+    write(other, 3);
+    plan(&rig, "hsa_amd_vmem_set_access=other");
+    assert_eq!(rig.set(other, 2 * N, &[(rig.gpus[0], RW)]), OK);
+    assert_eq!(rig.fill(other, 9, 2), OK);
+    assert_eq!(read(other), 3);
+    let (half, _) = rig.mapped(2 * N, &[]);
+    plan(&rig, "hsa_amd_vmem_set_access=half");
+    assert_eq!(rig.set(half, 2 * N, &[(rig.gpus[0], RW)]), OK);
+    assert!(at(half).is_some() && at(half + N).is_none());
+}
+
+#[test]
+fn an_export_is_of_other_memory_or_leaves_one_open() {
+    let rig = start("");
+    let (base, handle) = rig.mapped(N, &[(rig.cpus[0], RW)]);
+    write(base, 5);
+    let read_first = |descriptor| {
+        // SAFETY: exported just now, for this test.
+        let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).expect("memory");
+        u64::from_ne_bytes(bytes)
+    };
+    assert_eq!(read_first(rig.export(handle).expect("a descriptor")), 5);
+    plan(&rig, "hsa_amd_vmem_export_shareable_handle=other");
+    assert_eq!(read_first(rig.export(handle).expect("a descriptor")), 0);
+    apart(|| {
+        let rig = start("");
+        let (_, handle) = rig.mapped(N, &[]);
+        let open = || std::fs::read_dir("/proc/self/fd").expect("a list").count();
+        plan(&rig, "hsa_amd_vmem_export_shareable_handle=leak");
+        let before = open();
+        // Its memory file, the export, and the one too many.
+        rig.export(handle).expect("a descriptor");
+        assert_eq!(open(), before + 3);
+    });
+}
+
+#[test]
+fn what_is_given_back_stays_taken() {
+    let rig = start("");
+    let used = || rig.simulation.usage().vram_used[0];
+    for (function, leaked) in [("handle_release", 2), ("unmap", 2), ("address_free", 0)] {
+        let (before, (base, handle)) = (used(), rig.mapped(2 * N, &[]));
+        plan(&rig, &format!("hsa_amd_vmem_{function}=leak"));
+        assert_eq!((rig.unmap(base, 2 * N), rig.release(handle)), (OK, OK));
+        assert_eq!(rig.free(base, 2 * N), OK);
+        assert_eq!((used() - before) as usize, leaked * N, "{function}");
+        let taken = rig.try_reserve(2 * N, base, 0, 0) != Ok(base);
+        assert_eq!(taken, function == "address_free", "{function}");
+    }
+    let usage = rig.simulation.usage();
+    assert_eq!((usage.handles, usage.mappings), (0, 0), "the books are right");
+    let before = used();
+    plan(&rig, "hsa_amd_memory_pool_free=leak");
+    let memory = rig.allocate(rig.vram[0], N).expect("memory");
+    assert_eq!(rig.pool_free(memory), OK);
+    assert_eq!((used() - before) as usize, N);
+}
+
+#[test]
+fn contents_are_garbled_cut_and_late() {
+    let rig = start("");
+    let both = [(rig.cpus[0], RW), (rig.gpus[0], RW)];
+    let ((from, _), (to, _)) = (rig.mapped(2 * N, &both), rig.mapped(2 * N, &both));
+    for at in [from, from + N] {
+        write(at, 0x10);
+    }
+    let (copy, fill) = (|| rig.copy(to, from, 2 * N), || rig.fill(to, 0x20, 2 * N / 4));
+    plan(&rig, "hsa_memory_copy=garbled;hsa_amd_memory_fill=garbled");
+    assert_eq!((copy(), read(to), read(to + N)), (OK, 0x11, 0x10));
+    assert_eq!((fill(), read(to) as u32, read(to + N) as u32), (OK, 0x21, 0x20));
+    plan(&rig, "hsa_memory_copy=half;hsa_amd_memory_fill=half");
+    assert_eq!((copy(), read(to), read(to + N) as u32), (OK, 0x10, 0x20));
+    assert_eq!((fill(), read(to) as u32), (OK, 0x20));
+    plan(&rig, "hsa_memory_copy=late:20ms");
+    assert_eq!((copy(), read(to) as u32), (OK, 0x20));
+    let began = Instant::now();
+    while read(to) != 0x10 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn sizes_are_told_wrong() {
+    let rig = start("vram=1g");
+    let size = || pool_info::<usize>(rig.hsa, rig.vram[0], HSA_AMD_MEMORY_POOL_INFO_SIZE);
+    let free = || agent_info::<u64>(rig.hsa, rig.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
+    plan(&rig, "hsa_amd_memory_pool_get_info=double;hsa_agent_get_info=half");
+    assert_eq!((size(), free()), (Ok(2 * GIB), Ok(GIB as u64 / 2)));
+}
+
+#[test]
+fn it_crashes_and_it_hangs() {
+    let crashed = in_child(|| drop(start("faults=hsa_init=crash")));
+    assert_eq!(crashed, Ended::Signal(libc::SIGABRT));
+    let hung = in_child(|| {
+        // SAFETY: has this process killed in a second.
+        unsafe { libc::alarm(1) };
+        drop(start("faults=hsa_init=hang"));
+    });
+    assert_eq!(hung, Ended::Signal(libc::SIGALRM));
+}

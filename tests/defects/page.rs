@@ -1,0 +1,109 @@
+//! The page of defects and quirks, which is made of their tables: `docs/defects.md`.
+
+use crate::defect::Found;
+use crate::table;
+use hsa_vmm::vmm::{Quirk, Quirks};
+use std::fmt::Write;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/defects.md");
+
+const HEAD: &str = "\
+# What AMD's runtime does wrong, and what comes of it here
+
+This page is made from [`tests/defects/table.rs`](../tests/defects/table.rs) and
+[`src/vmm/quirks.rs`](../src/vmm/quirks.rs); a test fails where it says anything else.
+
+## Defects
+
+Each row is shown by a test on AMD's own runtime, unmodified, over the emulated kernel driver, release
+by release; and by another that through the library there is nothing left of it, where anything can be
+done. To run them all: `cargo test --test defects`. A source such as \"runtime.cpp\" is ROCr's
+`core/runtime/runtime.cpp`; `#n` is an issue or pull request of ROCm/rocm-systems.
+
+| what goes wrong | 6.1.2 | 6.4.3 | 7.2.4 | through the library | source |
+|---|---|---|---|---|---|
+";
+
+const MIDDLE: &str = "
+\"Not to be helped from outside\" means that the library neither causes it nor can undo it: it is in
+AMD's runtime or driver, and is listed so that you know.
+
+## Quirks
+
+What is worked around is data, a row for each habit. A row is in force by the version that the runtime
+says its AMD extension has (`hsa-vmm info`): ROCm 6.1 is 1.4, 6.4 is 1.7, 7.2 is 1.15. Each can be
+switched by hand, for a vendor's build that has or lacks a fix: `VmmOptions::quirks` with
+`Vmm::open_with`, and `Ipc::with_quirks`.
+
+| quirk | extension | what goes wrong, and what is done | public as |
+|---|---|---|---|
+";
+
+fn found(found: Found) -> &'static str {
+    match found {
+        Found::No => "",
+        Found::Yes => "yes",
+        Found::Crash(libc::SIGSEGV) => "SIGSEGV",
+        Found::Crash(libc::SIGABRT) => "SIGABRT",
+        Found::Crash(_) => "crash",
+    }
+}
+
+/// Text in a cell of a table: a link to another item's documentation leads nowhere here.
+fn plain(text: &str) -> String {
+    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    while let Some((before, rest)) = words.split_once("](crate::") {
+        let (_, after) = rest.split_once(')').expect("a link ends");
+        let open = before.rfind('[').expect("a link begins");
+        words = format!("{}{}{after}", &before[..open], &before[open + 1..]);
+    }
+    words
+}
+
+fn versions(quirk: &Quirk) -> String {
+    match (*quirk.extensions.start(), *quirk.extensions.end()) {
+        (first, u16::MAX) => format!("from 1.{first}"),
+        (0, last) => format!("to 1.{last}"),
+        (first, last) => format!("1.{first} to 1.{last}"),
+    }
+}
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    let mut line = |text: String| writeln!(page, "{text}").expect("a string takes all");
+    for defect in table::ALL {
+        let [first, second, third] = defect.releases.map(found);
+        let (what, here, source) = (defect.what, defect.here, defect.source);
+        line(format!("| {what} | {first} | {second} | {third} | {here} | {source} |"));
+    }
+    line(MIDDLE.trim_end().to_owned());
+    for quirk in Quirks::KNOWN {
+        let (name, what, versions) = (quirk.name, plain(quirk.what), versions(quirk));
+        line(format!("| `{name}` | {versions} | {what} | {} |", quirk.issue));
+    }
+    page
+}
+
+#[test]
+fn the_page_says_what_the_tables_say() {
+    let page = page();
+    if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
+        std::fs::write(PAGE, &page).expect("a page");
+    }
+    let written = std::fs::read_to_string(PAGE).expect("docs/defects.md");
+    assert!(
+        written == page,
+        "docs/defects.md is not what the tables say; HSA_VMM_WRITE_PAGES=1 writes it anew"
+    );
+}
+
+#[test]
+fn every_quirk_a_row_names_is_one() {
+    for defect in table::ALL {
+        let after_quirk = defect.here.split_once("quirk").map_or("", |(_, after)| after);
+        for name in after_quirk.split('`').skip(1).step_by(2) {
+            assert!(Quirks::KNOWN.iter().any(|quirk| quirk.name == name), "{name}");
+        }
+        assert!(!defect.here.is_empty() && !defect.here.contains('|'), "{}", defect.what);
+    }
+}
