@@ -211,7 +211,7 @@ pub const PLANTED: &[Planted] = &[
         "memory is busy",
         NEW,
         "FREE_MEMORY_OF_GPU=EBUSY",
-        Conform("pool.memory.holds_what_is_written", "in hsa_amd_memory_pool_free"),
+        Conform("pool.memory.holds_what_is_written", "crashed: SIGABRT, in hsa_amd_memory_"),
     ),
     planted(
         "mapping for the CPU is forbidden",
