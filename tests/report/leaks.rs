@@ -3,6 +3,7 @@
 use super::*;
 use hsa_vmm::{Allocation, Reservation};
 use std::cell::RefCell;
+use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -40,8 +41,13 @@ impl Visit for Line {
     }
 }
 
+/// The process's only subscriber: what a thread's own would be asked for, another thread may have
+/// decided by then (tracing asks once for each place in the program, on the thread that comes by first).
 fn warnings(act: impl FnOnce()) -> Vec<String> {
-    tracing::subscriber::with_default(Warnings, act);
+    static ONLY: Once = Once::new();
+    ONLY.call_once(|| tracing::subscriber::set_global_default(Warnings).expect("no other is set"));
+    SEEN.take();
+    act();
     SEEN.take()
 }
 
