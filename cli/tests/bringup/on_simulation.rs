@@ -48,7 +48,7 @@ fn every_call_that_fails_is_named_at_its_level() {
         ("hsa_amd_vmem_export_shareable_handle", "shared"),
         ("hsa_amd_vmem_import_shareable_handle", "shared"),
     ] {
-        let output = simulated(&format!("gpus=2,faults={call}:*:0x1008"), &["--format", "json"]);
+        let output = simulated(&format!("gpus=2,faults={call}=0x1008"), &["--format", "json"]);
         let report = report(&output, if level == "runtime" { 3 } else { 1 });
         assert_eq!(failed(&report), Some(level), "{call}: {report:#}");
         let failure = &report["failure"];
