@@ -25,9 +25,12 @@ fn lines() -> Vec<Line> {
     text.lines().filter_map(line).collect()
 }
 
-/// How many mappings this process shares with others, or has of files that it shares.
-pub(super) fn shared_mappings() -> usize {
-    lines().iter().filter(|line| line.permissions[3] == b's').count()
+/// How many bytes this process has mapped that it shares with others, or of files that it shares. Not
+/// in how many pieces: the kernel makes one of neighbours.
+pub(super) fn shared_bytes() -> usize {
+    let lines = lines();
+    let shared = lines.iter().filter(|line| line.permissions[3] == b's');
+    shared.map(|line| line.range.len()).sum()
 }
 
 /// Whether nothing is mapped in a range.

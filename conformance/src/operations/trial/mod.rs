@@ -63,15 +63,12 @@ pub enum Care {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outside {
     descriptors: Option<usize>,
-    shared_mappings: usize,
+    shared_bytes: usize,
 }
 
 impl Outside {
     fn now() -> Self {
-        Self {
-            descriptors: descriptors::count(),
-            shared_mappings: address_space::shared_mappings(),
-        }
+        Self { descriptors: descriptors::count(), shared_bytes: address_space::shared_bytes() }
     }
 }
 
@@ -91,7 +88,7 @@ impl Trial {
     pub fn open_with(runtime: &Runtime, care: Care) -> Result<Self, Difference> {
         if care == Care::EachStep {
             // What the runtime makes once and keeps is not to be taken for a leak.
-            drop(Self::begin(runtime, Outside { descriptors: None, shared_mappings: 0 }, care)?);
+            drop(Self::begin(runtime, Outside { descriptors: None, shared_bytes: 0 }, care)?);
         }
         Self::begin(runtime, Outside::now(), care)
     }
