@@ -5,6 +5,7 @@
 pub mod handover;
 pub mod limit;
 pub mod namespaces;
+pub mod page_table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
