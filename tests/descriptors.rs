@@ -16,115 +16,110 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, FILE, 0).expect("an export")
 }
 
-#[test]
-fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+/// Runs a test on a machine of each release, in a process of its own that it may leave without
+/// descriptors.
+fn on_each_release(test: impl Fn(&Machine)) {
     let _alone = process::alone();
     for (release, config) in machine::releases() {
-        let end = process::in_child(|| {
-            let machine = Machine::new(config);
-            let vmm = &machine.vmm;
-            let granule = machine.granule();
-            let handle = machine.create(0, granule);
-            let untouched = machine.create(0, granule);
-            let base = machine.reserve(2 * granule);
-            machine.map(base, granule, handle);
-            machine.map(at(base, granule), granule, untouched);
-            machine.grant(base, granule, machine.gpu(0), Access::Read);
-            let shared = export(&machine, handle);
-            allow_more(0);
-            let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
-            let before = state();
-            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
-            let answers = [
-                ("export", vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
-                ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
-                ("set_access", vmm.set_access(base, granule, &cpu)),
-                ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
-            ];
-            for (name, answer) in answers {
-                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
-                assert!(out, "{name}: {answer:?}");
-            }
-            if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
-                let answer = vmm.create(granule, &machine.on(0), 0);
-                assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
-            }
-            assert_eq!(state(), before);
-            no_limit();
-            machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
-            drop(export(&machine, handle));
-            vmm.import_from_shareable_handle(&shared, FILE).unwrap();
-        });
+        let end = process::in_child(|| test(&Machine::new(config)));
         assert_eq!(end, End::Well, "{release}");
     }
 }
 
 #[test]
+fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+    on_each_release(|machine| {
+        let vmm = &machine.vmm;
+        let granule = machine.granule();
+        let handle = machine.create(0, granule);
+        let untouched = machine.create(0, granule);
+        let base = machine.reserve(2 * granule);
+        machine.map(base, granule, handle);
+        machine.map(at(base, granule), granule, untouched);
+        machine.grant(base, granule, machine.gpu(0), Access::Read);
+        let shared = export(machine, handle);
+        allow_more(0);
+        let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
+        let before = state();
+        let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+        let answers = [
+            ("export", vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
+            ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
+            ("set_access", vmm.set_access(base, granule, &cpu)),
+            ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
+        ];
+        for (name, answer) in answers {
+            let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{name}: {answer:?}");
+        }
+        if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
+            let answer = vmm.create(granule, &machine.on(0), 0);
+            assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+        }
+        assert_eq!(state(), before);
+        no_limit();
+        machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
+        drop(export(machine, handle));
+        vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+    });
+}
+
+#[test]
 fn running_out_of_descriptors_half_way_changes_nothing() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let end = process::in_child(|| {
-            let machine = Machine::new(config);
-            let vmm = &machine.vmm;
-            let granule = machine.granule();
-            let base = machine.reserve(4 * granule);
-            for number in 0..4 {
-                let handle = machine.create(0, granule);
-                machine.map(at(base, number * granule), granule, handle);
+    on_each_release(|machine| {
+        let vmm = &machine.vmm;
+        let granule = machine.granule();
+        let base = machine.reserve(4 * granule);
+        for number in 0..4 {
+            let handle = machine.create(0, granule);
+            machine.map(at(base, number * granule), granule, handle);
+        }
+        let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+        for more in 1..4 {
+            allow_more(more);
+            let before = (vmm.usage(), vmm.mappings());
+            let answer = vmm.set_access(base, 4 * granule, &both);
+            if answer.is_ok() {
+                break;
             }
-            let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
-            for more in 1..4 {
-                allow_more(more);
-                let before = (vmm.usage(), vmm.mappings());
-                let answer = vmm.set_access(base, 4 * granule, &both);
-                if answer.is_ok() {
-                    break;
-                }
-                let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
-                assert!(out, "{more}: {answer:?}");
-                assert_eq!((vmm.usage(), vmm.mappings()), before);
-                no_limit();
-                for number in 0..4 {
-                    let page = machine.simulation.page(0, at(base, number * granule).get());
-                    assert_eq!(page, None, "{more}");
-                }
-                process::assert_untouchable(base.get(), 4 * granule, "half-way");
-            }
+            let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{more}: {answer:?}");
+            assert_eq!((vmm.usage(), vmm.mappings()), before);
             no_limit();
-            vmm.set_access(base, 4 * granule, &both).unwrap();
-        });
-        assert_eq!(end, End::Well, "{release}");
-    }
+            for number in 0..4 {
+                let page = machine.simulation.page(0, at(base, number * granule).get());
+                assert_eq!(page, None, "{more}");
+            }
+            process::assert_untouchable(base.get(), 4 * granule, "half-way");
+        }
+        no_limit();
+        vmm.set_access(base, 4 * granule, &both).unwrap();
+    });
 }
 
 /// From ROCm 7.14 on what was imported is opened when the first GPU is let in. Found by the
 /// exhaustive faults, six operations deep.
 #[test]
 fn who_is_let_into_an_import_may_need_a_descriptor() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let end = process::in_child(|| {
-            let machine = Machine::new(config);
-            let granule = machine.granule();
-            let shared = export(&machine, machine.create(0, granule));
-            let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
-            let base = machine.reserve(granule);
-            machine.map(base, granule, imported);
-            let grant = [access(machine.gpu(0), Access::ReadWrite)];
-            let before = (machine.vmm.mappings(), machine.simulation.usage());
-            allow_more(0);
-            let answer = machine.vmm.set_access(base, granule, &grant);
-            no_limit();
-            match answer {
-                Err(VmmError::OutOfDescriptors { .. }) => {
-                    assert_eq!((machine.vmm.mappings(), machine.simulation.usage()), before);
-                    machine.vmm.set_access(base, granule, &grant).unwrap();
-                }
-                answer => assert_eq!(answer, Ok(())),
+    on_each_release(|machine| {
+        let granule = machine.granule();
+        let shared = export(machine, machine.create(0, granule));
+        let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        let base = machine.reserve(granule);
+        machine.map(base, granule, imported);
+        let grant = [access(machine.gpu(0), Access::ReadWrite)];
+        let before = (machine.vmm.mappings(), machine.simulation.usage());
+        allow_more(0);
+        let answer = machine.vmm.set_access(base, granule, &grant);
+        no_limit();
+        match answer {
+            Err(VmmError::OutOfDescriptors { .. }) => {
+                assert_eq!((machine.vmm.mappings(), machine.simulation.usage()), before);
+                machine.vmm.set_access(base, granule, &grant).unwrap();
             }
-        });
-        assert_eq!(end, End::Well, "{release}");
-    }
+            answer => assert_eq!(answer, Ok(())),
+        }
+    });
 }
 
 /// What is taken down to take access away could not be made anew.
@@ -180,24 +175,19 @@ fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
 /// The library's own copy of the descriptor takes one, and some runtimes' look at it another.
 #[test]
 fn an_import_that_runs_out_half_way_is_not_called_bad() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let end = process::in_child(|| {
-            let machine = Machine::new(config);
-            let handle = machine.create(0, machine.granule());
-            let shared = export(&machine, handle);
-            for more in 0..16 {
-                allow_more(more);
-                let answer = machine.vmm.import_from_shareable_handle(&shared, FILE);
-                no_limit();
-                match answer {
-                    Ok(_) if more > 0 => return,
-                    Err(VmmError::OutOfDescriptors { .. }) => {}
-                    _ => panic!("{more} more: {answer:?}"),
-                }
+    on_each_release(|machine| {
+        let handle = machine.create(0, machine.granule());
+        let shared = export(machine, handle);
+        for more in 0..16 {
+            allow_more(more);
+            let answer = machine.vmm.import_from_shareable_handle(&shared, FILE);
+            no_limit();
+            match answer {
+                Ok(_) if more > 0 => return,
+                Err(VmmError::OutOfDescriptors { .. }) => {}
+                _ => panic!("{more} more: {answer:?}"),
             }
-            panic!("it succeeds at last");
-        });
-        assert_eq!(end, End::Well, "{release}");
-    }
+        }
+        panic!("it succeeds at last");
+    });
 }

@@ -304,6 +304,7 @@ fn two_failures_leave_the_state_as_it_was_or_in_quarantine() {
 /// for it when it unmaps; also if it refused to unmap once before, and access was sent again.
 #[test]
 fn a_refused_unmap_forgets_nobody_whom_the_runtime_knows() {
+    let _alone = process::alone();
     for extension in [4, 7] {
         let config = without_cpu_mapping(Config::mi300x(2).with_era(Era::A));
         let machine = Machine::new(config.with_extension(extension));

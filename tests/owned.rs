@@ -5,6 +5,7 @@ mod machine;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{Argument, Problem};
 use hsa_vmm::{Access, Allocation, Mapping, Reservation, Vmm, VmmError};
+use machine::drops::{drop_in, orders};
 use machine::{Library, Machine, access, assert_idle, at};
 
 fn machine() -> Machine {
@@ -19,51 +20,12 @@ fn allocation(machine: &Machine) -> Allocation {
     Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap()
 }
 
-/// Every order of four things.
-fn orders() -> Vec<[usize; 4]> {
-    let mut orders = Vec::new();
-    for number in 0..256 {
-        let order = [number & 3, number >> 2 & 3, number >> 4 & 3, number >> 6 & 3];
-        let mut sorted = order;
-        sorted.sort_unstable();
-        if sorted == [0, 1, 2, 3] {
-            orders.push(order);
-        }
-    }
-    assert_eq!(orders.len(), 24);
-    orders
-}
-
 #[test]
 fn values_may_be_dropped_in_any_order() {
     for (release, config) in machine::releases() {
         for order in orders() {
-            let Machine { simulation, library: Library { runtime, vmm } } =
-                Machine::new(config.clone());
-            let granule = simulation.config().granule as usize;
-            let gpu = runtime.gpus().next().unwrap().id();
-            let reservation = Reservation::of(2 * granule).reserve(&vmm).unwrap();
-            let properties = hsa_vmm::AllocationProperties::on(gpu);
-            let memory = Allocation::create(&vmm, granule, &properties).unwrap();
-            let mapping = reservation.map(granule, &memory).unwrap();
-            mapping.grant(&[gpu, runtime.host().id()], Access::ReadWrite).unwrap();
-            mapping.write(0, b"kept").unwrap();
-            drop(runtime);
-            let mut values: [Option<Box<dyn std::any::Any>>; 4] = [
-                Some(Box::new(vmm)),
-                Some(Box::new(reservation)),
-                Some(Box::new(memory)),
-                Some(Box::new(mapping)),
-            ];
-            for index in order {
-                values[index] = None;
-                if let Some(mapping) = values[3].as_ref().and_then(|v| v.downcast_ref::<Mapping>())
-                {
-                    let mut bytes = [0; 4];
-                    mapping.read(0, &mut bytes).unwrap();
-                    assert_eq!(&bytes, b"kept", "{release}, {order:?}");
-                }
-            }
+            let Machine { simulation, library } = Machine::new(config.clone());
+            drop_in(order, library, simulation.config().granule as usize, release);
             assert_idle(&simulation);
             assert_eq!(simulation.calls("hsa_shut_down"), 1, "{release}, {order:?}");
         }

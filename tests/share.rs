@@ -28,9 +28,28 @@ fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
     base
 }
 
+/// Memory with a text in it, and where the CPU sees that.
+fn written(machine: &Machine, size: usize) -> (Handle, Address) {
+    let handle = machine.create(0, size);
+    let here = view(machine, handle, size);
+    machine.vmm.write(here, b"text").unwrap();
+    (handle, here)
+}
+
 fn unview(machine: &Machine, base: Address, size: usize) {
     machine.vmm.unmap(base, size).unwrap();
     machine.vmm.address_free(base, size).unwrap();
+}
+
+/// Imports a descriptor, of which nothing is left afterwards.
+#[track_caller]
+fn assert_holds_the_text(machine: &Machine, shared: impl AsFd, size: usize, when: &str) {
+    let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
+    let imported = imported.unwrap_or_else(|error| panic!("{when}: {error}"));
+    let there = view(machine, imported, size);
+    assert_eq!(&text_at(machine, there), b"text", "{when}");
+    unview(machine, there, size);
+    machine.vmm.release(imported).unwrap();
 }
 
 fn text_at(machine: &Machine, address: Address) -> [u8; 4] {
@@ -46,16 +65,23 @@ fn is_closed_on_exec(descriptor: &OwnedFd) -> bool {
     flags & libc::FD_CLOEXEC != 0
 }
 
-#[test]
-fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
+/// Runs a test on a machine of each release, with its granule, while no other test of this binary
+/// runs.
+fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
     let _alone = process::alone();
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        let granule = machine.granule();
+        test(release, &machine, machine.granule());
+    }
+}
+
+#[test]
+fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
+    on_each_release(|release, machine, granule| {
         let original = machine.create(0, 2 * granule);
-        let here = view(&machine, original, 2 * granule);
+        let here = view(machine, original, 2 * granule);
         machine.vmm.write(here, b"here").unwrap();
-        let shared = export(&machine, original);
+        let shared = export(machine, original);
         let imports =
             [(); 2].map(|()| machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap());
         assert_ne!(imports[0], imports[1], "{release}");
@@ -66,23 +92,23 @@ fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
             assert_eq!(properties.handle_types, HandleTypes::POSIX_FILE_DESCRIPTOR);
             let owner = Location::Agent(machine.gpu(0));
             assert!([owner, Location::Unknown].contains(&properties.location), "{release}");
-            let there = view(&machine, imported, 2 * granule);
-            assert_eq!(&text_at(&machine, there), b"here", "{release}");
+            let there = view(machine, imported, 2 * granule);
+            assert_eq!(&text_at(machine, there), b"here", "{release}");
             machine.vmm.write(at(there, granule), b"back").unwrap();
-            assert_eq!(&text_at(&machine, at(here, granule)), b"back", "{release}");
+            assert_eq!(&text_at(machine, at(here, granule)), b"back", "{release}");
             // GPUs reach it as well.
             machine.grant(there, 2 * granule, machine.gpu(0), Access::ReadWrite);
             machine.vmm.copy(machine.gpu(0), at(there, 8), there, 4).unwrap();
-            assert_eq!(&text_at(&machine, at(here, 8)), b"here", "{release}");
-            unview(&machine, there, 2 * granule);
+            assert_eq!(&text_at(machine, at(here, 8)), b"here", "{release}");
+            unview(machine, there, 2 * granule);
             machine.vmm.release(imported).unwrap();
         }
-        assert_eq!(&text_at(&machine, here), b"here", "{release}");
-        unview(&machine, here, 2 * granule);
+        assert_eq!(&text_at(machine, here), b"here", "{release}");
+        unview(machine, here, 2 * granule);
         machine.vmm.release(original).unwrap();
         drop(shared);
         machine.assert_empty();
-    }
+    });
 }
 
 #[test]
@@ -117,57 +143,38 @@ fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
 
 #[test]
 fn every_export_is_a_descriptor_of_its_own() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let machine = Machine::new(config);
-        let granule = machine.granule();
-        let handle = machine.create(0, granule);
-        let here = view(&machine, handle, granule);
-        machine.vmm.write(here, b"text").unwrap();
-        let first = export(&machine, handle);
-        let second = export(&machine, handle);
+    on_each_release(|release, machine, granule| {
+        let (handle, here) = written(machine, granule);
+        let first = export(machine, handle);
+        let second = export(machine, handle);
         assert_ne!(first.as_raw_fd(), second.as_raw_fd(), "{release}");
         assert!(is_closed_on_exec(&first) && is_closed_on_exec(&second), "{release}");
         drop(first);
-        let third = export(&machine, handle);
+        let third = export(machine, handle);
         for shared in [second, third] {
-            let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
-            let imported = imported.unwrap_or_else(|error| panic!("{release}: {error}"));
-            let there = view(&machine, imported, granule);
-            assert_eq!(&text_at(&machine, there), b"text", "{release}");
-            unview(&machine, there, granule);
-            machine.vmm.release(imported).unwrap();
+            assert_holds_the_text(machine, shared, granule, release);
         }
-        unview(&machine, here, granule);
+        unview(machine, here, granule);
         machine.vmm.release(handle).unwrap();
         machine.assert_empty();
-    }
+    });
 }
 
 #[test]
 fn an_export_keeps_the_memory_when_the_handle_is_gone() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let machine = Machine::new(config);
-        let granule = machine.granule();
-        let handle = machine.create(0, granule);
-        let here = view(&machine, handle, granule);
-        machine.vmm.write(here, b"text").unwrap();
-        let shared = export(&machine, handle);
-        unview(&machine, here, granule);
+    on_each_release(|release, machine, granule| {
+        let (handle, here) = written(machine, granule);
+        let shared = export(machine, handle);
+        unview(machine, here, granule);
         machine.vmm.release(handle).unwrap();
-        let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
-        let there = view(&machine, imported, granule);
-        assert_eq!(&text_at(&machine, there), b"text", "{release}");
-    }
+        assert_holds_the_text(machine, shared, granule, release);
+        machine.assert_empty();
+    });
 }
 
 #[test]
 fn an_import_can_be_exported_again() {
-    let _alone = process::alone();
-    for (release, config) in machine::releases() {
-        let machine = Machine::new(config);
-        let granule = machine.granule();
+    on_each_release(|release, machine, granule| {
         let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
         let again = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
@@ -185,7 +192,7 @@ fn an_import_can_be_exported_again() {
         assert_eq!(&text, b"text", "{release}");
         drop((views, original, first, second, reservation));
         machine.assert_empty();
-    }
+    });
 }
 
 #[test]

@@ -141,118 +141,112 @@ fn sweep(machine: &Machine, handles: &[Handle]) {
     machine.assert_empty();
 }
 
-fn racing() -> Vec<Machine> {
-    machine::eras().into_iter().map(|(_, config)| Machine::new(config)).collect()
+/// Runs a test on a machine of each era, with its granule.
+fn on_each_era(test: impl Fn(&Machine, usize) + Send + 'static) {
+    within(PATIENCE, move || {
+        for (_, config) in machine::eras() {
+            let machine = Machine::new(config);
+            test(&machine, machine.granule());
+        }
+    });
 }
 
 const ROUNDS: usize = 150;
 
 #[test]
 fn free_and_map_race_for_a_reservation() {
-    within(PATIENCE, || {
-        for machine in racing() {
-            let granule = machine.granule();
-            let handle = machine.create(0, granule);
-            race(&machine, ROUNDS, || {
-                let base = machine.reserve(granule);
-                let free = act(move |m| {
-                    assert_documented(m.vmm.address_free(base, granule));
-                });
-                let map = act(move |m| {
-                    if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
-                        assert!(m.vmm.address_free(base, granule).is_err());
-                        m.vmm.unmap(base, granule).unwrap();
-                    }
-                });
-                (free, map)
+    on_each_era(|machine, granule| {
+        let handle = machine.create(0, granule);
+        race(machine, ROUNDS, || {
+            let base = machine.reserve(granule);
+            let free = act(move |m| {
+                assert_documented(m.vmm.address_free(base, granule));
             });
-            sweep(&machine, &[handle]);
-        }
+            let map = act(move |m| {
+                if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
+                    assert!(m.vmm.address_free(base, granule).is_err());
+                    m.vmm.unmap(base, granule).unwrap();
+                }
+            });
+            (free, map)
+        });
+        sweep(machine, &[handle]);
     });
 }
 
 #[test]
 fn unmap_and_set_access_race_for_a_mapping() {
-    within(PATIENCE, || {
-        for machine in racing() {
-            let granule = machine.granule();
-            let base = machine.reserve(2 * granule);
-            let handle = machine.create(0, granule);
-            race(&machine, ROUNDS, || {
-                machine.map(base, granule, handle);
-                machine.map(at(base, granule), granule, handle);
-                let unmap = act(move |m| {
-                    assert!(assert_documented(m.vmm.unmap(base, 2 * granule)));
-                });
-                let grant = act(move |m| {
-                    let all = [m.cpu(0), m.gpu(1), m.gpu(0)];
-                    let all = all.map(|agent| access(agent, Access::ReadWrite));
-                    if assert_documented(m.vmm.set_access(base, 2 * granule, &all)) {
-                        assert_documented(m.vmm.write(base, &[1; 100]));
-                        assert_documented(m.vmm.read(base, &mut [0; 100]));
-                        assert_documented(m.vmm.copy(m.gpu(0), at(base, granule), base, 64));
-                    }
-                });
-                (unmap, grant)
+    on_each_era(|machine, granule| {
+        let base = machine.reserve(2 * granule);
+        let handle = machine.create(0, granule);
+        race(machine, ROUNDS, || {
+            machine.map(base, granule, handle);
+            machine.map(at(base, granule), granule, handle);
+            let unmap = act(move |m| {
+                assert!(assert_documented(m.vmm.unmap(base, 2 * granule)));
             });
-            process::assert_untouchable(base.get(), 2 * granule, "after the races");
-            sweep(&machine, &[handle]);
-        }
+            let grant = act(move |m| {
+                let all = [m.cpu(0), m.gpu(1), m.gpu(0)];
+                let all = all.map(|agent| access(agent, Access::ReadWrite));
+                if assert_documented(m.vmm.set_access(base, 2 * granule, &all)) {
+                    assert_documented(m.vmm.write(base, &[1; 100]));
+                    assert_documented(m.vmm.read(base, &mut [0; 100]));
+                    assert_documented(m.vmm.copy(m.gpu(0), at(base, granule), base, 64));
+                }
+            });
+            (unmap, grant)
+        });
+        process::assert_untouchable(base.get(), 2 * granule, "after the races");
+        sweep(machine, &[handle]);
     });
 }
 
 #[test]
 fn release_and_map_race_for_a_handle() {
-    within(PATIENCE, || {
-        for machine in racing() {
-            let granule = machine.granule();
-            let base = machine.reserve(granule);
-            race(&machine, ROUNDS, || {
-                let handle = machine.create(0, granule);
-                let release = act(move |m| m.vmm.release(handle).unwrap());
-                let map = act(move |m| {
-                    if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
-                        m.grant(base, granule, m.gpu(0), Access::ReadWrite);
-                        m.vmm.unmap(base, granule).unwrap();
-                    }
-                });
-                (release, map)
+    on_each_era(|machine, granule| {
+        let base = machine.reserve(granule);
+        race(machine, ROUNDS, || {
+            let handle = machine.create(0, granule);
+            let release = act(move |m| m.vmm.release(handle).unwrap());
+            let map = act(move |m| {
+                if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
+                    m.grant(base, granule, m.gpu(0), Access::ReadWrite);
+                    m.vmm.unmap(base, granule).unwrap();
+                }
             });
-            assert_eq!(machine.vmm.usage().handles, 0);
-            sweep(&machine, &[]);
-        }
+            (release, map)
+        });
+        assert_eq!(machine.vmm.usage().handles, 0);
+        sweep(machine, &[]);
     });
 }
 
 #[test]
 fn release_and_export_and_retain_race_for_a_handle() {
-    within(PATIENCE, || {
-        for machine in racing() {
-            let granule = machine.granule();
-            let base = machine.reserve(granule);
-            race(&machine, ROUNDS, || {
-                let handle = machine.create(0, granule);
-                machine.map(base, granule, handle);
-                let release = act(move |m| {
-                    m.vmm.release(handle).unwrap();
-                    m.vmm.unmap(base, granule).unwrap();
-                });
-                let export = act(move |m| {
-                    let exported = m.vmm.export_to_shareable_handle(handle, FILE, 0);
-                    assert_documented(exported.map(drop));
-                    match m.vmm.retain_allocation_handle(base) {
-                        Ok(retained) => {
-                            assert_eq!(retained, handle);
-                            m.vmm.release(retained).unwrap();
-                        }
-                        Err(error) => assert!(!assert_documented(Err(error))),
-                    }
-                });
-                (release, export)
+    on_each_era(|machine, granule| {
+        let base = machine.reserve(granule);
+        race(machine, ROUNDS, || {
+            let handle = machine.create(0, granule);
+            machine.map(base, granule, handle);
+            let release = act(move |m| {
+                m.vmm.release(handle).unwrap();
+                m.vmm.unmap(base, granule).unwrap();
             });
-            assert_eq!(machine.vmm.usage().handles, 0);
-            sweep(&machine, &[]);
-        }
+            let export = act(move |m| {
+                let exported = m.vmm.export_to_shareable_handle(handle, FILE, 0);
+                assert_documented(exported.map(drop));
+                match m.vmm.retain_allocation_handle(base) {
+                    Ok(retained) => {
+                        assert_eq!(retained, handle);
+                        m.vmm.release(retained).unwrap();
+                    }
+                    Err(error) => assert!(!assert_documented(Err(error))),
+                }
+            });
+            (release, export)
+        });
+        assert_eq!(machine.vmm.usage().handles, 0);
+        sweep(machine, &[]);
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::objects::{Object, lock};
-use crate::pointers::{not_null, put, take};
+use crate::pointers::{not_null, put, take_each};
 use crate::process::{Process, process};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_int, c_uint, c_void};
@@ -39,16 +39,9 @@ unsafe fn grants(
     count: usize,
     flags: c_uint,
 ) -> Result<(Vec<AgentId>, Access), Refusal> {
-    not_null("locations", locations)?;
-    if count > 1 << 16 {
-        return Err(Refusal::value("count", format_args!("({count}) is too many")));
-    }
-    let mut agents = Vec::with_capacity(count);
-    for index in 0..count {
-        // SAFETY: as the caller says.
-        let one = unsafe { take("locations", locations.add(index)) }?;
-        agents.push(process.devices.at(&process.runtime, one, errors::INVALID_VALUE)?);
-    }
+    // SAFETY: as the caller says.
+    let locations = unsafe { take_each("locations", locations, count) }?;
+    let agents = process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)?;
     let access = Access::from_bits(flags);
     let access =
         access.ok_or_else(|| Refusal::value("flags", format_args!("({flags}) are none")))?;

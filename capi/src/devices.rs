@@ -85,6 +85,16 @@ impl Devices {
         place.and_then(|place| c_int::try_from(place).ok()).unwrap_or(-1)
     }
 
+    /// The agents at some locations.
+    pub fn at_each(
+        &self,
+        runtime: &Runtime,
+        locations: &[hipMemLocation],
+        wrong: hipError_t,
+    ) -> Result<Vec<AgentId>, Refusal> {
+        locations.iter().map(|&location| self.at(runtime, location, wrong)).collect()
+    }
+
     /// The agent at a location. `wrong` is the error for a device that is none: HIP's calls differ.
     pub fn at(
         &self,

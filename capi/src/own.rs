@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, put, take, text};
+use crate::pointers::{address, not_null, put, take, take_each, text};
 use crate::process::{Backend, choose, process, shut_down};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -117,16 +117,10 @@ unsafe extern "C" fn hsavmm_revoke(
     answer(c"hsavmm_revoke", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("locations", locations)?;
-        if count > 1 << 16 {
-            return Err(Refusal::value("count", format_args!("({count}) is too many")));
-        }
-        let mut agents = Vec::with_capacity(count);
-        for index in 0..count {
-            // SAFETY: C promises `count` of them.
-            let one = unsafe { take("locations", locations.add(index)) }?;
-            agents.push(process.devices.at(&process.runtime, one, errors::INVALID_VALUE)?);
-        }
+        // SAFETY: C promises `count` of them.
+        let locations = unsafe { take_each("locations", locations, count) }?;
+        let agents =
+            process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)?;
         Ok(vmm.revoke(address(ptr), size, &agents)?)
     })
 }

@@ -25,6 +25,23 @@ pub unsafe fn take<T: Copy>(argument: &str, from: *const T) -> Result<T, Refusal
     Ok(unsafe { from.read_unaligned() })
 }
 
+/// Reads a list. No list of HIP's is longer than 65,536; a count that is nonsense is not read along.
+///
+/// # Safety
+/// `from` is null or `count` are readable.
+pub unsafe fn take_each<T: Copy>(
+    argument: &str,
+    from: *const T,
+    count: usize,
+) -> Result<Vec<T>, Refusal> {
+    not_null(argument, from)?;
+    if count > 1 << 16 {
+        return Err(Refusal::value("count", format_args!("({count}) is too many")));
+    }
+    // SAFETY: not null, so all of them are readable as the caller says.
+    Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
+}
+
 pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Refusal> {
     if pointer.is_null() { Err(Refusal::value(argument, "is null")) } else { Ok(()) }
 }

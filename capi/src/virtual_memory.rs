@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, put, take};
+use crate::pointers::{address, not_null, put, take, take_each};
 use crate::process::{Process, process};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
@@ -147,15 +147,10 @@ unsafe extern "C" fn hipMemSetAccess(
     answer(c"hipMemSetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("desc", desc)?;
-        // There are no more locations than that; a count that is nonsense is not read along.
-        if count > 1 << 16 {
-            return Err(Refusal::value("count", format_args!("({count}) is too many")));
-        }
+        // SAFETY: C promises `count` of them.
+        let descriptors = unsafe { take_each("desc", desc, count) }?;
         let mut list = Vec::with_capacity(count + 1);
-        for index in 0..count {
-            // SAFETY: C promises `count` of them.
-            let one = unsafe { take("desc", desc.add(index)) }?;
+        for one in descriptors {
             let agent =
                 process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
             let access = Access::from_bits(one.flags).ok_or_else(|| {

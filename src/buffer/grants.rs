@@ -1,7 +1,7 @@
 //! Who may do what with all of a buffer.
 
 use crate::agent::AgentId;
-use crate::vmm::{Access, AccessDescriptor};
+use crate::vmm::{Access, AccessDescriptor, Address, Vmm, VmmError};
 
 /// What agents have been granted: those that may do something, each once.
 #[derive(Clone, Debug, Default)]
@@ -29,5 +29,24 @@ impl Grants {
             }
         }
         after
+    }
+
+    /// Gives agents what they had at a run of mappings, where they may have no more than `most`.
+    pub fn restore(
+        &self,
+        vmm: &Vmm,
+        (address, size): (Address, usize),
+        agents: &[AgentId],
+        most: Access,
+    ) -> Result<(), VmmError> {
+        let (known, new): (Vec<AgentId>, Vec<AgentId>) =
+            agents.iter().partition(|&&agent| self.of(agent) != Access::None);
+        if !known.is_empty() {
+            let had = |agent| AccessDescriptor { agent, access: self.of(agent).min(most) };
+            let before: Vec<_> = known.into_iter().map(had).collect();
+            vmm.set_access(address, size, &before)?;
+        }
+        // To forbid it would leave it to a GPU that has been let in.
+        if new.is_empty() { Ok(()) } else { vmm.revoke(address, size, &new) }
     }
 }

@@ -299,8 +299,7 @@ impl GrowableBuffer {
 
     /// Also of a buffer that has no memory yet.
     fn check_access(&self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
-        let descriptors: Vec<_> =
-            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        let descriptors = AccessDescriptor::of_each(agents, access);
         self.vmm().check_access(&self.properties, &descriptors)
     }
 }

@@ -192,10 +192,8 @@ impl PagedBuffer {
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
         let core = &self.core;
-        let of = |access| {
-            agents.iter().map(move |&agent| AccessDescriptor { agent, access }).collect::<Vec<_>>()
-        };
-        let (all, reading) = (of(access), of(access.min(Access::Read)));
+        let all = AccessDescriptor::of_each(agents, access);
+        let reading = AccessDescriptor::of_each(agents, access.min(Access::Read));
         core.vmm.check_access(&core.properties, &all)?;
         let mut table = core.table();
         core.change_access(&table, agents, |address, size, zero| {

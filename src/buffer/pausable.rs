@@ -175,8 +175,7 @@ impl PausableBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
-        let descriptors: Vec<_> =
-            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        let descriptors = AccessDescriptor::of_each(agents, access);
         self.vmm.check_access(&self.properties, &descriptors)?;
         if let State::Resident(mapping) = &self.state {
             mapping.set_access(&descriptors)?;

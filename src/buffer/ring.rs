@@ -100,8 +100,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
-        let descriptors: Vec<_> =
-            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        let descriptors = AccessDescriptor::of_each(agents, access);
         Ok(self.vmm.set_access(self.address(), self.reservation.size(), &descriptors)?)
     }
 

@@ -6,7 +6,6 @@ use super::grants::Grants;
 use super::stock::Stock;
 use crate::agent::AgentId;
 use crate::vmm::{Access, AccessDescriptor, Address, Allocation, Mapping, Vmm, VmmError};
-use std::ops::Range;
 
 /// Steps of one size, each a handle and a mapping. Every change is made or leaves all as it was.
 #[derive(Debug)]
@@ -159,7 +158,7 @@ impl Steps {
 
     /// Grants agents access to all steps there are and will be.
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
-        let descriptors = descriptors(agents, |_| access);
+        let descriptors = AccessDescriptor::of_each(agents, access);
         let change = |address, size| self.vmm.set_access(address, size, &descriptors);
         self.change_access(agents, change)?;
         self.grants = self.grants.with(agents, access);
@@ -182,7 +181,9 @@ impl Steps {
         for part in self.addresses.parts(0..self.bytes()) {
             if let Err(error) = change(self.addresses.at(part.start), part.len()) {
                 for done in self.addresses.parts(0..part.start) {
-                    if let Err(undo) = self.restore_access(agents, done) {
+                    let place = (self.addresses.at(done.start), done.len());
+                    let undone = self.grants.restore(&self.vmm, place, agents, Access::ReadWrite);
+                    if let Err(undo) = undone {
                         tracing::warn!(%undo, "access to a part of a buffer stays changed");
                     }
                 }
@@ -191,22 +192,4 @@ impl Steps {
         }
         Ok(())
     }
-
-    /// Gives agents what they had in a part.
-    fn restore_access(&self, agents: &[AgentId], part: Range<usize>) -> Result<(), VmmError> {
-        let (address, size) = (self.addresses.at(part.start), part.len());
-        let had = |&agent: &AgentId| self.grants.of(agent) != Access::None;
-        let (known, new): (Vec<AgentId>, Vec<AgentId>) =
-            agents.iter().partition(|&agent| had(agent));
-        if !known.is_empty() {
-            let before = descriptors(&known, |agent| self.grants.of(agent));
-            self.vmm.set_access(address, size, &before)?;
-        }
-        // To forbid it would leave it to a GPU that has been let in.
-        if new.is_empty() { Ok(()) } else { self.vmm.revoke(address, size, &new) }
-    }
-}
-
-fn descriptors(agents: &[AgentId], access: impl Fn(AgentId) -> Access) -> Vec<AccessDescriptor> {
-    agents.iter().map(|&agent| AccessDescriptor { agent, access: access(agent) }).collect()
 }

@@ -58,6 +58,13 @@ pub struct AccessDescriptor {
     pub access: Access,
 }
 
+impl AccessDescriptor {
+    /// The same for each of some agents.
+    pub(crate) fn of_each(agents: &[AgentId], access: Access) -> Vec<Self> {
+        agents.iter().map(|&agent| Self { agent, access }).collect()
+    }
+}
+
 /// The most agents that a runtime with virtual memory may have.
 pub(crate) const MOST_AGENTS: usize = 128;
 

@@ -1,6 +1,6 @@
 //! Naming things, so that [reports](crate::report) and logs can be read.
 
-use super::{Address, Handle, Operation, Refusal, Shared, Vmm, VmmError};
+use super::{Address, Gate, Handle, Ledger, Operation, Physical, Refusal, Shared, Vmm, VmmError};
 
 impl Vmm {
     /// Names the reservation around an address. An empty name takes the name away.
@@ -24,10 +24,7 @@ impl Vmm {
     /// # Errors
     /// [`VmmError::InvalidArgument`] for a handle that is stale, foreign or invented.
     pub fn name_handle(&self, handle: Handle, name: &str) -> Result<(), VmmError> {
-        let operation = Operation::Name;
-        self.shared.alive(operation)?;
-        let named = self.shared.ledger_mut().name_handle(handle, name);
-        named.map_err(|refusal: Refusal| refusal.during(operation))
+        self.shared.name(|ledger| ledger.name_handle(handle, name))
     }
 }
 
@@ -39,10 +36,7 @@ impl Shared {
         serial: Option<u64>,
         name: &str,
     ) -> Result<(), VmmError> {
-        let operation = Operation::Name;
-        self.alive(operation)?;
-        let named = self.ledger_mut().name_reservation(address.get(), serial, name);
-        named.map_err(|refusal| refusal.during(operation))
+        self.name(|ledger| ledger.name_reservation(address.get(), serial, name))
     }
 
     /// Names a mapping; with a serial only if it is still that one.
@@ -52,9 +46,15 @@ impl Shared {
         serial: Option<u64>,
         name: &str,
     ) -> Result<(), VmmError> {
+        self.name(|ledger| ledger.name_mapping(address.get(), serial, name))
+    }
+
+    fn name(
+        &self,
+        how: impl FnOnce(&mut Ledger<Gate, Physical>) -> Result<(), Refusal>,
+    ) -> Result<(), VmmError> {
         let operation = Operation::Name;
         self.alive(operation)?;
-        let named = self.ledger_mut().name_mapping(address.get(), serial, name);
-        named.map_err(|refusal| refusal.during(operation))
+        how(&mut self.ledger_mut()).map_err(|refusal| refusal.during(operation))
     }
 }

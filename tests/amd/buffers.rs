@@ -1,12 +1,10 @@
 //! Growable buffers and rings.
 
-use super::failures::{driver_calls, may_abort};
-use crate::amd_runtime::{emulate, kernel_fails, on_each};
+use super::refused_calls::{Named, Stage, each_in_turn};
+use crate::amd_runtime::{emulate, on_each};
 use crate::machine::{Library, MIB, at};
+use crate::process::assert_untouchable;
 use crate::process::limit::{allow_more, no_limit};
-use crate::process::{End, assert_untouchable, descriptors, in_child};
-use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::vmm::{MappingInfo, Problem};
 use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
@@ -219,24 +217,16 @@ fn a_ring_has_no_seam_for_anybody() {
 }
 
 /// Two buffers, one with room and one full, each in two reservations, and a ring.
-struct Stage {
+struct Buffers {
     small: GrowableBuffer,
     full: GrowableBuffer,
     ring: RingBuffer,
     library: Library,
 }
 
-type Act = fn(&mut Stage) -> Result<(), BufferError>;
+impl Stage for Buffers {
+    type State = ([(usize, usize); 2], Vec<MappingInfo>);
 
-const ACTS: &[(&str, Act)] = &[
-    ("grow", |s| s.small.grow(4 * STEP)),
-    ("shrink", |s| s.full.shrink(3 * STEP)),
-    ("grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),
-    ("revoke", |s| s.full.revoke(&[s.library.gpu(0)])),
-    ("grant the ring", |s| s.ring.grant(&[s.library.gpu(0)], Access::ReadWrite)),
-];
-
-impl Stage {
     fn new(library: Library) -> Self {
         let agents = [library.cpu(0), library.gpu(0)];
         let [small, full] = [2, 6].map(|steps| {
@@ -252,10 +242,13 @@ impl Stage {
         Self { small, full, ring, library }
     }
 
-    fn state(&self) -> ([(usize, usize); 2], Vec<MappingInfo>, usize) {
-        self.library.vmm.check().unwrap();
+    fn library(&self) -> &Library {
+        &self.library
+    }
+
+    fn state(&self) -> Self::State {
         let sizes = [&self.small, &self.full].map(|buffer| (buffer.size(), buffer.mapped()));
-        (sizes, self.library.vmm.mappings(), descriptors())
+        (sizes, self.library.vmm.mappings())
     }
 
     fn assert_contents(&self, when: &str) {
@@ -268,48 +261,22 @@ impl Stage {
         self.ring.read(2 * STEP as u64, &mut found).unwrap();
         assert!(found == text(STEP), "{when}");
     }
+
+    fn end(self, _: &str) -> Library {
+        self.library
+    }
 }
 
-/// The kernel driver refuses one call, each in turn.
+const ACTS: &[Named<Buffers>] = &[
+    // To grow is to grant.
+    ("grow", "grant", |s| s.small.grow(4 * STEP)),
+    ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
+    ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),
+    ("revoke", "revoke", |s| s.full.revoke(&[s.library.gpu(0)])),
+    ("grant the ring", "grant", |s| s.ring.grant(&[s.library.gpu(0)], Access::ReadWrite)),
+];
+
 #[test]
 fn one_refused_call_changes_nothing() {
-    let test = "buffers::one_refused_call_changes_nothing";
-    on_each_release(test, &Emulation::gpus(2), |ground| {
-        let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
-        for &(name, act) in ACTS {
-            let start = || Stage::new(Library::load(ground.runtime()));
-            for call in driver_calls(start, |stage| act(stage).unwrap()) {
-                let when = format!("{}: {name}, {call}", ground.release());
-                let end = in_child(|| {
-                    kernel_fails(&format!("{call}=ENOMEM"));
-                    let mut stage = start();
-                    let mut before = stage.state();
-                    if let Err(error) = act(&mut stage) {
-                        println!("{when}: {error}");
-                        if call.starts_with("PRIME_FD_TO_HANDLE") {
-                            // The runtime's map has leaked the dma-buf.
-                            before.2 = before.2.max(stage.state().2.min(before.2 + 1));
-                        }
-                        assert_eq!(stage.state(), before, "{when}");
-                        stage.assert_contents(&when);
-                        act(&mut stage).unwrap();
-                    }
-                    let Stage { small, full, ring, library } = stage;
-                    drop((small, full, ring));
-                    library.assert_nothing_held();
-                });
-                tried += 1;
-                // To grow is to grant.
-                let verb = if name.starts_with("grow") { "grant" } else { name };
-                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(verb, &call).is_some();
-                aborts += usize::from(aborted);
-                if end != End::Well && !aborted {
-                    failures.push((when, end));
-                }
-            }
-        }
-        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
-        assert_eq!(failures, [], "of {tried}");
-        assert!(tried > 40, "only {tried} calls were refused");
-    });
+    each_in_turn("buffers::one_refused_call_changes_nothing", ACTS, 90);
 }

@@ -1,8 +1,9 @@
 //! The kernel driver refuses one call, each in turn, of each operation: the operation fails and
 //! has changed nothing, or has come about in spite of it, or its range is known to be lost.
 
+use super::refused_calls::{ABORTS, driver_calls, may_abort};
+use crate::amd_runtime::kernel_fails;
 use crate::amd_runtime::raw::Raw;
-use crate::amd_runtime::{emulate, kernel_fails};
 use crate::machine::Library;
 use crate::process::{End, in_child};
 use crate::scene::{ACTS, Act, Books, Scene};
@@ -10,59 +11,12 @@ use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
 use hsa_vmm::{Address, VmmError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-
-/// How often each call of the driver was made in a process, and by now.
-type Calls = BTreeMap<String, u64>;
-
-/// Reads the driver's log: `process:thread time device CALL arguments`.
-fn calls(log: &Path) -> Calls {
-    let mut calls = Calls::new();
-    for line in std::fs::read_to_string(log).unwrap().lines() {
-        let call = line.split(' ').nth(3).unwrap_or_default();
-        *calls.entry(call.to_owned()).or_default() += 1;
-    }
-    calls
-}
-
-/// Calls that nothing of an operation depends on, or that no driver refuses.
-fn is_beside_the_point(call: &str) -> bool {
-    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
-    beside.contains(&call)
-}
 
 fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
     let start = || (Scene::new(Library::load(ground.runtime())), Raw::start(ground));
     driver_calls(start, |(scene, _)| {
         act(scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
     })
-}
-
-/// The driver's calls that an operation makes: each call, and which of its kind since the process
-/// began.
-pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
-    let folder = std::env::temp_dir().join(format!("hsa-vmm-calls-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (log, list) = (folder.join("log"), folder.join("list"));
-    let end = in_child(|| {
-        emulate("HSA_KFD_LOG", log.to_str().unwrap());
-        let mut started = start();
-        let before = calls(&log);
-        act(&mut started);
-        let mut made = String::new();
-        for (call, count) in calls(&log) {
-            for number in before.get(&call).unwrap_or(&0) + 1..=count {
-                if !is_beside_the_point(&call) {
-                    made += &format!("{call}#{number}\n");
-                }
-            }
-        }
-        std::fs::write(&list, made).unwrap();
-    });
-    assert_eq!(end, End::Well, "when nothing fails");
-    let made = std::fs::read_to_string(&list).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-    made.lines().map(str::to_owned).collect()
 }
 
 /// What must not change: what the library believes, and which GPUs the runtime has let in.
@@ -139,27 +93,6 @@ fn errors_for(number: usize) -> Vec<&'static str> {
         }
         Err(_) => vec![ERRORS[0]],
     }
-}
-
-/// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
-/// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
-/// the kernel refuses for another reason than a lack of descriptors cannot be known before.
-const ABORTS: [(&str, &str); 10] = [
-    ("grant", "EXPORT_DMABUF"),
-    ("grant", "PRIME_FD_TO_HANDLE"),
-    ("change", "EXPORT_DMABUF"),
-    ("change", "PRIME_FD_TO_HANDLE"),
-    ("revoke", "EXPORT_DMABUF"),
-    ("revoke", "PRIME_FD_TO_HANDLE"),
-    // What is mapped anew is granted anew.
-    ("exchange", "EXPORT_DMABUF"),
-    ("exchange", "PRIME_FD_TO_HANDLE"),
-    ("relocate", "EXPORT_DMABUF"),
-    ("relocate", "PRIME_FD_TO_HANDLE"),
-];
-
-pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
-    ABORTS.into_iter().find(|(verb, asserted)| name.starts_with(verb) && call.starts_with(asserted))
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod fork;
 mod owned;
 mod page_table;
 mod pages;
+mod refused_calls;
 mod serial_order;
 mod share;
 mod shortage;

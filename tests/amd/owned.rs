@@ -1,10 +1,10 @@
 //! Owned values: each lives as long as anything needs it, in whatever order they are dropped.
 
 use crate::amd_runtime::on_each;
+use crate::machine::drops::{drop_in, orders};
 use crate::machine::{Library, MIB};
 use crate::process::{assert_untouchable, descriptors};
-use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
-use std::any::Any;
+use hsa_vmm::{Access, Allocation, Reservation};
 
 const SIZE: usize = 2 * MIB;
 
@@ -12,41 +12,9 @@ const SIZE: usize = 2 * MIB;
 fn values_may_be_dropped_in_any_order() {
     on_each("owned::values_may_be_dropped_in_any_order", |ground| {
         for order in orders() {
-            let Library { runtime, vmm } = Library::load(ground.runtime());
-            let gpu = runtime.gpus().next().unwrap().id();
-            let reservation = Reservation::of(2 * SIZE).reserve(&vmm).unwrap();
-            let memory = Allocation::create(&vmm, SIZE, &AllocationProperties::on(gpu)).unwrap();
-            let mapping = reservation.map(SIZE, &memory).unwrap();
-            mapping.grant(&[gpu, runtime.host().id()], Access::ReadWrite).unwrap();
-            mapping.write(0, b"kept").unwrap();
-            drop(runtime);
-            let mut values: [Option<Box<dyn Any>>; 4] = [
-                Some(Box::new(vmm)),
-                Some(Box::new(reservation)),
-                Some(Box::new(memory)),
-                Some(Box::new(mapping)),
-            ];
-            for index in order {
-                values[index] = None;
-                if let Some(mapping) = values[3].as_ref().and_then(|v| v.downcast_ref::<Mapping>())
-                {
-                    let mut bytes = [0; 4];
-                    mapping.read(0, &mut bytes).unwrap();
-                    assert_eq!(&bytes, b"kept", "{order:?}");
-                }
-            }
+            drop_in(order, Library::load(ground.runtime()), SIZE, "one after the other");
         }
     });
-}
-
-/// Every order of four things.
-fn orders() -> impl Iterator<Item = [usize; 4]> {
-    (0..256).filter_map(|number| {
-        let order = [number & 3, number >> 2 & 3, number >> 4 & 3, number >> 6 & 3];
-        let mut sorted = order;
-        sorted.sort_unstable();
-        (sorted == [0, 1, 2, 3]).then_some(order)
-    })
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access, at};
+use crate::process::page_table::entries;
 use hsa_vmm::{Access, Address, AgentId};
 use std::ops::Range;
 
@@ -18,28 +19,16 @@ enum Reach {
 /// What the page table of a GPU has of a range.
 #[track_caller]
 fn reach(gpu: usize, address: Address, size: usize) -> Reach {
-    // A GPU's node is its render node: 128, 129, …
-    let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", 128 + gpu);
-    let table = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let wanted = address.get()..address.get() + size;
     let common = |found: Range<usize>| {
         let (start, end) = (found.start.max(wanted.start), found.end.min(wanted.end));
         end.saturating_sub(start)
     };
-    match table.lines().filter_map(entry).map(common).sum() {
+    match entries(gpu).into_iter().map(common).sum() {
         0 => Reach::Nothing,
         found if found == size => Reach::All,
         _ => Reach::Part,
     }
-}
-
-/// The addresses of a mapping: `  0x… size 0x… buffer …`.
-fn entry(line: &str) -> Option<Range<usize>> {
-    let number = |word: Option<&str>| usize::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
-    let mut words = line.split_whitespace();
-    let start = number(words.next())?;
-    let size = number(words.nth(1))?;
-    Some(start..start + size)
 }
 
 #[track_caller]

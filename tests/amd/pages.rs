@@ -1,11 +1,9 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::failures::{driver_calls, may_abort};
-use crate::amd_runtime::{emulate, kernel_fails, on_each};
+use super::refused_calls::{Named, Stage, each_in_turn};
+use crate::amd_runtime::{emulate, on_each};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
-use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
 use hsa_vmm::buffer::{BufferError, Contents, PageState};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
 use hsa_vmm::{Access, PagedBuffer, PausableBuffer, Runtime, VmmError};
@@ -260,7 +258,7 @@ fn memory_changes_its_address_and_is_the_same() {
 }
 
 /// Two paged buffers and two pausable ones, one of them paused.
-struct Stage {
+struct Buffers {
     plain: PagedBuffer,
     zero: PagedBuffer,
     resident: PausableBuffer,
@@ -268,20 +266,9 @@ struct Stage {
     library: Library,
 }
 
-type Act = fn(&mut Stage) -> Result<(), BufferError>;
+impl Stage for Buffers {
+    type State = (Vec<PageState>, [bool; 2], Vec<MappingInfo>);
 
-const ACTS: &[(&str, Act)] = &[
-    ("map", |s| s.plain.map(4..6)),
-    ("map over zeros", |s| s.zero.map(4..6)),
-    ("unmap", |s| s.zero.unmap(1..3)),
-    ("grant", |s| s.zero.grant(&[s.library.gpu(1)], Access::Read)),
-    ("move", |s| s.plain.move_pages(1..3, &s.zero, 8)),
-    ("exchange", |s| s.plain.exchange_pages(1..2, &s.zero, 2)),
-    ("pause", |s| s.resident.pause(Contents::Save)),
-    ("resume", |s| s.paused.resume()),
-];
-
-impl Stage {
     fn new(library: Library) -> Self {
         let [plain, zero] = [false, true].map(|zero| {
             let buffer = paged(&library, zero, 0);
@@ -294,12 +281,15 @@ impl Stage {
         Self { plain, zero, resident, paused, library }
     }
 
-    fn state(&self) -> (Vec<PageState>, [bool; 2], Vec<MappingInfo>, usize) {
-        self.library.vmm.check().unwrap();
+    fn library(&self) -> &Library {
+        &self.library
+    }
+
+    fn state(&self) -> Self::State {
         let states = [&self.plain, &self.zero].into_iter();
         let states = states.flat_map(|it| (0..it.pages()).map(|page| it.state(page).unwrap()));
         let paused = [self.resident.is_paused(), self.paused.is_paused()];
-        (states.collect(), paused, self.library.vmm.mappings(), descriptors())
+        (states.collect(), paused, self.library.vmm.mappings())
     }
 
     fn assert_contents(&self, when: &str) {
@@ -312,52 +302,29 @@ impl Stage {
         }
         assert!(holds_text(&self.resident), "{when}");
     }
+
+    fn end(mut self, when: &str) -> Library {
+        if self.paused.is_paused() {
+            self.paused.resume().unwrap();
+        }
+        assert!(holds_text(&self.paused), "{when}");
+        self.library
+    }
 }
 
-/// The kernel driver refuses one call, each in turn.
+// Whatever maps lets somebody in.
+const ACTS: &[Named<Buffers>] = &[
+    ("map", "grant", |s| s.plain.map(4..6)),
+    ("map over zeros", "grant", |s| s.zero.map(4..6)),
+    ("unmap", "grant", |s| s.zero.unmap(1..3)),
+    ("grant", "grant", |s| s.zero.grant(&[s.library.gpu(1)], Access::Read)),
+    ("move", "grant", |s| s.plain.move_pages(1..3, &s.zero, 8)),
+    ("exchange", "grant", |s| s.plain.exchange_pages(1..2, &s.zero, 2)),
+    ("pause", "grant", |s| s.resident.pause(Contents::Save)),
+    ("resume", "grant", |s| s.paused.resume()),
+];
+
 #[test]
 fn one_refused_call_changes_nothing() {
-    let test = "pages::one_refused_call_changes_nothing";
-    on_each_release(test, &Emulation::gpus(2), |ground| {
-        let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
-        for &(name, act) in ACTS {
-            let start = || Stage::new(Library::load(ground.runtime()));
-            for call in driver_calls(start, |stage| act(stage).unwrap()) {
-                let when = format!("{}: {name}, {call}", ground.release());
-                let end = in_child(|| {
-                    kernel_fails(&format!("{call}=ENOMEM"));
-                    let mut stage = start();
-                    let mut before = stage.state();
-                    if let Err(error) = act(&mut stage) {
-                        println!("{when}: {error}");
-                        if call.starts_with("PRIME_FD_TO_HANDLE") {
-                            // The runtime's map has leaked the dma-buf.
-                            before.3 = before.3.max(stage.state().3.min(before.3 + 1));
-                        }
-                        assert_eq!(stage.state(), before, "{when}");
-                        stage.assert_contents(&when);
-                        act(&mut stage).unwrap();
-                    }
-                    if stage.paused.is_paused() {
-                        stage.paused.resume().unwrap();
-                    }
-                    assert!(holds_text(&stage.paused), "{when}");
-                    let Stage { plain, zero, resident, paused, library } = stage;
-                    drop((plain, zero, resident, paused));
-                    library.assert_nothing_held();
-                });
-                tried += 1;
-                // Whatever maps lets somebody in.
-                let aborted =
-                    end == End::Signal(libc::SIGABRT) && may_abort("grant", &call).is_some();
-                aborts += usize::from(aborted);
-                if end != End::Well && !aborted {
-                    failures.push((when, end));
-                }
-            }
-        }
-        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
-        assert_eq!(failures, [], "of {tried}");
-        assert!(tried > 60, "only {tried} calls were refused");
-    });
+    each_in_turn("pages::one_refused_call_changes_nothing", ACTS, 150);
 }

@@ -1,5 +1,6 @@
 //! What the tests run on, and what the GPUs there reach.
 
+use crate::process::page_table::entries;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
@@ -7,7 +8,6 @@ use hsa_sys::{hsa_agent_t, hsa_amd_event_t, hsa_signal_t, hsa_status_t};
 use hsa_vmm::simulation::{Config, Simulation};
 use hsa_vmm::{Address, AgentKind, Runtime};
 use std::ffi::c_void;
-use std::ops::Range;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::Arc;
 
@@ -105,17 +105,5 @@ fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool 
 /// Whether the page table of a GPU of the emulated driver has an address.
 #[track_caller]
 fn is_in_page_table(gpu: usize, address: Address) -> bool {
-    // A GPU's node is its render node: 128, 129, …
-    let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", 128 + gpu);
-    let table = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    table.lines().filter_map(entry).any(|entry| entry.contains(&address.get()))
-}
-
-/// The addresses of a mapping: `  0x… size 0x… buffer …`.
-fn entry(line: &str) -> Option<Range<usize>> {
-    let number = |word: Option<&str>| usize::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
-    let mut words = line.split_whitespace();
-    let start = number(words.next())?;
-    let size = number(words.nth(1))?;
-    Some(start..start + size)
+    entries(gpu).iter().any(|entry| entry.contains(&address.get()))
 }

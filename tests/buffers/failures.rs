@@ -1,17 +1,17 @@
 //! Every native call on the way fails: the buffer is as it was, and nothing is lost.
 
-use crate::machine::{KIB, Machine, eras, without_cpu_mapping};
+use crate::failing_calls::{
+    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+};
+use crate::machine::{KIB, Machine};
 use hsa_vmm::buffer::BufferError;
-use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
-use hsa_vmm::vmm::MappingInfo;
-use hsa_vmm::{Access, Address, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
 
 const STEP: usize = 16 * KIB;
-const ERROR: u32 = 0x1000;
-const OUT_OF_RESOURCES: u32 = 0x1008;
 
 /// Two buffers and a ring, with something in them.
-struct Stage {
+struct Buffers {
     /// Two steps of six, of which four are in the first reservation.
     small: GrowableVec<u8>,
     /// Six of six.
@@ -24,7 +24,10 @@ fn text(length: usize) -> Vec<u8> {
     (0..length).map(|byte| (byte % 253) as u8 + 1).collect()
 }
 
-impl Stage {
+impl Stage for Buffers {
+    /// Of each buffer its size, what is mapped, and how far it may grow.
+    type State = ([(usize, usize, usize); 2], Below);
+
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
         let agents = [machine.cpu(0), machine.gpu(0)];
@@ -42,6 +45,17 @@ impl Stage {
         Self { small, full, ring, machine }
     }
 
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn state(&self) -> Self::State {
+        let sizes = [self.small.buffer(), &self.full];
+        (sizes.map(|it| (it.size(), it.mapped(), it.maximum())), Below::of(&self.machine))
+    }
+}
+
+impl Buffers {
     /// Whether what is left of the buffers holds what was in it.
     fn assert_contents(&self, when: &str) {
         for buffer in [self.small.buffer(), &self.full] {
@@ -56,63 +70,7 @@ impl Stage {
     }
 }
 
-/// What must not change.
-#[derive(Debug, PartialEq)]
-struct State {
-    sizes: [(usize, usize, usize); 2],
-    mappings: Vec<MappingInfo>,
-    pages: Vec<Option<Page>>,
-    usage: Usage,
-    quarantined: usize,
-    process: Vec<(usize, usize, String)>,
-}
-
-impl State {
-    fn of(stage: &Stage) -> Self {
-        let Stage { small, full, machine, .. } = stage;
-        machine.vmm.check().unwrap();
-        let mappings = machine.vmm.mappings();
-        let page = |gpu| move |it: &MappingInfo| (gpu, it.address.get());
-        let places = mappings.iter().map(page(0)).chain(mappings.iter().map(page(1)));
-        let pages = places.map(|(gpu, address)| machine.simulation.page(gpu, address)).collect();
-        let process = in_process(&machine.vmm.reservations());
-        Self {
-            sizes: [small.buffer(), full].map(|it| (it.size(), it.mapped(), it.maximum())),
-            mappings,
-            pages,
-            usage: machine.usage_but_for_lingering(),
-            quarantined: machine.vmm.quarantine().len(),
-            process,
-        }
-    }
-}
-
-/// What this process may do where in its reservations, none of which has a hole.
-fn in_process(reservations: &[(Address, usize)]) -> Vec<(usize, usize, String)> {
-    let regions = crate::process::regions();
-    let mut found: Vec<(usize, usize, String)> = Vec::new();
-    for &(address, size) in reservations {
-        let (base, end) = (address.get(), address.get() + size);
-        let mut next = base;
-        for region in regions.iter().filter(|region| region.end > base && region.start < end) {
-            assert!(region.start <= next, "a hole at {next:#x}");
-            let (start, stop) = (next, region.end.min(end));
-            next = stop;
-            // Whether addresses without access are shared with anybody does not matter.
-            let what = &region.permissions[..3];
-            match found.last_mut() {
-                Some((_, last, same)) if *last == start && same == what => *last = stop,
-                _ => found.push((start, stop, what.to_owned())),
-            }
-        }
-        assert_eq!(next, end, "a hole at the end");
-    }
-    found
-}
-
-type Act = fn(&mut Stage) -> Result<(), BufferError>;
-
-const ACTS: &[(&str, Act)] = &[
+const ACTS: &[(&str, Act<Buffers>)] = &[
     ("grow by one step", |s| s.small.buffer_mut().grow(1)),
     ("grow into the next reservation", |s| s.small.buffer_mut().grow(4 * STEP)),
     ("add values", |s| s.small.extend(&text(3 * STEP)[2 * STEP..])),
@@ -154,106 +112,64 @@ fn is_survived(name: &str, function: &str) -> bool {
     }
 }
 
-fn grounds() -> Vec<(&'static str, Config)> {
-    let mut grounds = eras();
-    grounds.push(("6.1", Config::mi300x(2).with_era(Era::A).with_extension(4)));
-    let by_runtime = without_cpu_mapping(Config::mi300x(2).with_era(Era::A));
-    grounds.push(("era A, the CPU by the runtime", by_runtime));
-    grounds
-}
-
 #[test]
 fn one_failure_changes_nothing() {
-    let mut failures = 0;
-    for (number, (ground, config)) in grounds().into_iter().enumerate() {
-        // What the runtime answers makes the less difference.
-        let statuses = if number == 0 { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] };
-        for &(name, act) in ACTS {
-            for &status in statuses {
-                for call in 1.. {
-                    let when = format!("{ground}: {name}, call {call} answers {status:#x}");
-                    let mut stage = Stage::new(&config);
-                    let simulation = stage.machine.simulation.clone();
-                    let before = State::of(&stage);
-                    simulation.set_faults(FaultPlan::none().fail_any(call, status));
-                    let answer = act(&mut stage);
-                    let failed = simulation.failed_calls();
-                    simulation.set_faults(FaultPlan::none());
-                    let Some(&(function, _)) = failed.first() else {
-                        answer.unwrap_or_else(|error| panic!("{when}: {error}"));
-                        assert!(call > 1, "{when}: it calls nothing");
-                        break;
-                    };
-                    failures += 1;
-                    let when = format!("{when}: {function}");
-                    match answer {
-                        Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
-                        Err(error) => {
-                            let lost =
-                                matches!(error, BufferError::Vmm(VmmError::Quarantined { .. }));
-                            assert!(!lost, "{when}: {error}");
-                            assert_eq!(State::of(&stage), before, "{when}: {error}");
-                            stage.assert_contents(&when);
-                            act(&mut stage)
-                                .unwrap_or_else(|error| panic!("{when}, again: {error}"));
-                        }
-                    }
-                    let Stage { small, full, ring, machine } = stage;
-                    drop((small, full, ring));
-                    if name.starts_with("make") {
-                        machine.close();
-                    } else {
-                        machine.assert_empty();
-                    }
-                }
+    // What the runtime answers makes the less difference.
+    let statuses =
+        |ground: &str| if ground == "era A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] };
+    let failures = one_call(ACTS, statuses, |mut failed| {
+        let (name, when) = (failed.name, failed.when.clone());
+        match &failed.answer {
+            Ok(()) => assert!(is_survived(name, failed.function), "{when}: it came about"),
+            Err(error) => {
+                let lost = matches!(error, BufferError::Vmm(VmmError::Quarantined { .. }));
+                assert!(!lost, "{when}: {error}");
+                failed.assert_unchanged();
+                failed.stage.assert_contents(&when);
+                failed.again();
             }
         }
-    }
+        let Buffers { small, full, ring, machine } = failed.stage;
+        drop((small, full, ring));
+        if name.starts_with("make") {
+            machine.close();
+        } else {
+            machine.assert_empty();
+        }
+    });
     println!("{failures} failures");
     assert!(failures > 800, "only {failures}");
 }
 
-/// From some call on nothing works any more, not even taking back what was done; then it does.
 #[test]
 fn a_runtime_that_goes_on_failing_loses_no_contents() {
-    for (ground, config) in grounds() {
-        for &(name, act) in ACTS {
-            for call in 1.. {
-                let when = format!("{ground}: {name}, from call {call} on everything fails");
-                let mut stage = Stage::new(&config);
-                let simulation = stage.machine.simulation.clone();
-                simulation.set_faults(FaultPlan::none().fail_any_from(call, ERROR));
-                let answer = act(&mut stage);
-                let failed = simulation.failed_calls();
-                simulation.set_faults(FaultPlan::none());
-                let vmm = stage.machine.vmm.clone();
-                vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
-                if failed.is_empty() {
-                    break;
-                }
-                if vmm.quarantine().is_empty() {
-                    stage.assert_contents(&when);
-                    if answer.is_err() && stage.full.size() == 6 * STEP {
-                        act(&mut stage).unwrap_or_else(|error| panic!("{when}, again: {error}"));
-                    }
-                    // Whatever was left behind the ends is gone with the next change of size.
-                    for buffer in [stage.small.buffer_mut(), &mut stage.full] {
-                        let steps = buffer.mapped() / STEP;
-                        buffer.resize((steps + 1) % 2 * STEP).unwrap();
-                        buffer.resize(2 * STEP).unwrap();
-                    }
-                    // Two of each buffer, three of the ring. What could not be dropped is there
-                    // until the end.
-                    if !name.starts_with("make") {
-                        assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
-                    }
-                }
-                let Stage { small, full, ring, machine } = stage;
-                drop((small, full, ring, vmm));
-                if machine.vmm.quarantine().is_empty() {
-                    machine.close();
-                }
+    let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {
+        let when = failed.when.clone();
+        let vmm = failed.stage.machine.vmm.clone();
+        if vmm.quarantine().is_empty() {
+            failed.stage.assert_contents(&when);
+            if failed.answer.is_err() && failed.stage.full.size() == 6 * STEP {
+                failed.again();
+            }
+            // Whatever was left behind the ends is gone with the next change of size.
+            let Buffers { small, full, .. } = &mut failed.stage;
+            for buffer in [small.buffer_mut(), full] {
+                let steps = buffer.mapped() / STEP;
+                buffer.resize((steps + 1) % 2 * STEP).unwrap();
+                buffer.resize(2 * STEP).unwrap();
+            }
+            // Two of each buffer, three of the ring. What could not be dropped is there until the
+            // end.
+            if !failed.name.starts_with("make") {
+                assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
             }
         }
-    }
+        let Buffers { small, full, ring, machine } = failed.stage;
+        drop((small, full, ring, vmm));
+        if machine.vmm.quarantine().is_empty() {
+            machine.close();
+        }
+    });
+    println!("{ends} runtimes that failed for good");
+    assert!(ends > 600, "only {ends}");
 }

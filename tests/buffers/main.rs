@@ -6,6 +6,7 @@ mod machine;
 mod process;
 
 mod extension;
+mod failing_calls;
 mod failures;
 mod growth;
 mod model;

@@ -1,26 +1,27 @@
 //! Every native call on the way of mapping, unmapping and moving pages fails: the buffers are as
 //! they were, or the pages that are lost are known.
 
-use crate::machine::{KIB, Machine, eras, without_cpu_mapping};
-use crate::process::permissions;
+use crate::failing_calls::{
+    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+};
+use crate::machine::{KIB, Machine};
 use hsa_vmm::buffer::{BufferError, PageState};
-use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
-use hsa_vmm::vmm::MappingInfo;
+use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, PagedBuffer, VmmError};
 
 const PAGE: usize = 16 * KIB;
 const PAGES: usize = 8;
-const ERROR: u32 = 0x1000;
-const OUT_OF_RESOURCES: u32 = 0x1008;
 
 /// Two buffers with some pages mapped, the second one with zeros behind the others.
-struct Stage {
+struct Buffers {
     plain: PagedBuffer,
     zero: PagedBuffer,
     machine: Machine,
 }
 
-impl Stage {
+impl Stage for Buffers {
+    type State = (Vec<PageState>, Below);
+
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
         let [plain, zero] = [false, true].map(|zero| {
@@ -35,6 +36,23 @@ impl Stage {
         Self { plain, zero, machine }
     }
 
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn state(&self) -> Self::State {
+        let mut below = Below::of(&self.machine);
+        // Memory that the runtime would not give back is kept for the next page.
+        let ready: usize = self.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
+        below.usage.handles -= ready;
+        below.usage.vram_used[0] -= (ready * PAGE) as u64;
+        let states = self.buffers().into_iter();
+        let states = states.flat_map(|it| (0..PAGES).map(|page| it.state(page).unwrap()));
+        (states.collect(), below)
+    }
+}
+
+impl Buffers {
     fn buffers(&self) -> [&PagedBuffer; 2] {
         [&self.plain, &self.zero]
     }
@@ -59,63 +77,17 @@ impl Stage {
             }
         }
     }
-}
 
-/// What must not change.
-#[derive(Debug, PartialEq)]
-struct State {
-    pages: Vec<PageState>,
-    mappings: Vec<MappingInfo>,
-    entries: Vec<Option<Page>>,
-    usage: Usage,
-    quarantined: usize,
-    process: Vec<String>,
-}
-
-impl State {
-    fn of(stage: &Stage) -> Self {
-        let machine = &stage.machine;
-        machine.vmm.check().unwrap();
-        let mappings = machine.vmm.mappings();
-        let entry =
-            |it: &MappingInfo| [0, 1].map(|gpu| machine.simulation.page(gpu, it.address.get()));
-        let process = machine.vmm.reservations().into_iter().flat_map(|(address, size)| {
-            let pieces = permissions(address.get(), size).expect("no hole");
-            let mut all: Vec<(usize, usize, String)> = Vec::new();
-            // Whether addresses without access are shared with anybody does not matter.
-            for (start, end, what) in pieces {
-                match all.last_mut() {
-                    Some((_, last, same)) if *last == start && what.starts_with(same as &str) => {
-                        *last = end;
-                    }
-                    _ => all.push((start, end, what[..3].to_owned())),
-                }
-            }
-            all.into_iter().map(|(start, end, what)| format!("{start:x} {end:x} {what}"))
-        });
-        let mut usage = machine.usage_but_for_lingering();
-        // Memory that the runtime would not give back is kept for the next page.
-        let ready: usize = stage.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
-        usage.handles -= ready;
-        usage.vram_used[0] -= (ready * PAGE) as u64;
-        let states = stage.buffers().into_iter();
-        let states = states.flat_map(|it| (0..PAGES).map(|page| it.state(page).unwrap()));
-        Self {
-            pages: states.collect(),
-            entries: mappings.iter().flat_map(entry).collect(),
-            process: process.collect(),
-            mappings,
-            usage,
-            quarantined: machine.vmm.quarantine().len(),
-        }
+    fn end(self) {
+        let Self { plain, zero, machine } = self;
+        drop((plain, zero));
+        machine.close();
     }
 }
 
-type Act = fn(&Stage) -> Result<(), BufferError>;
-
 const EXCHANGE: &str = "exchange";
 
-const ACTS: &[(&str, Act)] = &[
+const ACTS: &[(&str, Act<Buffers>)] = &[
     ("map a run", |s| s.plain.map(4..7)),
     ("map a run over zeros", |s| s.zero.map(4..7)),
     ("unmap a run", |s| s.plain.unmap(1..3)),
@@ -150,102 +122,53 @@ fn is_survived(name: &str, function: &str) -> bool {
     }
 }
 
-fn grounds() -> Vec<(&'static str, Config)> {
-    let mut grounds = eras();
-    grounds.push(("6.1", Config::mi300x(2).with_era(Era::A).with_extension(4)));
-    let by_runtime = without_cpu_mapping(Config::mi300x(2).with_era(Era::A));
-    grounds.push(("era A, the CPU by the runtime", by_runtime));
-    grounds
-}
-
 #[test]
 fn one_failure_changes_nothing() {
-    let mut failures = 0;
-    for (ground, config) in grounds() {
-        for &(name, act) in ACTS {
-            // Which status it is makes no difference but to memory that is made.
-            let statuses: &[u32] =
-                if ground == "era C" { &[ERROR, OUT_OF_RESOURCES] } else { &[ERROR] };
-            for &status in statuses {
-                for call in 1.. {
-                    let when = format!("{ground}: {name}, call {call} answers {status:#x}");
-                    let stage = Stage::new(&config);
-                    let simulation = stage.machine.simulation.clone();
-                    let before = State::of(&stage);
-                    simulation.set_faults(FaultPlan::none().fail_any(call, status));
-                    let answer = act(&stage);
-                    let failed = simulation.failed_calls();
-                    simulation.set_faults(FaultPlan::none());
-                    let Some(&(function, _)) = failed.first() else {
-                        answer.unwrap_or_else(|error| panic!("{when}: {error}"));
-                        break;
-                    };
-                    let when = format!("{when}: {function}");
-                    failures += 1;
-                    match answer {
-                        Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
-                        Err(error) => {
-                            assert_eq!(State::of(&stage), before, "{when}: {error}");
-                            stage.assert_contents(false, &when);
-                            act(&stage).unwrap_or_else(|e| panic!("{when}, then again: {e}"));
-                        }
-                    }
-                    let Stage { plain, zero, machine } = stage;
-                    drop((plain, zero));
-                    machine.close();
-                }
-            }
+    // Which status it is makes no difference but to memory that is made.
+    let statuses =
+        |ground: &str| if ground == "era C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] };
+    let failures = one_call(ACTS, statuses, |mut failed| {
+        if failed.answer.is_ok() {
+            let survived = is_survived(failed.name, failed.function);
+            assert!(survived, "{}: it came about", failed.when);
+        } else {
+            failed.assert_unchanged();
+            failed.stage.assert_contents(false, &failed.when);
+            failed.again();
         }
-    }
+        failed.stage.end();
+    });
     println!("{failures} failures");
     assert!(failures > 1000, "only {failures}");
 }
 
-/// From some call on nothing works any more, not even taking back what was done; then it does.
 #[test]
 fn what_a_runtime_that_goes_on_failing_takes_is_known() {
-    let (mut ends, mut lost, mut quarantined) = (0, 0, 0);
+    let (mut lost, mut quarantined) = (0, 0);
     // Three of them, for this takes long and the others say the same.
-    for (ground, config) in grounds().into_iter().step_by(2) {
-        for &(name, act) in ACTS {
-            for call in 1.. {
-                let when = format!("{ground}: {name}, from call {call} on everything fails");
-                let stage = Stage::new(&config);
-                let simulation = stage.machine.simulation.clone();
-                simulation.set_faults(FaultPlan::none().fail_any_from(call, ERROR));
-                let answer = act(&stage);
-                let failed = simulation.failed_calls();
-                simulation.set_faults(FaultPlan::none());
-                stage.machine.vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
-                if failed.is_empty() {
-                    break;
-                }
-                ends += 1;
-                let in_quarantine = !stage.machine.vmm.quarantine().is_empty();
-                quarantined += usize::from(in_quarantine);
-                let missing: usize = stage.buffers().iter().map(|it| it.statistics().lost).sum();
-                if missing > 0 {
-                    lost += 1;
-                    let told = matches!(answer, Err(BufferError::PagesLost { .. }));
-                    assert!(told, "{when}: {answer:?}");
-                    let again = act(&stage).unwrap_err();
-                    let refused = matches!(
-                        again,
-                        BufferError::PageLost { .. }
-                            | BufferError::Vmm(VmmError::Quarantined { .. })
-                    );
-                    assert!(refused || name.starts_with("move"), "{when}: {again}");
-                }
-                if !in_quarantine {
-                    let exchanged = name == EXCHANGE && answer.is_ok();
-                    stage.assert_contents(exchanged, &when);
-                    let Stage { plain, zero, machine } = stage;
-                    drop((plain, zero));
-                    machine.close();
-                }
-            }
+    let three = grounds().into_iter().step_by(2);
+    let ends = all_calls_from_one_on(three, ACTS, |mut failed| {
+        let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
+        let in_quarantine = !failed.stage.machine.vmm.quarantine().is_empty();
+        quarantined += usize::from(in_quarantine);
+        let missing: usize = failed.stage.buffers().iter().map(|it| it.statistics().lost).sum();
+        if missing > 0 {
+            lost += 1;
+            let told = matches!(answer, Err(BufferError::PagesLost { .. }));
+            assert!(told, "{when}: {answer:?}");
+            let again = (failed.act)(&mut failed.stage).unwrap_err();
+            let refused = matches!(
+                again,
+                BufferError::PageLost { .. } | BufferError::Vmm(VmmError::Quarantined { .. })
+            );
+            assert!(refused || name.starts_with("move"), "{when}: {again}");
         }
-    }
+        if !in_quarantine {
+            let exchanged = name == EXCHANGE && answer.is_ok();
+            failed.stage.assert_contents(exchanged, when);
+            failed.stage.end();
+        }
+    });
     println!("{ends} runtimes that failed: {lost} lost pages, {quarantined} quarantines");
     assert!(ends > 300 && lost > 20 && quarantined > 5, "{ends}, {lost}, {quarantined}");
 }

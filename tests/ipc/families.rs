@@ -96,7 +96,7 @@ plays! {
         let mut importer = stage.player();
         let handles = exporters.each_mut().map(|exporter| {
             let address = exporter.allocate(SIZE);
-            player::to_hex(&exporter.get(address).to_bytes())
+            props::to_hex(&exporter.get(address).to_bytes())
         });
         importer.ok(&format!("thread_rounds {} {} 200", handles[0], handles[1]));
     }
@@ -109,7 +109,7 @@ plays! {
         let handle = exporter.get(address);
         importer.get(own);
         let opened = importer.open(&handle);
-        let hex = player::to_hex(&handle.to_bytes());
+        let hex = props::to_hex(&handle.to_bytes());
         importer.ok(&format!("forked {own} {hex}"));
         // What the child dropped harmed nobody.
         importer.holds(opened, "kept");

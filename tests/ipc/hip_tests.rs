@@ -77,12 +77,7 @@ plays! {
             for user in 0..2 {
                 let (mut parent, mut child) = (stage.player_on(owner), stage.player_on(user));
                 let address = parent.ok(&format!("allocate {owner} {SIZE}")).parse().unwrap();
-                parent.write(address, "from-the-parent");
-                let opened = child.open(&parent.get(address));
-                child.holds(opened, "from-the-parent");
-                child.write(opened, "from-the-child!");
-                parent.holds(address, "from-the-child!");
-                child.close(opened);
+                assert_shared(&mut parent, address, &mut child);
                 parent.free(address);
             }
         }

@@ -111,12 +111,7 @@ plays! {
         let (mut exporter, mut importer) = (stage.player(), stage.player());
         for size in [4096, 100, 8192, 65536, SIZE, SIZE + 4096, 3 << 20] {
             let address = exporter.allocate(size);
-            exporter.write(address, "small");
-            let opened = importer.open(&exporter.get(address));
-            importer.holds(opened, "small");
-            importer.write(opened, "SMALL");
-            exporter.holds(address, "SMALL");
-            importer.close(opened);
+            assert_shared(&mut exporter, address, &mut importer);
             exporter.free(address);
         }
     }

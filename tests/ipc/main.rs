@@ -5,6 +5,7 @@ mod ground;
 mod player;
 #[path = "../process/mod.rs"]
 mod process;
+mod props;
 
 mod families;
 mod garbage;
@@ -33,6 +34,17 @@ fn assert_refused<T: std::fmt::Debug>(answer: &Result<T, Refused>, hip: i32) {
         Err(refused) if refused.hip == hip => (),
         other => panic!("{other:?} where HIP's error {hip} was expected"),
     }
+}
+
+/// Fails unless what one player writes the other reads, in either direction.
+#[track_caller]
+fn assert_shared(exporter: &mut Player, address: usize, importer: &mut Player) {
+    exporter.write(address, "from-the-exporter");
+    let opened = importer.open(&exporter.get(address));
+    importer.holds(opened, "from-the-exporter");
+    importer.write(opened, "from-the-importer");
+    exporter.holds(address, "from-the-importer");
+    importer.close(opened);
 }
 
 /// Fails unless something comes to an end in time.

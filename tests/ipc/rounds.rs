@@ -27,7 +27,7 @@ plays! {
         exporter.write(address, "kept");
         let handle = exporter.get(address);
         let rounds = |importer: &mut Player, number| {
-            let hex = player::to_hex(&handle.to_bytes());
+            let hex = props::to_hex(&handle.to_bytes());
             importer.ok(&format!("rounds {hex} {number}"));
         };
         rounds(&mut importer, 10);

@@ -4,7 +4,7 @@ use super::*;
 use crate::ground::plays;
 
 fn rounds(handle: &hsa_vmm::IpcHandle) -> String {
-    format!("rounds {} 1000000", player::to_hex(&handle.to_bytes()))
+    format!("rounds {} 1000000", props::to_hex(&handle.to_bytes()))
 }
 
 plays! {

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+pub mod drops;
 mod library;
 
 pub use library::Library;

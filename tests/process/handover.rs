@@ -1,45 +1,38 @@
 //! Descriptors that go from process to process.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+
+/// Room for one descriptor on its way.
+const ROOM: usize = rustix::cmsg_space!(ScmRights(1));
 
 /// Sends a descriptor through a socket.
 pub fn send(socket: &UnixStream, descriptor: &OwnedFd) {
-    let mut byte = [1u8];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = [0u64; 4];
-    // SAFETY: all zeroes are a valid msghdr; what it points at outlives the call, and the control
-    // buffer has room for one header and one descriptor, with their alignment.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(4) as usize;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
-        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor.as_raw_fd());
-        assert_eq!(libc::sendmsg(socket.as_raw_fd(), &message, 0), 1);
-    }
+    let mut space = [MaybeUninit::uninit(); ROOM];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let sent = sendmsg(socket, &[IoSlice::new(&[1])], &mut control, SendFlags::empty());
+    assert_eq!(sent, Ok(1));
 }
 
 /// Takes a descriptor from a socket.
 pub fn receive(socket: &UnixStream) -> OwnedFd {
-    let mut byte = [0u8];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = [0u64; 4];
-    // SAFETY: as above; the descriptor that arrives is new and nobody else's.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = std::mem::size_of_val(&control);
-        assert_eq!(libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC), 1);
-        let header = libc::CMSG_FIRSTHDR(&message);
-        assert!(!header.is_null(), "a descriptor came along");
-        OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
-    }
+    let mut space = [MaybeUninit::uninit(); ROOM];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let bytes = &mut [IoSliceMut::new(&mut byte)];
+    let received = recvmsg(socket, bytes, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+    assert_eq!(received.bytes, 1);
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptor.expect("a descriptor came along")
 }

@@ -22,7 +22,7 @@ pub fn allow_more(descriptors: u64) {
 }
 
 /// Sets how many descriptors this child may have: never more than it is allowed to allow itself.
-fn limit(descriptors: u64) {
+pub fn limit(descriptors: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is writable.
     let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };

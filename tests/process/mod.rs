@@ -5,6 +5,7 @@
 pub mod handover;
 pub mod limit;
 pub mod namespaces;
+pub mod page_table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,6 +59,27 @@ pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, Strin
         next = end;
     }
     if next < start + size { Err(next) } else { Ok(pieces) }
+}
+
+/// What may be read, written and executed in these ranges, each a start and a size. Whether
+/// addresses are shared with anybody does not matter.
+///
+/// An error names the first address that belongs to nobody.
+pub fn rights(
+    ranges: impl IntoIterator<Item = (usize, usize)>,
+) -> Result<Vec<(usize, usize, String)>, usize> {
+    let mut all: Vec<(usize, usize, String)> = Vec::new();
+    for (start, size) in ranges {
+        for (start, end, what) in permissions(start, size)? {
+            match all.last_mut() {
+                Some((_, last, same)) if *last == start && what.starts_with(same.as_str()) => {
+                    *last = end;
+                }
+                _ => all.push((start, end, what[..3].to_owned())),
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Fails if an address of the range belongs to nobody.

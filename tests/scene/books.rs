@@ -29,22 +29,11 @@ impl Books {
                 rights.push((here, agent.id(), vmm.get_access(agent.id(), here).unwrap()));
             }
         }
-        let mut process: Vec<(usize, usize, String)> = Vec::new();
-        for (address, size) in vmm.reservations() {
-            let pieces = process::permissions(address.get(), size);
-            let pieces = pieces.unwrap_or_else(|hole| panic!("{when}: a hole at {hole:#x}"));
-            // Whether addresses without access are shared with anybody does not matter.
-            for (start, end, what) in pieces {
-                match process.last_mut() {
-                    Some((_, last, same)) if *last == start && what.starts_with(same.as_str()) => {
-                        *last = end;
-                    }
-                    _ => process.push((start, end, what[..3].to_owned())),
-                }
-            }
-        }
+        let reservations = vmm.reservations();
+        let process = process::rights(reservations.iter().map(|&(at, size)| (at.get(), size)));
+        let process = process.unwrap_or_else(|hole| panic!("{when}: a hole at {hole:#x}"));
         Self {
-            reservations: vmm.reservations(),
+            reservations,
             usage: vmm.usage(),
             access: rights,
             process,

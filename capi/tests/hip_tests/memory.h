@@ -58,11 +58,14 @@ static inline size_t rounded(int device, size_t bytes) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-static inline hipMemGenericAllocationHandle_t create(int device, size_t size) {
-  hipMemAllocationProp prop = properties_of(device);
+static inline hipMemGenericAllocationHandle_t create_of(hipMemAllocationProp prop, size_t size) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_SUCCESS(hipMemCreate(&handle, size, &prop, 0));
   return handle;
+}
+
+static inline hipMemGenericAllocationHandle_t create(int device, size_t size) {
+  return create_of(properties_of(device), size);
 }
 
 static inline hipDeviceptr_t reserve(size_t size) {

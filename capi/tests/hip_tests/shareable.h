@@ -7,10 +7,7 @@
 #include "memory.h"
 
 static inline hipMemGenericAllocationHandle_t create_shareable(int device, size_t size) {
-  hipMemAllocationProp prop = shareable_of(device);
-  hipMemGenericAllocationHandle_t handle;
-  EXPECT_SUCCESS(hipMemCreate(&handle, size, &prop, 0));
-  return handle;
+  return create_of(shareable_of(device), size);
 }
 
 static inline int exported(hipMemGenericAllocationHandle_t handle) {

@@ -3,13 +3,11 @@
 use super::{Backing, Table};
 use crate::agent::AgentId;
 use crate::buffer::BufferError;
-use crate::buffer::grants::Grants;
 use crate::buffer::stock::Stock;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Operation, Reservation,
-    Vmm, VmmError,
+    Access, Address, Allocation, AllocationProperties, Operation, Reservation, Vmm, VmmError,
 };
 use std::ops::Range;
 
@@ -184,7 +182,9 @@ impl Core {
             let size = run.len() * self.page;
             if let Err(error) = change(self.address_of(run.start), size, *zero) {
                 for (done, zero) in &runs[..number] {
-                    if let Err(undo) = self.restore_access(table.grants(), agents, done, *zero) {
+                    let place = (self.address_of(done.start), done.len() * self.page);
+                    let most = if *zero { Access::Read } else { Access::ReadWrite };
+                    if let Err(undo) = table.grants().restore(&self.vmm, place, agents, most) {
                         tracing::warn!(%undo, ?done, "access to pages stays changed");
                     }
                 }
@@ -192,28 +192,6 @@ impl Core {
             }
         }
         Ok(())
-    }
-
-    /// Gives agents what they had in a run.
-    fn restore_access(
-        &self,
-        grants: &Grants,
-        agents: &[AgentId],
-        run: &Range<usize>,
-        zero: bool,
-    ) -> Result<(), VmmError> {
-        let (address, size) = (self.address_of(run.start), run.len() * self.page);
-        let most = if zero { Access::Read } else { Access::ReadWrite };
-        let (known, new): (Vec<AgentId>, Vec<AgentId>) =
-            agents.iter().partition(|&&agent| grants.of(agent) != Access::None);
-        if !known.is_empty() {
-            let of =
-                |&agent: &AgentId| AccessDescriptor { agent, access: grants.of(agent).min(most) };
-            let before: Vec<_> = known.iter().map(of).collect();
-            self.vmm.set_access(address, size, &before)?;
-        }
-        // To forbid it would leave it to a GPU that has been let in.
-        if new.is_empty() { Ok(()) } else { self.vmm.revoke(address, size, &new) }
     }
 }
 

@@ -80,8 +80,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
-        let descriptors: Vec<_> =
-            agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
+        let descriptors = AccessDescriptor::of_each(agents, access);
         self.set_access(&descriptors)
     }
 

@@ -1,0 +1,41 @@
+//! After the runtime has stopped, and in a child.
+
+use crate::ground::*;
+use crate::rig::*;
+
+#[test]
+fn after_shut_down() {
+    on_each(|v| {
+        let r = &v.rig;
+        let (base, _) = r.mapped(N, &v.all());
+        write(base, 1);
+        let vram = r.vram[0];
+        // 6.4.3 crashed here.
+        v.says("shut_down with live mappings", r.shut_down(), OK);
+        v.says("reserve", status(r.try_reserve(N, 0, 0, 0)), NOT_INITIALIZED);
+        let create = r.try_create(vram, N, MEMORY_TYPE_PINNED, 0);
+        v.says("create", status(create), NOT_INITIALIZED);
+        // There is no check in the older ones, and 7.2.4 crashed.
+        v.says("import", status(r.import(9999)), [INCOMPATIBLE, INCOMPATIBLE, NOT_INITIALIZED]);
+        v.says("init again", r.init(), OK);
+        v.says("reserve", status(r.try_reserve(N, 0, 0, 0)), OK);
+        assert_eq!(read(base), 1, "the CPU still reads the old mapping");
+    });
+}
+
+#[test]
+fn fork() {
+    on_each(|v| {
+        let r = &v.rig;
+        let (base, _) = r.mapped(N, &v.all());
+        apart(|| {
+            write(base, 2);
+            v.says("reserve", status(r.try_reserve(N, 0, 0, 0)), OUT_OF_RESOURCES);
+            // 6.1.2 answered SUCCESS; here every call of a child is refused.
+            let create = r.try_create(r.vram[0], N, MEMORY_TYPE_PINNED, 0);
+            v.says("create", status(create), OUT_OF_RESOURCES);
+            v.says("init", r.init(), OUT_OF_RESOURCES);
+        });
+        assert_eq!(read(base), 2, "vmem is MAP_SHARED and not DONTFORK");
+    });
+}

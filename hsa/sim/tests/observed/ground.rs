@@ -1,0 +1,87 @@
+//! Three versions of AMD's runtime, as they were recorded.
+
+use crate::rig::*;
+
+pub const N: usize = 4 * MIB;
+pub const GARBAGE: u64 = 0xdead_beef_0000;
+
+/// 6.1.2, 6.4.3, 7.2.4.
+pub const VERSIONS: [&str; 3] = ["era=a,extension=4", "era=a,extension=7", "era=b,extension=15"];
+
+pub struct Version {
+    pub rig: Rig,
+    pub index: usize,
+}
+
+/// What is expected: of all versions, or of each.
+pub trait Expected<T> {
+    fn of(self, version: usize) -> T;
+}
+impl Expected<hsa_status_t> for hsa_status_t {
+    fn of(self, _: usize) -> hsa_status_t {
+        self
+    }
+}
+impl<T: Copy> Expected<T> for [T; 3] {
+    fn of(self, version: usize) -> T {
+        self[version]
+    }
+}
+
+impl Version {
+    #[track_caller]
+    pub fn says(&self, probe: &str, got: hsa_status_t, expected: impl Expected<hsa_status_t>) {
+        let expected = expected.of(self.index);
+        assert_eq!(
+            got, expected,
+            "{probe} ({}): {got:#x}, not {expected:#x}",
+            VERSIONS[self.index]
+        );
+    }
+
+    pub fn all(&self) -> [(hsa_agent_t, u32); 3] {
+        [(self.rig.gpus[0], RW), (self.rig.gpus[1], RW), (self.rig.cpus[0], RW)]
+    }
+
+    pub fn gpu(&self, gpu: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
+        [(self.rig.gpus[gpu], permission)]
+    }
+
+    pub fn cpu(&self, permission: u32) -> [(hsa_agent_t, u32); 1] {
+        [(self.rig.cpus[0], permission)]
+    }
+}
+
+/// Every version in a process of its own, as they were recorded.
+#[track_caller]
+pub fn on_each(probes: impl Fn(&Version)) {
+    for (index, version) in VERSIONS.iter().enumerate() {
+        let work = || {
+            let rig = start(&format!("mi300x,gpus=2,vram=64g,{version}"));
+            probes(&Version { rig, index });
+        };
+        assert_eq!(in_child(work), Ended::Exit(0), "{version}: see standard error");
+    }
+}
+
+pub fn status<T>(result: Result<T, hsa_status_t>) -> hsa_status_t {
+    result.map_or_else(|status| status, |_| OK)
+}
+
+/// The lines of `/proc/self/maps` that lie in a range: permissions and KiB.
+pub fn maps(start: usize, size: usize) -> Vec<(String, usize)> {
+    let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (from, to) = words.next()?.split_once('-')?;
+        let permissions = words.next()?;
+        let from = usize::from_str_radix(from, 16).ok()?.max(start);
+        let to = usize::from_str_radix(to, 16).ok()?.min(start + size);
+        (from < to).then(|| (permissions.to_owned(), (to - from) / KIB))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+pub fn kib_present(start: usize, size: usize) -> usize {
+    maps(start, size).iter().map(|(_, kib)| kib).sum()
+}

@@ -1,0 +1,120 @@
+//! Memory: made, released, asked about.
+
+use crate::ground::*;
+use crate::rig::*;
+use core::ptr::{null_mut, without_provenance_mut};
+
+#[test]
+fn create() {
+    on_each(|v| {
+        let r = &v.rig;
+        let vram = r.vram[0];
+        let create = |pool, size, kind, flags| status(r.try_create(pool, size, kind, flags));
+        let pinned = |size| create(vram, size, MEMORY_TYPE_PINNED, 0);
+        v.says("size 0", pinned(0), INVALID_ARGUMENT);
+        v.says("size 1", pinned(1), INVALID_ARGUMENT);
+        let small = r.create(4096);
+        assert_eq!(small, 0x0002_8000_0000_1000);
+        v.says("size 4097", pinned(4097), INVALID_ARGUMENT);
+        v.says("2 MiB + 4 KiB", pinned(2 * MIB + 4 * KIB), OK);
+        v.says("65 GiB on a 64 GiB GPU", pinned(65 * GIB), INVALID_ALLOCATION);
+        let large = r.create(63 * GIB);
+        // 6.1.2 answers SUCCESS although its kernel has refused.
+        v.says("2 GiB more", pinned(2 * GIB), [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES]);
+        assert_eq!(r.release(large), OK);
+        v.says("type 7", create(vram, N, 7, 0), INVALID_ARGUMENT);
+        v.says("type NONE", create(vram, N, MEMORY_TYPE_NONE, 0), OK);
+        v.says("flags 0xff", create(vram, N, MEMORY_TYPE_PINNED, 0xff), OK);
+        v.says("on the CPU pool", create(r.system, N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
+        let pool = |handle| hsa_amd_memory_pool_t { handle };
+        v.says("on pool 0", create(pool(0), N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
+        // Both killed AMD's runtime.
+        v.says("garbage pool", create(pool(GARBAGE), N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
+        let create = r.vmem.hsa_amd_vmem_handle_create;
+        let nowhere = unsafe { create(vram, N, MEMORY_TYPE_PINNED, 0, null_mut()) };
+        v.says("NULL handle", nowhere, INVALID_ARGUMENT);
+    });
+}
+
+#[test]
+fn release() {
+    on_each(|v| {
+        let r = &v.rig;
+        v.says("handle 0", r.release(0), INVALID_ALLOCATION);
+        v.says("garbage", r.release(GARBAGE), INVALID_ALLOCATION);
+        let (base, handle) = r.mapped(N, &v.all());
+        let elsewhere = r.reserve(N);
+        write(base, 3);
+        v.says("while mapped", r.release(handle), OK);
+        assert_eq!(read(base), 3, "memory still works");
+        v.says("again", r.release(handle), INVALID_ALLOCATION);
+        v.says("map it elsewhere", r.map(elsewhere, N, handle), OK);
+        v.says("unmap that", r.unmap(elsewhere, N), OK);
+        v.says("export", status(r.export(handle)), OK);
+        assert_eq!(r.retain(base), Ok(handle));
+        v.says("release that", r.release(handle), OK);
+        v.says("unmap: last use", r.unmap(base, N), OK);
+        v.says("release after that", r.release(handle), INVALID_ALLOCATION);
+        v.says("export after it is gone", status(r.export(handle)), INVALID_ALLOCATION);
+        v.says("map after it is gone", r.map(base, N, handle), INVALID_ARGUMENT);
+        let first = r.create(N);
+        assert_eq!(r.release(first), OK);
+        v.says("create, release, release", r.release(first), INVALID_ALLOCATION);
+        assert_eq!((r.create(N), first), (0x0002_8000_0020_0000, 0x0002_8000_0020_0000));
+    });
+}
+
+#[test]
+fn retain_and_properties() {
+    on_each(|v| {
+        let r = &v.rig;
+        let (base, handle) = r.mapped(N, &[]);
+        let reserved = r.reserve(N);
+        v.says("retain a reserved address", status(r.retain(reserved)), INVALID_ALLOCATION);
+        v.says("retain NULL", status(r.retain(0)), INVALID_ARGUMENT);
+        assert_eq!(r.retain(base), Ok(handle));
+        v.says("retain inside", status(r.retain(base + 4096)), INVALID_ALLOCATION);
+        assert_eq!(r.properties(handle), Ok((r.vram[0].handle, MEMORY_TYPE_PINNED)));
+        v.says("properties of 0", status(r.properties(0)), INVALID_ALLOCATION);
+        v.says("properties of garbage", status(r.properties(GARBAGE)), INVALID_ALLOCATION);
+        v.says("release x1", r.release(handle), OK);
+        v.says("release x2", r.release(handle), OK);
+        v.says("release x3", r.release(handle), INVALID_ALLOCATION);
+    });
+}
+
+#[test]
+fn pointer_info_and_friends() {
+    on_each(|v| {
+        let r = &v.rig;
+        let (base, handle) = (r.reserve(2 * N), r.create(N));
+        assert_eq!(r.map(base, N, handle), OK);
+        assert_eq!(r.set(base, N, &v.gpu(0, RW)), OK);
+        let tell = |address| {
+            let info = r.pointer_info(address);
+            let (agent, host) = (info.agentBaseAddress.addr(), info.hostBaseAddress.addr());
+            let owned = info.agentOwner == r.gpus[0];
+            (info.type_, agent, host, info.sizeInBytes, owned)
+        };
+        let reserved =
+            [(0, base, base, 2 * N, false), (5, base, 0, 2 * N, false), (5, 0, base, 2 * N, false)];
+        assert_eq!(tell(base + N), reserved[v.index]);
+        let at = base + 100;
+        let mapped = [reserved[0], reserved[1], (6, at, at, N, true)];
+        assert_eq!(tell(at), mapped[v.index]);
+        assert_eq!(tell(handle as usize), (0, 0, 0, 0, false), "the handle's value");
+        v.says("memory_pool_free", r.pool_free(base), INVALID_ALLOCATION);
+        let allow = r.allow(&[r.gpus[1]], base);
+        v.says("agents_allow_access GPU1", allow, [ERROR, OK, OK]);
+        let (mut fd, mut offset) = (0, 0);
+        let export = r.hsa.hsa_amd_portable_export_dmabuf.expect("there");
+        let address = without_provenance_mut(base);
+        let dmabuf = unsafe { export(address, N, &mut fd, &mut offset) };
+        v.says("portable_export_dmabuf", dmabuf, INVALID_ALLOCATION);
+        let lock = r.hsa.hsa_amd_memory_lock.expect("there");
+        let mut agent_address = without_provenance_mut(1);
+        let locked = unsafe { lock(address, N, null_mut(), 0, &mut agent_address) };
+        v.says("memory_lock", locked, ERROR);
+        assert!(agent_address.is_null());
+    });
+}

@@ -1,0 +1,145 @@
+//! The kernel driver refuses a call: which calls an operation makes, which of them end AMD's
+//! runtime, and each refused in turn while something is done to buffers.
+
+use crate::amd_runtime::{emulate, kernel_fails};
+use crate::machine::Library;
+use crate::process::{End, descriptors, in_child};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_vmm::buffer::BufferError;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+
+/// How often each call of the driver was made in a process, and by now.
+type Calls = BTreeMap<String, u64>;
+
+/// Reads the driver's log: `process:thread time device CALL arguments`.
+fn calls(log: &Path) -> Calls {
+    let mut calls = Calls::new();
+    for line in std::fs::read_to_string(log).unwrap().lines() {
+        let call = line.split(' ').nth(3).unwrap_or_default();
+        *calls.entry(call.to_owned()).or_default() += 1;
+    }
+    calls
+}
+
+/// Calls that nothing of an operation depends on, or that no driver refuses.
+fn is_beside_the_point(call: &str) -> bool {
+    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
+    beside.contains(&call)
+}
+
+/// The driver's calls that an operation makes: each call, and which of its kind since the process
+/// began.
+pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
+    let folder = std::env::temp_dir().join(format!("hsa-vmm-calls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (log, list) = (folder.join("log"), folder.join("list"));
+    let end = in_child(|| {
+        emulate("HSA_KFD_LOG", log.to_str().unwrap());
+        let mut started = start();
+        let before = calls(&log);
+        act(&mut started);
+        let mut made = String::new();
+        for (call, count) in calls(&log) {
+            for number in before.get(&call).unwrap_or(&0) + 1..=count {
+                if !is_beside_the_point(&call) {
+                    made += &format!("{call}#{number}\n");
+                }
+            }
+        }
+        std::fs::write(&list, made).unwrap();
+    });
+    assert_eq!(end, End::Well, "when nothing fails");
+    let made = std::fs::read_to_string(&list).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    made.lines().map(str::to_owned).collect()
+}
+
+/// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
+/// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
+/// the kernel refuses for another reason than a lack of descriptors cannot be known before.
+pub const ABORTS: [(&str, &str); 10] = [
+    ("grant", "EXPORT_DMABUF"),
+    ("grant", "PRIME_FD_TO_HANDLE"),
+    ("change", "EXPORT_DMABUF"),
+    ("change", "PRIME_FD_TO_HANDLE"),
+    ("revoke", "EXPORT_DMABUF"),
+    ("revoke", "PRIME_FD_TO_HANDLE"),
+    // What is mapped anew is granted anew.
+    ("exchange", "EXPORT_DMABUF"),
+    ("exchange", "PRIME_FD_TO_HANDLE"),
+    ("relocate", "EXPORT_DMABUF"),
+    ("relocate", "PRIME_FD_TO_HANDLE"),
+];
+
+pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
+    ABORTS.into_iter().find(|(verb, asserted)| name.starts_with(verb) && call.starts_with(asserted))
+}
+
+/// Buffers to do something to.
+pub trait Stage: Sized {
+    /// What must not change when a call is refused.
+    type State: Debug + PartialEq;
+
+    fn new(library: Library) -> Self;
+
+    fn library(&self) -> &Library;
+
+    fn state(&self) -> Self::State;
+
+    fn assert_contents(&self, when: &str);
+
+    /// Gives the buffers back, whatever was done to them.
+    fn end(self, when: &str) -> Library;
+}
+
+pub type Act<S> = fn(&mut S) -> Result<(), BufferError>;
+
+/// One act, its name, and the operation among [`ABORTS`] that it is.
+pub type Named<S> = (&'static str, &'static str, Act<S>);
+
+/// Refuses each call of each act, in a process of its own: the act fails and has changed nothing,
+/// or has come about in spite of it.
+pub fn each_in_turn<S: Stage>(test: &str, acts: &[Named<S>], at_least: usize) {
+    on_each_release(test, &Emulation::gpus(2), |ground| {
+        let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
+        for &(name, verb, act) in acts {
+            let start = || S::new(Library::load(ground.runtime()));
+            for call in driver_calls(start, |stage| act(stage).unwrap()) {
+                let when = format!("{}: {name}, {call}", ground.release());
+                let end = in_child(|| {
+                    kernel_fails(&format!("{call}=ENOMEM"));
+                    fails_well(start(), act, &when, &call);
+                });
+                tried += 1;
+                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(verb, &call).is_some();
+                aborts += usize::from(aborted);
+                if end != End::Well && !aborted {
+                    failures.push((when, end));
+                }
+            }
+        }
+        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        assert_eq!(failures, [], "of {tried}");
+        assert!(tried >= at_least, "only {tried} calls were refused");
+    });
+}
+
+fn fails_well<S: Stage>(mut stage: S, act: Act<S>, when: &str, call: &str) {
+    stage.library().vmm.check().unwrap();
+    let (before, open) = (stage.state(), descriptors());
+    if let Err(error) = act(&mut stage) {
+        println!("{when}: {error}");
+        stage.library().vmm.check().unwrap();
+        // The runtime's map leaks the dma-buf that it could not hand over.
+        let leaked = descriptors() - open;
+        let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
+        assert!(leaked <= may_leak, "{when}: {leaked} descriptors");
+        assert_eq!(stage.state(), before, "{when}");
+        stage.assert_contents(when);
+        act(&mut stage).unwrap();
+    }
+    stage.end(when).assert_nothing_held();
+}

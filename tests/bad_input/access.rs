@@ -1,0 +1,148 @@
+//! Agents and addresses that access cannot be given to or asked of.
+
+use crate::ground::{check, invented_agent, no_agent, state, top};
+use crate::machine::{Machine, access, at};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::{Argument as A, Problem as P};
+use hsa_vmm::{Access, Address, Allocation};
+
+#[test]
+fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
+    check(&[
+        (
+            "nobody",
+            |s| s.machine.vmm.set_access(s.used, s.granule, &[]),
+            A::Descriptors,
+            |_| P::Zero,
+        ),
+        (
+            "an agent of another runtime, last",
+            |s| {
+                let list = [s.machine.gpu(0), s.other.gpu(0)].map(|a| access(a, Access::ReadWrite));
+                s.machine.vmm.set_access(s.used, s.granule, &list)
+            },
+            A::Agent,
+            |_| P::ForeignAgent,
+        ),
+        (
+            "an invented agent, last",
+            |s| {
+                let list = [s.machine.gpu(0), invented_agent(s)];
+                let list = list.map(|a| access(a, Access::ReadWrite));
+                s.machine.vmm.set_access(s.used, s.granule, &list)
+            },
+            A::Agent,
+            |_| P::UnknownAgent,
+        ),
+        (
+            "an invented agent that is forbidden everything",
+            |s| {
+                let list = [access(invented_agent(s), Access::None)];
+                s.machine.vmm.set_access(s.used, s.granule, &list)
+            },
+            A::Agent,
+            |_| P::UnknownAgent,
+        ),
+        (
+            "from nobody",
+            |s| s.machine.vmm.revoke(s.used, s.granule, &[]),
+            A::Descriptors,
+            |_| P::Zero,
+        ),
+        (
+            "from an agent of another runtime",
+            |s| s.machine.vmm.revoke(s.used, s.granule, &[s.machine.gpu(0), s.other.cpu(0)]),
+            A::Agent,
+            |_| P::ForeignAgent,
+        ),
+        (
+            "from an invented agent",
+            |s| s.machine.vmm.revoke(s.used, s.granule, &[no_agent()]),
+            A::Agent,
+            |_| P::ForeignAgent,
+        ),
+    ]);
+}
+
+#[test]
+fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
+    let mut config = Config::mi300x(2);
+    config.peer_access = false;
+    let machine = Machine::new(config);
+    let granule = machine.granule();
+    let address = machine.reserve(2 * granule);
+    for gpu in [0, 1] {
+        let handle = machine.create(gpu, granule);
+        machine.map(at(address, gpu * granule), granule, handle);
+    }
+    let before = state(&machine);
+    // The first mapping could be granted; the second could not.
+    let list = [access(machine.gpu(0), Access::ReadWrite)];
+    let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
+    let (agent, owner) = (machine.gpu(0), machine.gpu(1));
+    assert_eq!(error.problem(), Some(P::Unreachable { agent, owner }));
+    assert_eq!(error.argument(), Some(A::Agent));
+    assert_eq!(state(&machine), before);
+    let nothing = [access(machine.gpu(0), Access::None)];
+    machine.vmm.set_access(address, 2 * granule, &nothing).expect("forbidding needs no reach");
+}
+
+#[test]
+fn get_access_and_retain_refuse_bad_input() {
+    check(&[
+        (
+            "null",
+            |s| s.machine.vmm.get_access(s.machine.gpu(0), Address::NULL).map(drop),
+            A::Address,
+            |_| P::Null,
+        ),
+        (
+            "the address behind a mapping",
+            |s| s.machine.vmm.get_access(s.machine.gpu(0), s.granule_at(4)).map(drop),
+            A::Address,
+            |s| P::NotMapped { at: s.granule_at(4) },
+        ),
+        (
+            "an invented address",
+            |s| s.machine.vmm.get_access(s.machine.gpu(0), top()).map(drop),
+            A::Address,
+            |_| P::NotMapped { at: top() },
+        ),
+        (
+            "an agent of another runtime",
+            |s| s.machine.vmm.get_access(s.other.gpu(0), s.used).map(drop),
+            A::Agent,
+            |_| P::ForeignAgent,
+        ),
+        (
+            "an invented agent",
+            |s| s.machine.vmm.get_access(invented_agent(s), s.used).map(drop),
+            A::Agent,
+            |_| P::UnknownAgent,
+        ),
+        (
+            "retain at null",
+            |s| s.machine.vmm.retain_allocation_handle(Address::NULL).map(drop),
+            A::Address,
+            |_| P::Null,
+        ),
+        (
+            "retain behind a mapping",
+            |s| s.machine.vmm.retain_allocation_handle(s.granule_at(4)).map(drop),
+            A::Address,
+            |s| P::NotMapped { at: s.granule_at(4) },
+        ),
+        (
+            "retain at an invented address",
+            |s| Allocation::at(&s.machine.vmm, top()).map(drop),
+            A::Address,
+            |_| P::NotMapped { at: top() },
+        ),
+        (
+            "retain at the last address",
+            |s| s.machine.vmm.retain_allocation_handle(Address::new(usize::MAX)).map(drop),
+            A::Address,
+            |_| P::NotMapped { at: Address::new(usize::MAX) },
+        ),
+    ]);
+}

@@ -1,0 +1,199 @@
+//! Addresses that cannot be reserved or freed.
+
+use crate::ground::{check, top};
+use crate::machine::{self, MIB, Machine, at};
+use hsa_vmm::vmm::{Argument as A, Problem as P};
+use hsa_vmm::{Address, Reservation, VmmError};
+
+#[test]
+fn address_reserve_refuses_bad_input() {
+    check(&[
+        (
+            "no size",
+            |s| s.machine.vmm.address_reserve(0, 0, None, 0).map(drop),
+            A::Size,
+            |_| P::Zero,
+        ),
+        (
+            "one byte",
+            |s| s.machine.vmm.address_reserve(1, 0, None, 0).map(drop),
+            A::Size,
+            |s| P::NotAligned { value: 1, granule: s.granule },
+        ),
+        (
+            "every byte",
+            |s| s.machine.vmm.address_reserve(usize::MAX, 0, None, 0).map(drop),
+            A::Size,
+            |s| P::NotAligned { value: usize::MAX, granule: s.granule },
+        ),
+        (
+            "an alignment of three",
+            |s| s.machine.vmm.address_reserve(s.granule, 3, None, 0).map(drop),
+            A::Alignment,
+            |_| P::NotPowerOfTwo(3),
+        ),
+        (
+            "the greatest alignment",
+            |s| s.machine.vmm.address_reserve(s.granule, usize::MAX, None, 0).map(drop),
+            A::Alignment,
+            |_| P::NotPowerOfTwo(usize::MAX),
+        ),
+        (
+            "a flag",
+            |s| s.machine.vmm.address_reserve(s.granule, 0, None, 1).map(drop),
+            A::Flags,
+            |_| P::NoFlags(1),
+        ),
+        (
+            "all flags",
+            |s| s.machine.vmm.address_reserve(s.granule, 0, None, u64::MAX).map(drop),
+            A::Flags,
+            |_| P::NoFlags(u64::MAX),
+        ),
+        (
+            "exactly nowhere",
+            |s| {
+                let options = Reservation::of(s.granule).exactly_at(Address::NULL);
+                options.reserve(&s.machine.vmm).map(drop)
+            },
+            A::Address,
+            |_| P::Null,
+        ),
+        (
+            "exactly beside the granule",
+            |s| {
+                let options = Reservation::of(s.granule).exactly_at(at(s.used, 1));
+                options.reserve(&s.machine.vmm).map(drop)
+            },
+            A::Address,
+            |_| P::AddressTaken,
+        ),
+        (
+            "exactly beside the alignment",
+            |s| {
+                let beside = at(Address::new(1 << 40), s.granule);
+                let options = Reservation::of(s.granule).aligned_to(2 * MIB).exactly_at(beside);
+                options.reserve(&s.machine.vmm).map(drop)
+            },
+            A::Address,
+            |_| P::AddressTaken,
+        ),
+        (
+            "exactly at the end of all addresses",
+            |s| {
+                let options = Reservation::of(2 * s.granule).exactly_at(top());
+                options.reserve(&s.machine.vmm).map(drop)
+            },
+            A::Size,
+            |_| P::Overflow,
+        ),
+    ]);
+}
+
+#[test]
+fn address_free_refuses_bad_input() {
+    check(&[
+        ("null", |s| s.machine.vmm.address_free(Address::NULL, s.granule), A::Address, |_| P::Null),
+        ("no size", |s| s.machine.vmm.address_free(s.used, 0), A::Size, |_| P::Zero),
+        (
+            "an overflow",
+            |s| s.machine.vmm.address_free(s.used, usize::MAX),
+            A::Size,
+            |_| P::Overflow,
+        ),
+        (
+            "an invented address",
+            |s| s.machine.vmm.address_free(Address::new(1 << 40), s.granule),
+            A::Address,
+            |_| P::NotAReservation,
+        ),
+        (
+            "an inner address",
+            |s| s.machine.vmm.address_free(s.granule_at(1), s.granule),
+            A::Address,
+            |_| P::NotAReservation,
+        ),
+        (
+            "a byte further",
+            |s| s.machine.vmm.address_free(at(s.used, 1), 8 * s.granule),
+            A::Address,
+            |_| P::NotAReservation,
+        ),
+        (
+            "a part",
+            |s| s.machine.vmm.address_free(s.next, s.granule),
+            A::Size,
+            |s| P::WrongSize { expected: 8 * s.granule },
+        ),
+        (
+            "two at once",
+            |s| s.machine.vmm.address_free(s.used, 16 * s.granule),
+            A::Size,
+            |s| P::WrongSize { expected: 8 * s.granule },
+        ),
+        (
+            "what is mapped",
+            |s| s.machine.vmm.address_free(s.used, 8 * s.granule),
+            A::Address,
+            |_| P::StillMapped { mappings: 3 },
+        ),
+        (
+            "another's",
+            |s| s.other.vmm.address_free(s.next, 8 * s.granule),
+            A::Address,
+            |_| P::NotAReservation,
+        ),
+    ]);
+}
+
+#[test]
+fn more_addresses_than_there_are_is_out_of_memory() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let sizes = [1 << 47, 1 << 62, usize::MAX & !(granule - 1)];
+        let cases = sizes.map(|size| (size, 0)).into_iter().chain([(granule, 1 << 63)]);
+        for (size, alignment) in cases {
+            let answer = machine.vmm.address_reserve(size, alignment, None, 0);
+            let out = matches!(answer, Err(VmmError::OutOfMemory { .. }));
+            assert!(out, "{release}: {size:#x} at {alignment:#x}: {answer:?}");
+        }
+        machine.assert_empty();
+    }
+}
+
+/// AMD's runtime would reserve them, and never free them.
+#[test]
+fn addresses_below_those_of_gpus_are_not_reserved() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let low = Address::new(8 << 20);
+        let got = machine.vmm.address_reserve(granule, 0, Some(low), 0).unwrap();
+        assert!(got.get() >= 16 << 20, "{release}: {got}");
+        machine.vmm.address_free(got, granule).unwrap();
+        let refused = machine.vmm.address_reserve_at(low, granule).unwrap_err();
+        let taken = matches!(refused, VmmError::InvalidArgument { problem: P::AddressTaken, .. });
+        assert!(taken, "{release}: {refused}");
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn a_bad_hint_is_no_error() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let taken = machine.reserve(granule);
+        for hint in [Address::NULL, Address::new(1), top(), taken, at(taken, 1)] {
+            for alignment in [0, 1, granule, 2 * MIB] {
+                let got = machine.vmm.address_reserve(granule, alignment, Some(hint), 0);
+                let got = got.unwrap_or_else(|error| panic!("{release}: {hint}: {error}"));
+                assert_eq!(got.get() % alignment.max(granule), 0, "{release}: {hint}");
+                machine.vmm.address_free(got, granule).unwrap();
+            }
+        }
+        machine.vmm.address_free(taken, granule).unwrap();
+        machine.assert_empty();
+    }
+}

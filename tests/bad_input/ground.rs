@@ -1,0 +1,146 @@
+//! What bad input is tried on, and how its refusal is judged.
+
+use crate::machine::{Machine, at};
+use hsa_vmm::simulation::{Config, Usage as RuntimeUsage};
+use hsa_vmm::vmm::{Argument as A, MappingInfo, Problem as P, Usage};
+use hsa_vmm::{
+    Access, Address, AgentId, Allocation, AllocationProperties, Handle, HandleType, Mapping,
+    Reservation, VmmError,
+};
+
+pub const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+/// Some of everything, of two machines that know nothing of each other.
+pub struct Scene {
+    pub machine: Machine,
+    pub other: Machine,
+    pub granule: usize,
+    /// Eight granules; mapped are the first (by `handle`), the second and third (by `double`).
+    pub used: Address,
+    /// Directly behind it, nothing mapped.
+    pub next: Address,
+    pub handle: Handle,
+    pub double: Handle,
+    /// Not shareable.
+    pub private: Handle,
+    /// Released, and mapped nowhere.
+    pub stale: Handle,
+    /// Released, and still mapped in the fourth granule.
+    pub dying: Handle,
+    pub foreign: Handle,
+    pub mapping: Mapping,
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        let [machine, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1))];
+        let granule = machine.granule();
+        let (used, next) = adjacent(&machine, 8 * granule);
+        let handle = machine.create(0, granule);
+        let double = machine.create(0, 2 * granule);
+        let private = machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)), 0);
+        let stale = machine.create(0, granule);
+        machine.vmm.release(stale).unwrap();
+        let dying = machine.create(1, granule);
+        machine.map(used, granule, handle);
+        machine.map(at(used, granule), 2 * granule, double);
+        machine.map(at(used, 3 * granule), granule, dying);
+        machine.vmm.release(dying).unwrap();
+        machine.grant(used, granule, machine.cpu(0), Access::Read);
+        machine.grant(used, granule, machine.gpu(0), Access::Read);
+        let foreign = other.create(0, granule);
+        let reservation = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let mapping = reservation.map(0, &memory).unwrap();
+        let private = private.unwrap();
+        Self {
+            machine,
+            other,
+            granule,
+            used,
+            next,
+            handle,
+            double,
+            private,
+            stale,
+            dying,
+            foreign,
+            mapping,
+        }
+    }
+
+    /// The address of a granule of the first reservation.
+    pub fn granule_at(&self, number: usize) -> Address {
+        at(self.used, number * self.granule)
+    }
+}
+
+/// Two reservations, one directly behind the other.
+pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
+    let exactly = |address| Reservation::of(size).exactly_at(address).reserve(&machine.vmm);
+    for _ in 0..1000 {
+        let both = machine.reserve(2 * size);
+        machine.vmm.address_free(both, 2 * size).unwrap();
+        // Another thread may take some of it meanwhile.
+        if let (Ok(first), Ok(second)) = (exactly(both), exactly(at(both, size))) {
+            std::mem::forget((first, second));
+            return (both, at(both, size));
+        }
+    }
+    panic!("no two adjacent reservations are to be had");
+}
+
+/// What must stay as it is.
+#[derive(Debug, PartialEq)]
+pub struct State {
+    usage: Usage,
+    mappings: Vec<MappingInfo>,
+    reservations: Vec<(Address, usize)>,
+    quarantine: usize,
+    runtime: RuntimeUsage,
+    calls: Vec<(&'static str, u64)>,
+}
+
+pub fn state(machine: &Machine) -> State {
+    machine.vmm.check().unwrap();
+    State {
+        usage: machine.vmm.usage(),
+        mappings: machine.vmm.mappings(),
+        reservations: machine.vmm.reservations(),
+        quarantine: machine.vmm.quarantine().len(),
+        runtime: machine.simulation.usage(),
+        calls: machine.simulation.all_calls(),
+    }
+}
+
+/// A case: what is done, and which argument is found to be wrong in which way.
+pub type Case = (&'static str, fn(&Scene) -> Result<(), VmmError>, A, fn(&Scene) -> P);
+
+pub fn check(cases: &[Case]) {
+    let scene = Scene::new();
+    for (name, act, argument, problem) in cases {
+        let before = (state(&scene.machine), state(&scene.other));
+        let answer = act(&scene);
+        let after = (state(&scene.machine), state(&scene.other));
+        let Err(VmmError::InvalidArgument { argument: found, problem: found_problem, .. }) = answer
+        else {
+            panic!("{name}: {answer:?}")
+        };
+        assert_eq!((found, found_problem), (*argument, problem(&scene)), "{name}");
+        assert_eq!(before, after, "{name}");
+        let text = answer.unwrap_err().to_string();
+        assert!(text.contains(&argument.to_string()), "{name}: {text}");
+    }
+}
+
+pub fn top() -> Address {
+    Address::new(usize::MAX & !0xfff)
+}
+
+pub fn invented_agent(s: &Scene) -> AgentId {
+    AgentId::from_bits(s.machine.gpu(1).to_bits() + 1)
+}
+
+pub fn no_agent() -> AgentId {
+    AgentId::from_bits(0)
+}

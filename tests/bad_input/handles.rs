@@ -1,0 +1,56 @@
+//! Handles that are none.
+
+use crate::ground::{FILE, Scene, state, top};
+use hsa_vmm::vmm::{Argument as A, Problem as P};
+use hsa_vmm::{Handle, VmmError};
+
+fn invented_handle(s: &Scene) -> Handle {
+    Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
+}
+
+/// The same slot, a generation that has not come yet.
+fn future_handle(s: &Scene) -> Handle {
+    Handle::from_bits(s.handle.to_bits() + (1 << 24))
+}
+
+/// The same slot, a generation that never was.
+fn zeroth_handle(s: &Scene) -> Handle {
+    Handle::from_bits(s.handle.to_bits() & !(0xff_ffff << 24))
+}
+
+/// A call that takes nothing but a handle.
+type ByHandle = fn(&Scene, Handle) -> Result<(), VmmError>;
+
+#[test]
+fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
+    let calls: &[(&str, ByHandle)] = &[
+        ("release", |s, handle| s.machine.vmm.release(handle)),
+        ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle, 0)),
+        // The handle is told first, whatever the range.
+        ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle, 0)),
+        ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
+        ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),
+        ("export", |s, handle| s.machine.vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
+    ];
+    let scene = Scene::new();
+    let bad = [
+        ("zero", Handle::from_bits(0), P::NoHandle),
+        ("released", scene.stale, P::Released),
+        ("released and still mapped", scene.dying, P::Released),
+        ("another's", scene.foreign, P::ForeignHandle),
+        ("all ones", Handle::from_bits(u64::MAX), P::ForeignHandle),
+        ("one", Handle::from_bits(1), P::ForeignHandle),
+        ("a slot that never was", invented_handle(&scene), P::UnknownHandle),
+        ("a time to come", future_handle(&scene), P::UnknownHandle),
+        ("a time before all", zeroth_handle(&scene), P::UnknownHandle),
+    ];
+    for (call, act) in calls {
+        for (kind, handle, problem) in bad {
+            let before = (state(&scene.machine), state(&scene.other));
+            let error = act(&scene, handle).expect_err(kind);
+            assert_eq!(error.argument(), Some(A::Handle), "{call}, {kind}: {error}");
+            assert_eq!(error.problem(), Some(problem), "{call}, {kind}");
+            assert_eq!(before, (state(&scene.machine), state(&scene.other)), "{call}, {kind}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Ranges and memory that cannot be mapped or unmapped.
+
+use crate::ground::{Scene, check, state, top};
+use crate::machine::{access, at};
+use hsa_vmm::vmm::{Argument as A, Problem as P};
+use hsa_vmm::{Access, Address, Allocation, Handle, VmmError};
+
+fn map(s: &Scene, address: Address, size: usize, handle: Handle) -> Result<(), VmmError> {
+    s.machine.vmm.map(address, size, 0, handle, 0)
+}
+
+#[test]
+fn map_refuses_bad_input() {
+    check(&[
+        ("null", |s| map(s, Address::NULL, s.granule, s.handle), A::Address, |_| P::Null),
+        ("no size", |s| map(s, s.next, 0, s.handle), A::Size, |_| P::Zero),
+        ("an overflow", |s| map(s, top(), 2 * s.granule, s.handle), A::Size, |_| P::Overflow),
+        ("every byte", |s| map(s, s.next, usize::MAX, s.handle), A::Size, |_| P::Overflow),
+        (
+            "an offset",
+            |s| s.machine.vmm.map(s.next, s.granule, s.granule, s.double, 0),
+            A::Offset,
+            |s| P::NotZero(s.granule),
+        ),
+        (
+            "an offset that overflows",
+            |s| s.machine.vmm.map(s.next, s.granule, usize::MAX, s.double, 0),
+            A::Offset,
+            |_| P::NotZero(usize::MAX),
+        ),
+        (
+            "a flag",
+            |s| s.machine.vmm.map(s.next, s.granule, 0, s.handle, 8),
+            A::Flags,
+            |_| P::NoFlags(8),
+        ),
+        (
+            "an address beside the granule",
+            |s| map(s, at(s.next, 1), s.granule, s.handle),
+            A::Address,
+            |s| P::NotAligned { value: s.next.get() + 1, granule: s.granule },
+        ),
+        (
+            "half a granule",
+            |s| map(s, s.next, s.granule / 2, s.handle),
+            A::Size,
+            |s| P::NotAligned { value: s.granule / 2, granule: s.granule },
+        ),
+        (
+            "more than there is",
+            |s| map(s, s.next, 2 * s.granule, s.handle),
+            A::Size,
+            |s| P::BeyondHandle { handle: s.granule },
+        ),
+        (
+            "an address that is not reserved",
+            |s| map(s, Address::new(1 << 40), s.granule, s.handle),
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        (
+            "another's reservation",
+            |s| {
+                let stranger = s.other.vmm.reservations();
+                assert!(stranger.is_empty());
+                s.other.vmm.map(s.next, s.granule, 0, s.foreign, 0)
+            },
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        (
+            "two adjacent reservations",
+            |s| map(s, s.granule_at(7), 2 * s.granule, s.double),
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        (
+            "the end of a reservation",
+            |s| map(s, at(s.next, 7 * s.granule), 2 * s.granule, s.double),
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        (
+            "what is mapped",
+            |s| map(s, s.used, s.granule, s.handle),
+            A::Address,
+            |s| P::AlreadyMapped { at: s.used },
+        ),
+        (
+            "the inside of a mapping",
+            |s| map(s, s.granule_at(2), s.granule, s.handle),
+            A::Address,
+            |s| P::AlreadyMapped { at: s.granule_at(1) },
+        ),
+    ]);
+}
+
+#[test]
+fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings() {
+    type OnRange = fn(&Scene, Address, usize) -> Result<(), VmmError>;
+    let calls: &[(&str, OnRange)] = &[
+        ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
+        ("set_access", |s, address, size| {
+            let all = [access(s.machine.gpu(0), Access::ReadWrite)];
+            s.machine.vmm.set_access(address, size, &all)
+        }),
+        ("revoke", |s, address, size| s.machine.vmm.revoke(address, size, &[s.machine.gpu(0)])),
+    ];
+    let s = Scene::new();
+    let g = s.granule;
+    let bad: &[(&str, Address, usize, A, P)] = &[
+        ("null", Address::NULL, g, A::Address, P::Null),
+        ("no size", s.used, 0, A::Size, P::Zero),
+        ("an overflow", s.used, usize::MAX, A::Size, P::Overflow),
+        ("the end of all addresses", top(), 4096, A::Size, P::Overflow),
+        ("nothing reserved", Address::new(1 << 40), g, A::Address, P::NotReserved),
+        ("nothing mapped", s.next, g, A::Address, P::NotMapped { at: s.next }),
+        (
+            "less than a mapping",
+            s.granule_at(1),
+            g,
+            A::Size,
+            P::CutsMapping { at: s.granule_at(1) },
+        ),
+        ("a byte less", s.used, g - 1, A::Size, P::CutsMapping { at: s.used }),
+        ("a byte more", s.used, g + 1, A::Size, P::CutsMapping { at: s.granule_at(1) }),
+        ("a byte further", at(s.used, 1), g, A::Address, P::CutsMapping { at: s.used }),
+        ("half a mapping", s.granule_at(2), g, A::Address, P::CutsMapping { at: s.granule_at(1) }),
+        ("one and a half", s.used, 2 * g, A::Size, P::CutsMapping { at: s.granule_at(1) }),
+        ("a hole behind", s.used, 5 * g, A::Address, P::NotMapped { at: s.granule_at(4) }),
+        ("all of it", s.used, 8 * g, A::Address, P::NotMapped { at: s.granule_at(4) }),
+        ("more than the reservation", s.used, 9 * g, A::Address, P::NotReserved),
+        ("a hole before", s.granule_at(7), g, A::Address, P::NotMapped { at: s.granule_at(7) }),
+    ];
+    for (call, act) in calls {
+        for &(kind, address, size, argument, problem) in bad {
+            let before = (state(&s.machine), state(&s.other));
+            let error = act(&s, address, size).expect_err(kind);
+            assert_eq!(error.argument(), Some(argument), "{call}, {kind}: {error}");
+            assert_eq!(error.problem(), Some(problem), "{call}, {kind}");
+            assert_eq!(before, (state(&s.machine), state(&s.other)), "{call}, {kind}");
+        }
+    }
+}
+
+#[test]
+fn a_reservation_refuses_the_memory_of_another() {
+    let s = Scene::new();
+    let theirs = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
+    let before = state(&s.machine);
+    let error = s.mapping.reservation().map(s.granule, &theirs).unwrap_err();
+    assert_eq!((error.argument(), error.problem()), (Some(A::Handle), Some(P::ForeignHandle)));
+    assert_eq!(state(&s.machine), before);
+}

@@ -1,0 +1,190 @@
+//! Memory that cannot be made, or shared.
+
+use crate::ground::{FILE, Scene, check, invented_agent, no_agent, state};
+use hsa_vmm::vmm::{Argument as A, HandleTypes, Location, Problem as P};
+use hsa_vmm::{AgentId, AllocationProperties, Granularity, HandleType, VmmError};
+use std::fs::File;
+
+fn create(s: &Scene, size: usize, agent: AgentId, flags: u64) -> Result<(), VmmError> {
+    s.machine.vmm.create(size, &AllocationProperties::on(agent), flags).map(drop)
+}
+
+#[test]
+fn create_refuses_bad_input() {
+    check(&[
+        ("no size", |s| create(s, 0, s.machine.gpu(0), 0), A::Size, |_| P::Zero),
+        (
+            "one byte",
+            |s| create(s, 1, s.machine.gpu(0), 0),
+            A::Size,
+            |s| P::NotAligned { value: 1, granule: s.granule },
+        ),
+        (
+            "every byte",
+            |s| create(s, usize::MAX, s.machine.gpu(0), 0),
+            A::Size,
+            |s| P::NotAligned { value: usize::MAX, granule: s.granule },
+        ),
+        ("a flag", |s| create(s, s.granule, s.machine.gpu(0), 2), A::Flags, |_| P::NoFlags(2)),
+        (
+            "a GPU of another runtime",
+            |s| create(s, s.granule, s.other.gpu(0), 0),
+            A::Location,
+            |_| P::ForeignAgent,
+        ),
+        (
+            "an invented GPU",
+            |s| create(s, s.granule, invented_agent(s), 0),
+            A::Location,
+            |_| P::UnknownAgent,
+        ),
+        ("no agent", |s| create(s, s.granule, no_agent(), 0), A::Location, |_| P::ForeignAgent),
+        (
+            "nowhere",
+            |s| {
+                let mut nowhere = s.machine.on(0);
+                nowhere.location = Location::Unknown;
+                s.machine.vmm.create(s.granule, &nowhere, 0).map(drop)
+            },
+            A::Location,
+            |_| P::NoLocation,
+        ),
+        (
+            "the granularity of an invented GPU",
+            |s| {
+                let properties = AllocationProperties::on(invented_agent(s));
+                s.machine.vmm.allocation_granularity(&properties, Granularity::Minimum).map(drop)
+            },
+            A::Location,
+            |_| P::UnknownAgent,
+        ),
+        (
+            "the granularity of a GPU of another runtime",
+            |s| {
+                let properties = AllocationProperties::on(s.other.gpu(0));
+                let vmm = &s.machine.vmm;
+                vmm.allocation_granularity(&properties, Granularity::Recommended).map(drop)
+            },
+            A::Location,
+            |_| P::ForeignAgent,
+        ),
+    ]);
+}
+
+#[test]
+fn more_memory_than_there_is_is_out_of_memory() {
+    let s = Scene::new();
+    let gpu = s.machine.gpu(0);
+    let all = s.machine.simulation.config().gpus[0].vram as usize;
+    for size in [all, all + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
+        let before = (s.machine.vmm.usage(), s.machine.simulation.usage());
+        let answer = create(&s, size, gpu, 0);
+        assert!(matches!(answer, Err(VmmError::OutOfMemory { .. })), "{size:#x}: {answer:?}");
+        assert_eq!((s.machine.vmm.usage(), s.machine.simulation.usage()), before, "{size:#x}");
+    }
+}
+
+#[test]
+fn sharing_refuses_bad_input() {
+    check(&[
+        (
+            "a flag",
+            |s| s.machine.vmm.export_to_shareable_handle(s.handle, FILE, 1).map(drop),
+            A::Flags,
+            |_| P::NoFlags(1),
+        ),
+        (
+            "a type that was not asked for",
+            |s| s.machine.vmm.export_to_shareable_handle(s.private, FILE, 0).map(drop),
+            A::HandleType,
+            |_| P::NotRequested(FILE),
+        ),
+        (
+            "another type that was not asked for",
+            |s| {
+                let fabric = HandleType::Fabric;
+                s.machine.vmm.export_to_shareable_handle(s.handle, fabric, 0).map(drop)
+            },
+            A::HandleType,
+            |_| P::NotRequested(HandleType::Fabric),
+        ),
+        (
+            "a descriptor of nothing",
+            |s| {
+                let null = File::open("/dev/null").unwrap();
+                s.machine.vmm.import_from_shareable_handle(null, FILE).map(drop)
+            },
+            A::Descriptor,
+            |_| P::NotImportable,
+        ),
+        (
+            "a pipe",
+            |s| {
+                let (pipe, _) = std::io::pipe().unwrap();
+                s.machine.vmm.import_from_shareable_handle(pipe, FILE).map(drop)
+            },
+            A::Descriptor,
+            |_| P::NotImportable,
+        ),
+        (
+            "a file of an odd size",
+            |s| {
+                let file = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+                s.machine.vmm.import_from_shareable_handle(file.unwrap(), FILE).map(drop)
+            },
+            A::Descriptor,
+            |_| P::NotImportable,
+        ),
+        ("no arrays", |s| s.machine.vmm.map_array_async(0), A::List, |_| P::Zero),
+    ]);
+}
+
+#[test]
+fn what_is_not_supported_says_so_before_the_runtime_is_asked() {
+    let s = Scene::new();
+    type Act = fn(&Scene) -> Result<(), VmmError>;
+    let acts: &[(&str, Act)] = &[
+        ("memory of the CPU", |s| create(s, s.granule, s.machine.cpu(0), 0)),
+        ("the granularity of the CPU", |s| {
+            let properties = AllocationProperties::on(s.machine.cpu(0));
+            s.machine.vmm.allocation_granularity(&properties, Granularity::Minimum).map(drop)
+        }),
+        ("memory to be shared on Windows", |s| {
+            let properties = s.machine.on(0).shareable_as(HandleType::Win32);
+            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+        }),
+        ("memory to be shared on Windows otherwise", |s| {
+            let properties = s.machine.on(0).shareable_as(HandleType::Win32Kmt);
+            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+        }),
+        ("memory to be shared over a fabric", |s| {
+            let properties = s.machine.on(0).shareable_as(HandleType::Fabric);
+            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+        }),
+        ("memory to be shared in unheard-of ways", |s| {
+            let mut properties = s.machine.on(0);
+            properties.handle_types = HandleTypes::from_bits_retain(1 << 20);
+            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+        }),
+        ("an import from Windows", |s| {
+            let file = File::open("/dev/null").unwrap();
+            s.machine.vmm.import_from_shareable_handle(file, HandleType::Win32).map(drop)
+        }),
+        ("an import from a fabric", |s| {
+            let file = File::open("/dev/null").unwrap();
+            s.machine.vmm.import_from_shareable_handle(file, HandleType::Fabric).map(drop)
+        }),
+        ("uncached memory before extension 1.18", |s| {
+            let mut properties = s.machine.on(0);
+            properties.kind = hsa_vmm::vmm::AllocationKind::Uncached;
+            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+        }),
+        ("sparse arrays", |s| s.machine.vmm.map_array_async(1)),
+    ];
+    for (name, act) in acts {
+        let before = state(&s.machine);
+        let answer = act(&s);
+        assert!(matches!(answer, Err(VmmError::NotSupported { .. })), "{name}: {answer:?}");
+        assert_eq!(state(&s.machine), before, "{name}");
+    }
+}

@@ -1,0 +1,167 @@
+//! What cannot be read, written, copied or filled.
+
+use crate::ground::{Scene, check, invented_agent, top};
+use crate::machine::at;
+use hsa_vmm::vmm::{Argument as A, Problem as P};
+use hsa_vmm::{Address, VmmError};
+
+#[test]
+fn reading_and_writing_refuse_bad_input() {
+    fn read(s: &Scene, address: Address, size: usize) -> Result<(), VmmError> {
+        s.machine.vmm.read(address, &mut vec![0; size])
+    }
+    fn write(s: &Scene, address: Address, size: usize) -> Result<(), VmmError> {
+        s.machine.vmm.write(address, &vec![0; size])
+    }
+    check(&[
+        ("read null", |s| read(s, Address::NULL, 1), A::Address, |_| P::Null),
+        (
+            "read what is not mapped",
+            |s| read(s, s.next, 1),
+            A::Address,
+            |s| P::NotMapped { at: s.next },
+        ),
+        (
+            "read what is not reserved",
+            |s| read(s, Address::new(1 << 40), 1),
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        ("read beyond all addresses", |s| read(s, top(), 8192), A::Size, |_| P::Overflow),
+        (
+            "read beyond what is granted",
+            |s| read(s, s.used, s.granule + 1),
+            A::Address,
+            |s| P::NotGranted { at: s.granule_at(1), agent: s.machine.cpu(0), verb: "read" },
+        ),
+        (
+            "write what may be read",
+            |s| write(s, s.used, 1),
+            A::Address,
+            |s| P::NotGranted { at: s.used, agent: s.machine.cpu(0), verb: "write" },
+        ),
+        (
+            "write across reservations",
+            |s| write(s, s.granule_at(7), 2 * s.granule),
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        (
+            "read beyond the mapping",
+            |s| s.mapping.read(s.granule - 1, &mut [0; 2]),
+            A::Offset,
+            |_| P::Overflow,
+        ),
+        ("write far beyond", |s| s.mapping.write(usize::MAX, &[0; 2]), A::Offset, |_| P::Overflow),
+        (
+            "map beyond the reservation",
+            |s| s.mapping.reservation().map(2 * s.granule, s.mapping.allocation()).map(drop),
+            A::Address,
+            |_| P::NotReserved,
+        ),
+        (
+            "map far beyond",
+            |s| {
+                let far = usize::MAX & !(s.granule - 1);
+                s.mapping.reservation().map(far, s.mapping.allocation()).map(drop)
+            },
+            A::Address,
+            |_| P::Overflow,
+        ),
+    ]);
+}
+
+#[test]
+fn copy_and_fill_refuse_bad_input() {
+    fn copy(s: &Scene, to: Address, from: Address, size: usize) -> Result<(), VmmError> {
+        s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
+    }
+    check(&[
+        ("to null", |s| copy(s, Address::NULL, s.used, 8), A::Destination, |_| P::Null),
+        ("from null", |s| copy(s, s.used, Address::NULL, 8), A::Source, |_| P::Null),
+        ("nothing", |s| copy(s, s.used, s.used, 0), A::Size, |_| P::Zero),
+        ("to everything", |s| copy(s, top(), s.used, 8192), A::Size, |_| P::Overflow),
+        ("from everything", |s| copy(s, s.used, top(), 8192), A::Size, |_| P::Overflow),
+        (
+            "to what is not reserved",
+            |s| copy(s, Address::new(1 << 40), s.used, 8),
+            A::Destination,
+            |_| P::NotReserved,
+        ),
+        (
+            "from what is not reserved",
+            |s| copy(s, s.used, Address::new(1 << 40), 8),
+            A::Source,
+            |_| P::NotReserved,
+        ),
+        (
+            "between what is not reserved",
+            |s| copy(s, Address::new(1 << 40), Address::new(1 << 41), 8),
+            A::Destination,
+            |_| P::NotReserved,
+        ),
+        (
+            "to what is not mapped",
+            |s| copy(s, s.next, s.used, 8),
+            A::Destination,
+            |s| P::NotMapped { at: s.next },
+        ),
+        (
+            "beyond the reservation",
+            |s| copy(s, s.granule_at(7), s.used, 2 * s.granule),
+            A::Destination,
+            |_| P::NotReserved,
+        ),
+        (
+            "to what may be read",
+            |s| copy(s, s.used, s.used, 8),
+            A::Destination,
+            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), verb: "write" },
+        ),
+        (
+            "by an agent of another runtime",
+            |s| s.machine.vmm.copy(s.other.gpu(0), s.used, s.used, 8),
+            A::Agent,
+            |_| P::ForeignAgent,
+        ),
+        (
+            "by an invented agent",
+            |s| s.machine.vmm.copy(invented_agent(s), s.used, s.used, 8),
+            A::Agent,
+            |_| P::UnknownAgent,
+        ),
+        ("fill null", |s| s.machine.vmm.fill(Address::NULL, 1, 4), A::Address, |_| P::Null),
+        ("fill nothing", |s| s.machine.vmm.fill(s.used, 1, 0), A::Size, |_| P::Zero),
+        ("fill half a word", |s| s.machine.vmm.fill(s.used, 1, 6), A::Size, |_| P::NotWords),
+        (
+            "fill between words",
+            |s| s.machine.vmm.fill(at(s.used, 2), 1, 4),
+            A::Address,
+            |_| P::NotWords,
+        ),
+        (
+            "fill everything",
+            |s| s.machine.vmm.fill(s.used, 1, usize::MAX - 3),
+            A::Size,
+            |_| P::Overflow,
+        ),
+        (
+            "fill what is not mapped",
+            |s| s.machine.vmm.fill(s.next, 1, 4),
+            A::Address,
+            |s| P::NotMapped { at: s.next },
+        ),
+        (
+            "fill what may be read",
+            |s| s.machine.vmm.fill(s.used, 1, 4),
+            A::Address,
+            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), verb: "write" },
+        ),
+        (
+            "fill what nobody may use",
+            |s| s.machine.vmm.fill(s.granule_at(1), 1, 4),
+            A::Address,
+            |s| P::NotGranted { at: s.granule_at(1), agent: s.machine.gpu(0), verb: "write" },
+        ),
+    ]);
+}

@@ -1,0 +1,158 @@
+//! Native calls fail while something is done to buffers: one call, each in turn, or all from one on.
+//! What must come of it each subject says for itself.
+
+use crate::machine::{Machine, eras, without_cpu_mapping};
+use crate::process::rights;
+use hsa_vmm::buffer::BufferError;
+use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
+use hsa_vmm::vmm::MappingInfo;
+use std::fmt::Debug;
+
+pub const ERROR: u32 = 0x1000;
+pub const OUT_OF_RESOURCES: u32 = 0x1008;
+
+/// Buffers to do something to, with something in them.
+pub trait Stage: Sized {
+    /// What must not change when one call fails.
+    type State: Debug + PartialEq;
+
+    fn new(config: &Config) -> Self;
+
+    fn machine(&self) -> &Machine;
+
+    fn state(&self) -> Self::State;
+}
+
+pub type Act<S> = fn(&mut S) -> Result<(), BufferError>;
+
+/// What must not change below the buffers: what the library believes, what the GPUs and this
+/// process may do, and what the runtime has in use.
+#[derive(Debug, PartialEq)]
+pub struct Below {
+    mappings: Vec<MappingInfo>,
+    pages: Vec<[Option<Page>; 2]>,
+    pub usage: Usage,
+    quarantined: usize,
+    process: Vec<(usize, usize, String)>,
+}
+
+impl Below {
+    pub fn of(machine: &Machine) -> Self {
+        machine.vmm.check().unwrap();
+        let mappings = machine.vmm.mappings();
+        let page =
+            |it: &MappingInfo| [0, 1].map(|gpu| machine.simulation.page(gpu, it.address.get()));
+        let ranges = machine.vmm.reservations().into_iter().map(|(at, size)| (at.get(), size));
+        Self {
+            pages: mappings.iter().map(page).collect(),
+            process: rights(ranges).unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
+            mappings,
+            usage: machine.usage_but_for_lingering(),
+            quarantined: machine.vmm.quarantine().len(),
+        }
+    }
+}
+
+/// The machines: one of each era, ROCm 6.1, which begins the first, and one on which the CPU
+/// cannot map memory by itself.
+pub fn grounds() -> Vec<(&'static str, Config)> {
+    let era_a = || Config::mi300x(2).with_era(Era::A);
+    let mut grounds = eras();
+    grounds.push(("6.1", era_a().with_extension(4)));
+    grounds.push(("era A, the CPU by the runtime", without_cpu_mapping(era_a())));
+    grounds
+}
+
+/// An act during which something failed.
+pub struct Failed<S: Stage> {
+    pub ground: &'static str,
+    pub name: &'static str,
+    pub act: Act<S>,
+    /// The first function that failed.
+    pub function: &'static str,
+    pub answer: Result<(), BufferError>,
+    /// The calls work again.
+    pub stage: S,
+    pub before: S::State,
+    /// All that in words.
+    pub when: String,
+}
+
+impl<S: Stage> Failed<S> {
+    /// Fails unless nothing has changed.
+    #[track_caller]
+    pub fn assert_unchanged(&self) {
+        assert_eq!(self.stage.state(), self.before, "{}: {:?}", self.when, self.answer);
+    }
+
+    /// Does it once more, which must work.
+    #[track_caller]
+    pub fn again(&mut self) {
+        (self.act)(&mut self.stage).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
+    }
+}
+
+/// Each act on each ground, with each call of it answering each status. Says how many failed.
+pub fn one_call<S: Stage>(
+    acts: &[(&'static str, Act<S>)],
+    statuses: impl Fn(&str) -> &'static [u32],
+    mut judge: impl FnMut(Failed<S>),
+) -> usize {
+    let mut failures = 0;
+    for (ground, config) in grounds() {
+        for &(name, act) in acts {
+            for status in statuses(ground) {
+                let what = |call| format!("{ground}: {name}, call {call} answers {status:#x}");
+                let plan = |call| FaultPlan::none().fail_any(call, *status);
+                failures += each_call(&config, (ground, name, act), what, plan, &mut judge);
+            }
+        }
+    }
+    failures
+}
+
+/// Each act on these grounds, with every call from some on failing, not even taking back what was
+/// done; then the calls work again. Says how often that was.
+pub fn all_calls_from_one_on<S: Stage>(
+    grounds: impl IntoIterator<Item = (&'static str, Config)>,
+    acts: &[(&'static str, Act<S>)],
+    mut judge: impl FnMut(Failed<S>),
+) -> usize {
+    let mut ends = 0;
+    for (ground, config) in grounds {
+        for &(name, act) in acts {
+            let what = |call| format!("{ground}: {name}, from call {call} on everything fails");
+            let plan = |call| FaultPlan::none().fail_any_from(call, ERROR);
+            ends += each_call(&config, (ground, name, act), what, plan, &mut judge);
+        }
+    }
+    ends
+}
+
+fn each_call<S: Stage>(
+    config: &Config,
+    (ground, name, act): (&'static str, &'static str, Act<S>),
+    what: impl Fn(u64) -> String,
+    plan: impl Fn(u64) -> FaultPlan,
+    judge: &mut impl FnMut(Failed<S>),
+) -> usize {
+    for call in 1.. {
+        let when = what(call);
+        let mut stage = S::new(config);
+        let simulation = stage.machine().simulation.clone();
+        let before = stage.state();
+        simulation.set_faults(plan(call));
+        let answer = act(&mut stage);
+        let failed = simulation.failed_calls();
+        simulation.set_faults(FaultPlan::none());
+        stage.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+        let Some(&(function, _)) = failed.first() else {
+            answer.unwrap_or_else(|error| panic!("{when}: {error}"));
+            assert!(call > 1, "{when}: it calls nothing");
+            return call as usize - 1;
+        };
+        let when = format!("{when}: {function}");
+        judge(Failed { ground, name, act, function, answer, stage, before, when });
+    }
+    unreachable!("an act comes to an end")
+}

@@ -1,0 +1,249 @@
+//! What a player has, and what each line has it do.
+
+use crate::ground::Ground;
+use crate::process::limit::{limit, no_limit};
+use crate::process::{End, descriptors, in_child, namespaces, regions};
+use hsa_vmm::{
+    Address, Ipc, IpcError, IpcHandle, MemoryError, OpenedMemory, PoolMemory, Runtime, Trust,
+};
+use std::fmt::Write as _;
+
+/// What a player has. Dropped in this order.
+#[derive(Default)]
+pub struct Props {
+    opened: Vec<OpenedMemory>,
+    allocated: Vec<PoolMemory>,
+    ipc: Option<Ipc>,
+}
+
+type Answer = Result<String, (i32, String)>;
+
+fn of_ipc(error: IpcError) -> (i32, String) {
+    (error.hip(Default::default()).code(), error.to_string())
+}
+
+fn of_memory(error: MemoryError) -> (i32, String) {
+    (error.hip(Default::default()).code(), error.to_string())
+}
+
+impl Props {
+    /// Does what a line says, and answers with a line.
+    pub fn act(&mut self, ground: &Ground, words: &[&str]) -> String {
+        match self.try_to(ground, words) {
+            Ok(text) => format!("ok {text}"),
+            Err((code, text)) => format!("error {code} {}", text.replace('\n', " ")),
+        }
+    }
+
+    fn try_to(&mut self, ground: &Ground, words: &[&str]) -> Answer {
+        let number = |index: usize| -> usize { words[index].parse().expect("a number") };
+        let handle = |index: usize| IpcHandle::from_bytes(&from_hex(words[index]));
+        match words[0] {
+            "user" => {
+                namespaces::become_user(number(1) as u32);
+                Ok(String::new())
+            }
+            "namespace" => {
+                namespaces::new_pid_namespace();
+                Ok(String::new())
+            }
+            "proc" => {
+                namespaces::own_proc();
+                Ok(String::new())
+            }
+            "trust" => {
+                self.ipc = self.ipc.take().map(|ipc| ipc.trusting(Trust::User(number(1) as u32)));
+                Ok(String::new())
+            }
+            "runtime" => {
+                let runtime = ground.open();
+                let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
+                self.ipc = Some(Ipc::on(&runtime, gpu).map_err(of_ipc)?);
+                Ok(String::new())
+            }
+            "forked" => {
+                let address = Address::new(number(1));
+                let (ipc, handle) = (self.ipc().clone(), handle(2));
+                // SAFETY: from here on this player waits for its children.
+                unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+                let end = in_child(|| {
+                    let answers = [
+                        Ipc::open(ipc.runtime()).map(drop),
+                        ipc.get_mem_handle(address).map(drop),
+                        ipc.get_mem_handle(Address::NULL).map(drop),
+                        ipc.open_mem_handle(&handle, 0).map(drop),
+                        ipc.open_mem_handle(&handle, 77).map(drop),
+                        ipc.close_mem_handle(address),
+                        ipc.close_mem_handle(Address::NULL),
+                    ];
+                    for answer in answers {
+                        assert!(matches!(answer, Err(IpcError::Forked { .. })), "{answer:?}");
+                    }
+                    drop(self.allocated.drain(..));
+                    drop(self.opened.drain(..));
+                });
+                assert_eq!(end, End::Well);
+                Ok(String::new())
+            }
+            "allocate" => {
+                let runtime = self.runtime();
+                let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
+                let memory = PoolMemory::allocate(runtime, gpu, number(2)).map_err(of_memory)?;
+                let all: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+                memory.allow(&all).map_err(of_memory)?;
+                let address = memory.address().get();
+                self.allocated.push(memory);
+                Ok(address.to_string())
+            }
+            "free" => {
+                let at = self.allocated.iter().position(|it| it.address().get() == number(1));
+                let memory = self.allocated.remove(at.expect("allocated here"));
+                memory.free().map_err(|(_, error)| of_memory(error))?;
+                Ok(String::new())
+            }
+            "get" => {
+                let handle = self.ipc().get_mem_handle(Address::new(number(1))).map_err(of_ipc)?;
+                Ok(to_hex(&handle.to_bytes()))
+            }
+            "open" => {
+                let memory = OpenedMemory::open(self.ipc(), &handle(1)).map_err(of_ipc)?;
+                let address = memory.address().get();
+                self.opened.push(memory);
+                Ok(address.to_string())
+            }
+            "open_raw" => {
+                let flags = number(2) as u32;
+                let opened = self.ipc().open_mem_handle(&handle(1), flags).map_err(of_ipc)?;
+                Ok(opened.get().to_string())
+            }
+            "close" => {
+                let at = self.opened.iter().position(|it| it.address().get() == number(1));
+                let memory = self.opened.remove(at.expect("opened here"));
+                memory.close().map_err(|(_, error)| of_ipc(error))?;
+                Ok(String::new())
+            }
+            "close_raw" => {
+                let address = Address::new(number(1));
+                self.ipc().close_mem_handle(address).map_err(of_ipc).map(|()| String::new())
+            }
+            "rounds" => {
+                for _ in 0..number(2) {
+                    let opened = self.ipc().open_mem_handle(&handle(1), 0).map_err(of_ipc)?;
+                    self.ipc().close_mem_handle(opened).map_err(of_ipc)?;
+                }
+                Ok(String::new())
+            }
+            "thread_rounds" => {
+                let (ipc, handles) = (self.ipc(), [handle(1), handle(2)]);
+                let rounds = number(3);
+                std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..4)
+                        .map(|thread| {
+                            scope.spawn(move || {
+                                for round in 0..rounds {
+                                    let handle = &handles[(thread + round) % 2];
+                                    let opened = ipc.open_mem_handle(handle, 0)?;
+                                    ipc.close_mem_handle(opened)?;
+                                }
+                                Ok(())
+                            })
+                        })
+                        .collect();
+                    threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+                })
+                .map_err(of_ipc)?;
+                Ok(String::new())
+            }
+            "get_rounds" => {
+                for _ in 0..number(2) {
+                    self.ipc().get_mem_handle(Address::new(number(1))).map_err(of_ipc)?;
+                }
+                Ok(String::new())
+            }
+            "new_rounds" => {
+                let runtime = self.runtime();
+                let gpu = runtime.gpus().next().expect("a GPU").id();
+                for _ in 0..number(1) {
+                    let memory = PoolMemory::allocate(runtime, gpu, 2 << 20).map_err(of_memory)?;
+                    self.ipc().get_mem_handle(memory.address()).map_err(of_ipc)?;
+                    memory.free().map_err(|(_, error)| of_memory(error))?;
+                }
+                Ok(String::new())
+            }
+            "write" => self.write(number(1), words[2]),
+            "read" => self.read(number(1), number(2)),
+            "fill" => {
+                let (at, value, size) = (number(1), number(2) as u32, number(3));
+                self.find(
+                    at,
+                    |opened| opened.fill(0, value, size),
+                    |own, offset| own.fill(offset, value, size),
+                )?;
+                Ok(String::new())
+            }
+            "state" => Ok(format!("{} {}", descriptors(), regions().len())),
+            "limit" => {
+                limit(number(1) as u64);
+                Ok(String::new())
+            }
+            "no_limit" => {
+                no_limit();
+                Ok(String::new())
+            }
+            other => panic!("no such line: {other}"),
+        }
+    }
+
+    fn ipc(&self) -> &Ipc {
+        self.ipc.as_ref().expect("a player with a runtime")
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.ipc().runtime()
+    }
+
+    /// What is at an address: the start of something opened, or inside something allocated.
+    fn find<T>(
+        &self,
+        at: usize,
+        opened: impl FnOnce(&OpenedMemory) -> Result<T, MemoryError>,
+        own: impl FnOnce(&PoolMemory, usize) -> Result<T, MemoryError>,
+    ) -> Result<T, (i32, String)> {
+        if let Some(memory) = self.opened.iter().find(|it| it.address().get() == at) {
+            return opened(memory).map_err(of_memory);
+        }
+        let around =
+            |it: &&PoolMemory| (0..it.size()).contains(&at.wrapping_sub(it.address().get()));
+        let memory = self.allocated.iter().find(around).expect("memory of this player");
+        own(memory, at - memory.address().get()).map_err(of_memory)
+    }
+
+    fn write(&self, at: usize, text: &str) -> Answer {
+        let bytes = text.as_bytes();
+        self.find(at, |it| it.write(0, bytes), |it, offset| it.write(offset, bytes))?;
+        Ok(String::new())
+    }
+
+    fn read(&self, at: usize, size: usize) -> Answer {
+        let bytes = std::cell::RefCell::new(vec![0; size]);
+        self.find(
+            at,
+            |it| it.read(0, &mut bytes.borrow_mut()),
+            |it, offset| it.read(offset, &mut bytes.borrow_mut()),
+        )?;
+        Ok(to_hex(&bytes.into_inner()))
+    }
+}
+
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub fn from_hex(text: &str) -> [u8; IpcHandle::SIZE] {
+    std::array::from_fn(|index| {
+        u8::from_str_radix(&text[2 * index..2 * index + 2], 16).expect("two digits")
+    })
+}

@@ -1,0 +1,21 @@
+//! The page tables of the GPUs of the emulated kernel driver, as its debugfs tells them.
+
+use std::ops::Range;
+
+/// The addresses that a GPU's page table has, mapping by mapping.
+#[track_caller]
+pub fn entries(gpu: usize) -> Vec<Range<usize>> {
+    // A GPU's node is its render node: 128, 129, …
+    let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", 128 + gpu);
+    let table = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    table.lines().filter_map(entry).collect()
+}
+
+/// The addresses of a mapping: `  0x… size 0x… buffer …`.
+fn entry(line: &str) -> Option<Range<usize>> {
+    let number = |word: Option<&str>| usize::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    let mut words = line.split_whitespace();
+    let start = number(words.next())?;
+    let size = number(words.nth(1))?;
+    Some(start..start + size)
+}
