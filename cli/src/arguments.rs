@@ -120,6 +120,11 @@ pub enum Verb {
     /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
+    /// Measure what each call costs: raw, through the library, through C, and through HIP itself
+    ///
+    /// The levels take turns in one run. With --runtime nothing the runtime's own functions do
+    /// nothing, so that only this library's cost is left.
+    Bench(crate::verbs::bench::Bench),
     /// Compare two reports: two runtimes, two versions, two machines
     ///
     /// Says in words and in tables what the runtimes and their agents differ in, which cases end
@@ -167,6 +172,7 @@ impl Verb {
             | Self::Fuzz(Fuzz { common, .. })
             | Self::Worker(common)
             | Self::Map(Map { common, .. })
+            | Self::Bench(crate::verbs::bench::Bench { common, .. })
             | Self::Stress(Stress { common, .. }) => common.log,
             Self::Bringup(_)
             | Self::Diff(_)
@@ -369,6 +375,9 @@ pub struct RocrFetch {
     /// Which release: 6.1.2, 6.4.3, 7.2.4 or all
     #[arg(long, value_name = "VERSION", default_value = "all")]
     pub version: Releases,
+    /// HIP, too, to be measured with `bench --hip`; there is one for 6.4.3 and 7.2.4 (0.3 GB each)
+    #[arg(long)]
+    pub hip: bool,
 }
 
 #[derive(Args, Debug)]

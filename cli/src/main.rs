@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Verb::Fuzz(verb) => verbs::fuzz::run(verb),
         Verb::Worker(common) => worker::serve(common),
         Verb::Map(verb) => verbs::map::run(verb),
+        Verb::Bench(verb) => verbs::bench::run(verb),
         Verb::Diff(verb) => verbs::diff::run(verb),
         Verb::Bringup(verb) => verbs::bringup::run(verb),
         Verb::Stress(verb) => verbs::stress::run(verb),
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
 fn is_no_runtime(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<hsa_vmm::RuntimeError>()
+            || matches!(cause.downcast_ref(), Some(hsa_vmm_bench::BenchError::Runtime(_)))
             || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
             || matches!(

@@ -107,12 +107,12 @@ fn a_fresh_seed_finds_nothing_on_amds_releases() {
 
 #[test]
 fn a_call_that_fails_is_found() {
-    is_found("hsa_amd_vmem_unmap:2:ERROR", "difference", "HSA_STATUS_ERROR", 6);
+    is_found("hsa_amd_vmem_unmap#2=ERROR", "difference", "HSA_STATUS_ERROR", 6);
 }
 
 #[test]
 fn memory_that_cannot_be_made_is_found() {
-    is_found("hsa_amd_vmem_handle_create:3-:OUT_OF_RESOURCES", "difference", "create", 2);
+    is_found("hsa_amd_vmem_handle_create#3-=OUT_OF_RESOURCES", "difference", "create", 2);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn the_same_seed_draws_the_same_for_any_number_of_processes() {
 
 #[test]
 fn what_makes_no_sense_is_said_before_anything_is_begun() {
-    let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map:5:ERROR", "--faults"];
+    let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map#5=ERROR", "--faults"];
     for (arguments, status, words) in [
         (&["fuzz", "--time", "soon"][..], 2, "soon"),
         (&["fuzz", "--threads", "0"], 2, "--threads"),
@@ -208,7 +208,7 @@ fn what_makes_no_sense_is_said_before_anything_is_begun() {
 
 #[test]
 fn what_cannot_be_saved_is_printed() {
-    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create:1-:OUT_OF_RESOURCES";
+    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
     let nowhere = ["fuzz", "--sim", faults, "--save", "/nowhere/found.jsonl", "--threads", "1"];
     let output = run(&nowhere);
     assert_eq!(output.status.code(), Some(1), "{output:?}");

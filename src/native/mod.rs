@@ -7,6 +7,7 @@
 
 mod address_space;
 mod byte_lock;
+mod descriptor;
 mod discovery;
 mod fork;
 mod ipc;
@@ -20,6 +21,7 @@ mod vmem;
 
 pub(crate) use address_space::{Protection, close, map_shared, plug, protect};
 pub(crate) use byte_lock::{ByteLock, lock_byte};
+pub(crate) use descriptor::out_of_descriptors;
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;

@@ -12,7 +12,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub(crate) struct NativeHandle(sys::hsa_amd_vmem_alloc_handle_t);
 
 /// An agent and HIP's number for what it may do (0, 1 or 3; the same in HSA).
-pub(crate) type NativeAccess = (NativeAgent, u32);
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct NativeAccess(sys::hsa_amd_memory_access_desc_t);
+
+impl NativeAccess {
+    pub fn new(agent: NativeAgent, permissions: u32) -> Self {
+        Self(sys::hsa_amd_memory_access_desc_t { permissions, agent_handle: agent.raw() })
+    }
+}
 
 /// Why a handle could not be exported.
 #[derive(Clone, Copy, Debug)]
@@ -144,23 +152,17 @@ impl Native {
         access: &[NativeAccess],
     ) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_set_access")?;
-        let descriptors: Vec<_> = access
-            .iter()
-            .map(|&(agent, permissions)| sys::hsa_amd_memory_access_desc_t {
-                permissions,
-                agent_handle: agent.raw(),
-            })
-            .collect();
         // SAFETY: the ledger says that the range is a run of whole mappings, the agents are ones
-        // the runtime told us of, and pointer and count are those of one vector.
+        // the runtime told us of, and pointer and count are those of one slice, of nothing but
+        // descriptors.
         unsafe {
             call!(
                 table,
                 hsa_amd_vmem_set_access(
                     address as *mut c_void,
                     size,
-                    descriptors.as_ptr(),
-                    descriptors.len()
+                    access.as_ptr().cast(),
+                    access.len()
                 )
             )
         }

@@ -62,7 +62,7 @@ pub struct AccessDescriptor {
 pub(crate) const MOST_AGENTS: usize = 128;
 
 /// What each agent may do, two bits an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AccessSet([u64; 4]);
 
 impl AccessSet {
@@ -79,7 +79,7 @@ impl AccessSet {
 }
 
 /// A set of agents, one bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AgentSet([u64; 2]);
 
 impl AgentSet {
@@ -91,8 +91,18 @@ impl AgentSet {
         self.0[agent / 64] |= 1 << (agent % 64);
     }
 
+    /// The agents of both.
+    pub fn and(self, other: Self) -> Self {
+        Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+    }
+
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MOST_AGENTS).filter(move |&agent| self.contains(agent))
+        self.0.into_iter().enumerate().flat_map(|(number, word)| {
+            let rest = |left: &u64| Some(left & (left - 1)).filter(|&left| left != 0);
+            let first = Some(word).filter(|&word| word != 0);
+            core::iter::successors(first, rest)
+                .map(move |left| number * 64 + left.trailing_zeros() as usize)
+        })
     }
 }
 

@@ -13,7 +13,6 @@ use super::error::{Argument, Operation, Problem, Refusal};
 use super::mapping::Piece;
 use super::turns::Turn;
 use super::{Access, Shared, VmmError, out_of_descriptors, system_failure};
-use crate::agent::AgentKind;
 use crate::native::{ExportFailure, Native, Protection, close, map_shared, protect};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -30,23 +29,17 @@ impl Shared {
     /// What this process's loads and stores may do: as much as any CPU agent may, since all of
     /// them share one address space.
     pub(super) fn protection(&self, access: &AccessSet) -> Protection {
-        let of = |(index, _)| match access.get(index) {
+        let of = |index| match access.get(index) {
             Access::None => Protection::Nothing,
             Access::Read => Protection::Read,
             Access::ReadWrite => Protection::ReadWrite,
         };
-        self.cpus().map(of).max().unwrap_or(Protection::Nothing)
-    }
-
-    /// The CPU agents with their indices.
-    pub(super) fn cpus(&self) -> impl Iterator<Item = (usize, &crate::Agent)> {
-        let agents = self.runtime.agents().iter().enumerate();
-        agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu)
+        self.cpus.iter().map(of).max().unwrap_or(Protection::Nothing)
     }
 
     /// Whether the runtime itself has mapped the memory for the CPU.
     pub(super) fn cpu_was_granted_by_runtime(&self, piece: &Piece) -> bool {
-        self.cpus().any(|(index, _)| piece.record.granted.contains(index))
+        self.cpus.iter().any(|index| piece.record.granted.contains(index))
     }
 
     /// Whether this process has a view of the mapping that is not the runtime's.

@@ -9,7 +9,7 @@ impl Vmm {
     pub fn mapping_at(&self, address: Address) -> Option<MappingInfo> {
         let ledger = self.shared.ledger();
         let (start, record) = ledger.mapping_at(address.get())?;
-        Some(self.describe(start, record))
+        Some(self.describe(start, &record))
     }
 
     /// Whose memory is mapped at an address, if any is.

@@ -5,7 +5,7 @@ use super::ledger::{MappingRecord, Range};
 use super::turns::Turn;
 use super::{
     Access, Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
-    no_flags,
+    gate_in, no_flags,
 };
 use crate::agent::AgentKind;
 use crate::native::{NativeHandle, close, plug};
@@ -120,13 +120,17 @@ impl Shared {
             let problem = Problem::NotZero(offset);
             return Err(refused(Refusal::new(Argument::Offset, problem)));
         }
-        // A bad handle is told before a bad range, whatever the range.
-        self.ledger().handle(handle).map_err(refused)?;
-        self.at_gate(operation, range, || {
+        let gate = {
+            let ledger = self.ledger();
+            // A bad handle is told before a bad range, whatever the range.
+            ledger.handle(handle).map_err(refused)?;
+            gate_in(&ledger, operation, range)?
+        };
+        self.through(gate, operation, range, || {
             let (slot, native) = {
                 let mut ledger = self.ledger_mut();
-                let serial = ledger.reservation_at(range.start).map(|(_, record)| record.serial);
-                if reservation.is_some() && reservation != serial {
+                let now = || ledger.reservation_at(range.start).map(|(_, record)| record.serial);
+                if reservation.is_some() && reservation != now() {
                     // It was freed, and its addresses are another's by now.
                     return Err(refused(Refusal::new(Argument::Address, Problem::NotReserved)));
                 }
@@ -184,9 +188,7 @@ impl Shared {
                 }
                 down += 1;
             }
-            for record in self.remove(&pieces[..down]) {
-                self.end_use(operation, record.slot);
-            }
+            self.remove(operation, &pieces[..down]);
             match torn {
                 None => Ok(()),
                 Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
@@ -194,14 +196,34 @@ impl Shared {
         })
     }
 
-    /// Removes mappings from the ledger, all at once for those who ask.
-    fn remove(&self, pieces: &[Piece]) -> Vec<MappingRecord> {
-        let mut ledger = self.ledger_mut();
-        pieces.iter().filter_map(|piece| ledger.remove_mapping(piece.start)).collect()
+    /// Removes mappings from the ledger, all at once for those who ask, and gives memory back that
+    /// was mapped nowhere else and is not referenced.
+    fn remove(&self, operation: Operation, pieces: &[Piece]) {
+        let dead: Vec<_> = {
+            let mut ledger = self.ledger_mut();
+            let remove = |piece: &Piece| {
+                let record = ledger.remove_mapping(piece.start)?;
+                ledger.end_use(record.slot)
+            };
+            pieces.iter().filter_map(remove).collect()
+        };
+        for record in dead {
+            self.give_back(operation, &record.payload, record.size);
+        }
     }
 
     /// The mappings of a run, or why it is none.
     pub(super) fn run(&self, operation: Operation, range: Range) -> Result<Vec<Piece>, VmmError> {
+        self.run_of(operation, range, |piece| piece)
+    }
+
+    /// Something of each mapping of a run, or why it is none.
+    pub(super) fn run_of<T>(
+        &self,
+        operation: Operation,
+        range: Range,
+        of: impl Fn(Piece) -> T,
+    ) -> Result<Vec<T>, VmmError> {
         let ledger = self.ledger();
         ledger.check_run(range).map_err(|refusal| refusal.during(operation))?;
         Ok(ledger
@@ -209,7 +231,7 @@ impl Shared {
             .filter_map(|(start, record)| {
                 let physical = &ledger.handle_in(record.slot)?.payload;
                 let (native, owner) = (physical.native, physical.owner);
-                Some(Piece { start, record: *record, native, owner })
+                Some(of(Piece { start, record, native, owner }))
             })
             .collect())
     }

@@ -25,6 +25,7 @@ mod access;
 mod address;
 mod cpu_access;
 mod error;
+mod gate;
 mod handle;
 mod ledger;
 mod look_up;
@@ -54,14 +55,16 @@ pub use properties::{
 pub use quarantine::Quarantined;
 pub use quirks::{Quirk, Quirks};
 
-use crate::agent::{Agent, AgentId};
+use crate::agent::{Agent, AgentId, AgentKind};
 use crate::hip::HipProfile;
+pub(crate) use crate::native::out_of_descriptors;
 use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock};
-use access::MOST_AGENTS;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
+use gate::Gate;
 use ledger::{Ledger, Range};
 use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
@@ -88,9 +91,6 @@ pub struct Vmm {
     shared: Arc<Shared>,
 }
 
-/// Held while an operation changes something inside a reservation.
-type Gate = Arc<Mutex<()>>;
-
 /// What the runtime knows physical memory by.
 #[derive(Debug)]
 struct Physical {
@@ -110,6 +110,8 @@ struct Shared {
     quirks: Quirks,
     /// What reservations must be multiples of.
     granule: usize,
+    /// The CPU agents, of which the first is told of for all of them.
+    cpus: AgentSet,
     ledger: RwLock<Ledger<Gate, Physical>>,
     turns: Turns,
     cpu_access: CpuAccess,
@@ -148,6 +150,9 @@ impl Vmm {
         // Reservations hold memory of any GPU, so that they are counted in the largest granule.
         let granules = runtime.gpus().filter_map(Agent::handle_pool).map(|pool| pool.granule());
         let Some(granule) = granules.max() else { return refuse(Feature::VirtualMemory) };
+        let agents = runtime.agents().iter().enumerate();
+        let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
+        let cpus = cpus.map(|(index, _)| index).collect();
         let quirks =
             options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
         // 0 is skipped when the counter wraps, so that no handle is ever 0.
@@ -158,6 +163,7 @@ impl Vmm {
                 profile: options.profile,
                 quirks,
                 granule,
+                cpus,
                 ledger: RwLock::new(Ledger::new(owner)),
                 turns: Turns::default(),
                 cpu_access: CpuAccess::default(),
@@ -220,7 +226,7 @@ impl Vmm {
     #[must_use]
     pub fn mappings(&self) -> Vec<MappingInfo> {
         let ledger = self.shared.ledger();
-        ledger.mappings().map(|(start, record)| self.describe(start, record)).collect()
+        ledger.mappings().map(|(start, record)| self.describe(start, &record)).collect()
     }
 
     /// Every reservation, by address, with its size in bytes.
@@ -298,33 +304,39 @@ impl Shared {
         range: Range,
         act: impl FnOnce() -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
+        let gate = gate_in(&self.ledger(), operation, range)?;
+        self.through(gate, operation, range, act)
+    }
+
+    /// The same, where the gate is known that was there a moment ago.
+    fn through<T>(
+        &self,
+        mut gate: Gate,
+        operation: Operation,
+        range: Range,
+        act: impl FnOnce() -> Result<T, VmmError>,
+    ) -> Result<T, VmmError> {
         loop {
-            let gate = self.gate(operation, range)?;
-            let _held = lock(&gate);
-            // The reservation may have been freed, and its addresses reserved anew, meanwhile.
-            if Arc::ptr_eq(&gate, &self.gate(operation, range)?) {
+            if let Some(_inside) = gate.enter() {
                 return act();
             }
+            gate = gate_in(&self.ledger(), operation, range)?;
         }
     }
 
     fn gate(&self, operation: Operation, range: Range) -> Result<Gate, VmmError> {
-        let ledger = self.ledger();
-        let (base, reservation) =
-            ledger.reservation_around(range).map_err(|refusal| refusal.during(operation))?;
-        if reservation.quarantined {
-            return Err(VmmError::Quarantined {
-                operation,
-                address: Address::new(base),
-                now: false,
-            });
-        }
-        Ok(reservation.payload.clone())
+        gate_in(&self.ledger(), operation, range)
     }
 
     /// Takes a reservation out of use, and says so.
     fn quarantine(&self, operation: Operation, address: usize, reason: String) -> VmmError {
-        let place = self.ledger_mut().quarantine(address);
+        let place = {
+            let mut ledger = self.ledger_mut();
+            if let Some((_, reservation)) = ledger.reservation_at(address) {
+                reservation.payload.shut();
+            }
+            ledger.quarantine(address)
+        };
         let (address, size) = place.unwrap_or((Address::new(address), 0));
         self.set_aside(operation, address, size, reason);
         VmmError::Quarantined { operation, address, now: true }
@@ -363,12 +375,18 @@ impl Shared {
     }
 }
 
-/// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
-pub(crate) fn out_of_descriptors() -> bool {
-    std::fs::File::open("/dev/null")
-        .err()
-        .and_then(|error| error.raw_os_error())
-        .is_some_and(|code| code == libc::EMFILE || code == libc::ENFILE)
+/// The gate of the reservation around a range.
+fn gate_in(
+    ledger: &Ledger<Gate, Physical>,
+    operation: Operation,
+    range: Range,
+) -> Result<Gate, VmmError> {
+    let (base, reservation) =
+        ledger.reservation_around(range).map_err(|refusal| refusal.during(operation))?;
+    if reservation.quarantined {
+        return Err(VmmError::Quarantined { operation, address: Address::new(base), now: false });
+    }
+    Ok(reservation.payload.clone())
 }
 
 /// What a failure of the operating system means.

@@ -72,8 +72,8 @@ impl Shared {
         }
         self.at_both_gates(operation, to, from, || {
             let (serial_to, serial_from) = serials.unzip();
-            let there = self.run_of(operation, to, Argument::Destination, serial_to)?;
-            let here = self.run_of(operation, from, Argument::Source, serial_from)?;
+            let there = self.mapped_run(operation, to, Argument::Destination, serial_to)?;
+            let here = self.mapped_run(operation, from, Argument::Source, serial_from)?;
             let size = |piece: &Piece| piece.record.size;
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return refuse(Argument::Source, Problem::CutDifferently);
@@ -106,7 +106,7 @@ impl Shared {
         }
         self.at_both_gates(operation, to, from, || {
             let (reservation, serial) = serials.unzip();
-            let before = self.run_of(operation, from, Argument::Source, serial)?;
+            let before = self.mapped_run(operation, from, Argument::Source, serial)?;
             let after: Vec<Piece> = before
                 .iter()
                 .map(|piece| Piece { start: to.start + (piece.start - from.start), ..*piece })
@@ -135,7 +135,7 @@ impl Shared {
     }
 
     /// The mappings of a run; with a serial only if it is still that one mapping.
-    fn run_of(
+    fn mapped_run(
         &self,
         operation: Operation,
         range: Range,

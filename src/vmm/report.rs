@@ -84,7 +84,7 @@ fn reservation_entry(
         quarantined: record.quarantined,
         mappings: ledger
             .mappings_in(range)
-            .filter_map(|(start, record)| mapping_entry(agents, ledger, start, record))
+            .filter_map(|(start, record)| mapping_entry(agents, ledger, start, &record))
             .collect(),
     }
 }

@@ -6,7 +6,6 @@ use super::{
     system_failure,
 };
 use crate::native::{Failure, close};
-use crate::sync::lock;
 
 /// Where the GPUs' addresses begin at the latest (`SVM_USER_BASE` of older kernel drivers; 2 MiB with
 /// newer). AMD's user-space driver reserves lower addresses if asked for them, and can never free
@@ -225,26 +224,26 @@ impl Shared {
                 }
                 record.payload.clone()
             };
-            let _held = lock(&gate);
-            // Something may have been mapped, or all of it freed, meanwhile.
-            if self
-                .ledger()
-                .check_free(range)
-                .is_ok_and(|record| Gate::ptr_eq(&gate, &record.payload) && !record.quarantined)
-            {
-                // Removed first: once the runtime has freed it, another thread may be given the
-                // same addresses and enter them.
-                let payload = self.ledger_mut().remove_reservation(range.start);
-                return match self.call(|native| native.address_free(range.start, range.size)) {
-                    Ok(()) => Ok(()),
-                    Err(failure) => {
-                        if let Some(record) = payload {
-                            self.ledger_mut().restore_reservation(range.start, record);
-                        }
-                        Err(self.failure(operation, failure, range.size))
-                    }
-                };
-            }
+            // All of it may have been freed meanwhile.
+            let Some(_inside) = gate.enter() else { continue };
+            // Removed first: once the runtime has freed it, another thread may be given the same
+            // addresses and enter them.
+            let Some(record) = self.remove_if_free(range) else { continue };
+            gate.shut();
+            return self.call(|native| native.address_free(range.start, range.size)).map_err(
+                |failure| {
+                    self.ledger_mut().restore_reservation(range.start, record);
+                    gate.open();
+                    self.failure(operation, failure, range.size)
+                },
+            );
         }
+    }
+
+    /// Removes a reservation, unless something has been mapped in it.
+    fn remove_if_free(&self, range: Range) -> Option<ReservationRecord<Gate>> {
+        let mut ledger = self.ledger_mut();
+        ledger.check_free(range).ok()?;
+        ledger.remove_reservation(range.start)
     }
 }

@@ -7,8 +7,6 @@ use super::ledger::Range;
 use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
 use crate::agent::{AgentId, AgentKind, Mover};
 use crate::native::{Failure, Native, NativeAgent, copy_memory, read_memory, write_memory};
-use crate::sync::lock;
-use std::sync::Arc;
 
 impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
@@ -302,14 +300,13 @@ impl Shared {
             } else {
                 (&source, &destination)
             };
-            let _low = lock(low);
-            let _high = (!Arc::ptr_eq(low, high)).then(|| lock(high));
             // Either may have been freed, and its addresses reserved anew, meanwhile.
-            if Arc::ptr_eq(&destination, &gate(to, Argument::Destination)?)
-                && Arc::ptr_eq(&source, &gate(from, Argument::Source)?)
-            {
+            let Some(_low) = low.enter() else { continue };
+            if low.is(high) {
                 return act();
             }
+            let Some(_high) = high.enter() else { continue };
+            return act();
         }
     }
 }

@@ -63,11 +63,13 @@ impl Turns {
         let mut queue = lock(&self.queue);
         let number = queue.next;
         queue.next += 1;
-        queue.waiting.push_back((number, turn));
-        while !queue.may_begin(number, turn) {
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        if !queue.may_begin(number, turn) {
+            queue.waiting.push_back((number, turn));
+            while !queue.may_begin(number, turn) {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            queue.waiting.retain(|&(other, _)| other != number);
         }
-        queue.waiting.retain(|&(other, _)| other != number);
         queue.running.push(turn);
         drop(queue);
         let _ended = Ended { turns: self, turn };
@@ -87,8 +89,12 @@ impl Drop for Ended<'_> {
         if let Some(at) = queue.running.iter().position(|&turn| turn == self.turn) {
             queue.running.swap_remove(at);
         }
+        let somebody_waits = !queue.waiting.is_empty();
         drop(queue);
-        self.turns.changed.notify_all();
+        // It is a system call, whether anybody waits or not.
+        if somebody_waits {
+            self.turns.changed.notify_all();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the command does, a file a verb.
 
+pub mod bench;
 pub mod bringup;
 pub mod completions;
 pub mod conform;

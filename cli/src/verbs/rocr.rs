@@ -5,7 +5,7 @@ use crate::Ending;
 use crate::arguments::{Rocr, RocrFetch, RocrRun};
 use crate::progress::Steps;
 use anyhow::Context;
-use hsa_rocr::{Installation, Release, fetch, folder};
+use hsa_rocr::{Installation, Release, fetch, fetch_hip, folder};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::Command;
@@ -20,7 +20,13 @@ pub fn run(verb: &Rocr) -> anyhow::Result<Ending> {
 
 fn get(verb: &RocrFetch) -> anyhow::Result<Ending> {
     let steps = Steps::new();
-    let fetched = fetch(&verb.version.0, &folder(), &mut |step| steps.next(step))?;
+    let mut told = |step: &str| steps.next(step);
+    let fetched = fetch(&verb.version.0, &folder(), &mut told)?;
+    if verb.hip {
+        for installation in &fetched {
+            fetch_hip(installation.release(), &folder(), &mut told)?;
+        }
+    }
     drop(steps);
     show(&fetched)
 }
@@ -59,7 +65,7 @@ pub fn newest() -> Option<Installation> {
 }
 
 fn show(installations: &[Installation]) -> anyhow::Result<Ending> {
-    let mut rows = table(&["release", "package", "C library", "runtime"]);
+    let mut rows = table(&["release", "package", "C library", "runtime", "HIP"]);
     for installation in installations {
         let packages = installation.packages();
         let version = |name: &str| {
@@ -71,6 +77,7 @@ fn show(installations: &[Installation]) -> anyhow::Result<Ending> {
             version("libhsa-runtime64-1"),
             version("libc6"),
             installation.runtime().display().to_string(),
+            installation.hip().map(|path| path.display().to_string()).unwrap_or_default(),
         ]);
     }
     writeln!(anstream::stdout().lock(), "{rows}").context("cannot write the table")?;

@@ -7,13 +7,13 @@ use hsa_vmm::{Access, BufferError, HipError, RingBuffer};
 pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.ring.no_seam",
-        "reference 6.2 #20: the same memory at two addresses",
+        "reference 6.2 #25: the same memory at two addresses",
         "what is written over the end is at the beginning, for the CPU at every turn",
         no_seam,
     ),
     Case::new(
         "buffer.ring.gpus_see_no_seam",
-        "reference 6.2 #20; ROCm/hip#3728",
+        "reference 6.2 #25; ROCm/hip#3728",
         "each GPU that was granted copies over the end in one go",
         gpus_see_no_seam,
     ),

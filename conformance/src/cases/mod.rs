@@ -35,7 +35,7 @@ use crate::Case;
 /// All cases, in the order of the areas.
 #[must_use]
 pub fn cases() -> Vec<&'static Case> {
-    [
+    let mut cases: Vec<&Case> = [
         runtime::CASES,
         pool::CASES,
         pool_memory::CASES,
@@ -68,5 +68,27 @@ pub fn cases() -> Vec<&'static Case> {
     ]
     .into_iter()
     .flatten()
-    .collect()
+    .collect();
+    // Some files have cases of several areas.
+    let mut areas: Vec<&str> = Vec::new();
+    for case in &cases {
+        if !areas.contains(&case.area()) {
+            areas.push(case.area());
+        }
+    }
+    cases.sort_by_key(|case| areas.iter().position(|area| *area == case.area()));
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_cases_of_an_area_stand_together() {
+        let cases = super::cases();
+        let runs: Vec<_> = cases.chunk_by(|one, next| one.area() == next.area()).collect();
+        let areas: BTreeSet<_> = runs.iter().map(|run| run[0].area()).collect();
+        assert_eq!(areas.len(), runs.len());
+    }
 }

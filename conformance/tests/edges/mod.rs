@@ -109,7 +109,7 @@ pub const ROWS: &[Row] = &[
         10,
         "free while mapped",
         STILL_MAPPED,
-        "reserve.free.while_mapped hip.profile.free_while_mapped",
+        "reserve.free.while_mapped hip.codes.address_free hip.profile.free_while_mapped",
     ),
     cases(11, "double free of reservation", INVALID, "reserve.free.twice"),
     cases(12, "create size not granularity multiple", INVALID, "create.size.off_the_granule"),
@@ -146,7 +146,12 @@ pub const ROWS: &[Row] = &[
         "map.range.same_as_a_mapping map.range.over_the_start_of_a_mapping map.range.over_the_end_of_a_mapping map.range.around_a_mapping",
     ),
     cases(24, "map unaligned va inside reservation", INVALID, "map.address.off_the_granule"),
-    cases(25, "same handle at two VAs", WORKS, "map.handle.at_two_places"),
+    cases(
+        25,
+        "same handle at two VAs",
+        WORKS,
+        "map.handle.at_two_places buffer.ring.no_seam buffer.ring.gpus_see_no_seam",
+    ),
     cases(
         26,
         "map a released handle (still mapped elsewhere)",
@@ -179,7 +184,12 @@ pub const ROWS: &[Row] = &[
     ),
     cases(41, "set_access desc[1] invalid device", INVALID, "access.set.good_then_bad"),
     cases(42, "set_access None", WORKS, "access.cpu.none access.revoke.gpu access.set.none"),
-    cases(43, "set_access Read then GPU write", WORKS, "access.gpu.read_only"),
+    cases(
+        43,
+        "set_access Read then GPU write",
+        WORKS,
+        "access.gpu.read_only access.every_pair.read_only",
+    ),
     test(
         44,
         "set_access flags=2 (WO)",

@@ -32,6 +32,6 @@ mod tests {
     fn a_program_can_start_itself_again() {
         let output = super::again().unwrap().arg("--help").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("--nocapture"), "what every test program says: {text}");
+        assert!(text.contains("--include-ignored"), "what every test program says: {text}");
     }
 }

@@ -15,7 +15,7 @@ const SHOW: &str = "rocminfo";
 /// What the lists (48 MiB), the packages and three releases (67 MiB) take, with some to spare.
 const NEEDED: u64 = 192 << 20;
 /// How the folders of fetches at work are called.
-const WORK: &str = ".fetch-";
+pub(crate) const WORK: &str = ".fetch-";
 
 /// Why releases could not be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -34,13 +34,15 @@ pub enum FetchError {
     /// The disk is nearly full.
     #[error(
         "AMD's runtime needs up to {} MiB in {path}, where {} are left; HSA_VMM_ROCR names another folder",
-        NEEDED >> 20, left >> 20, path = path.display()
+        needed >> 20, left >> 20, path = path.display()
     )]
     Full {
         /// The folder.
         path: PathBuf,
         /// The bytes it has left.
         left: u64,
+        /// The bytes that are needed.
+        needed: u64,
     },
     /// The packages are not what they were.
     #[error("the packages were unpacked, but {0}")]
@@ -83,18 +85,10 @@ pub fn fetch(
     if let Ok(all) = open() {
         return Ok(all);
     }
-    fs::create_dir_all(folder).map_err(place(folder))?;
-    let lock_path = folder.join("lock");
-    let lock = File::create(&lock_path).map_err(place(&lock_path))?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|error| place(&lock_path)(error.into()))?;
+    let _alone = alone(folder, NEEDED)?;
     // Another process may have done it meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
-    }
-    let disk = statvfs(folder).map_err(|error| place(folder)(error.into()))?;
-    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
-    if left < NEEDED {
-        return Err(FetchError::Full { path: folder.to_owned(), left });
     }
     sweep(folder).map_err(place(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
@@ -122,8 +116,26 @@ pub fn fetch(
     Ok(open()?)
 }
 
+/// Waits until nobody else fetches into a folder, which is made, and sees whether there is room.
+pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
+    let place = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| FetchError::Folder { path, cause }
+    };
+    fs::create_dir_all(folder).map_err(place(folder))?;
+    let path = folder.join("lock");
+    let lock = File::create(&path).map_err(place(&path))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| place(&path)(error.into()))?;
+    let disk = statvfs(folder).map_err(|error| place(folder)(error.into()))?;
+    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if left < needed {
+        return Err(FetchError::Full { path: folder.to_owned(), left, needed });
+    }
+    Ok(lock)
+}
+
 /// Removes what fetches left that were killed; whoever holds the lock is the only one at work.
-fn sweep(folder: &Path) -> io::Result<()> {
+pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(WORK.as_bytes()) {

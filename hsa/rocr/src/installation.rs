@@ -1,6 +1,6 @@
 //! A release that was fetched.
 
-use crate::Release;
+use crate::{Release, hip};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -56,6 +56,15 @@ impl Installation {
     /// The file of the runtime.
     pub fn runtime(&self) -> PathBuf {
         self.libraries.join("libhsa-runtime64.so.1")
+    }
+
+    /// The file of HIP, if [`fetch_hip`](crate::fetch_hip()) got it.
+    pub fn hip(&self) -> Option<PathBuf> {
+        let package = hip::package(self.release)?;
+        let major = package.rsplit_once('-')?.1;
+        // The list is written last.
+        let fetched = self.packages().iter().any(|it| it.split(' ').next() == Some(package));
+        fetched.then(|| self.libraries.join(format!("libamdhip64.so.{major}")))
     }
 
     /// The packages it was made of: `libc6 2.41-12` and so on.

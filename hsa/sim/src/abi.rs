@@ -3,7 +3,7 @@
 use crate::era::Behaviour;
 use crate::instance::Instance;
 use crate::status::Answer;
-use crate::{faults, slots};
+use crate::{faults, nothing, slots};
 use core::ffi::{c_char, c_int, c_void};
 use hsa_sys::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -215,26 +215,33 @@ const fn vmem<const SLOT: usize>(extension: u32) -> Result<Vmem, MissingSymbol> 
 /// The extension versions with which functions came, oldest first.
 const STEPS: [u32; 5] = [0, 4, 6, 9, 16];
 
-const fn tables<const SLOT: usize>() -> [Table; STEPS.len()] {
+/// The tables of one slot, and those whose virtual memory does nothing.
+struct Tables {
+    real: [Table; STEPS.len()],
+    nothing: [Table; STEPS.len()],
+}
+
+const fn tables<const SLOT: usize>() -> Tables {
     macro_rules! steps {
-        ($($step:literal)*) => {
-            [$(Table { core: core::<SLOT>(STEPS[$step]), vmem: vmem::<SLOT>(STEPS[$step]) }),*]
+        ($vmem:path; $($step:literal)*) => {
+            [$(Table { core: core::<SLOT>(STEPS[$step]), vmem: $vmem(STEPS[$step]) }),*]
         };
     }
-    steps!(0 1 2 3 4)
+    Tables { real: steps!(vmem::<SLOT>; 0 1 2 3 4), nothing: steps!(nothing::vmem; 0 1 2 3 4) }
 }
 
 macro_rules! slots {
     ($($slot:literal)*) => { [$(tables::<$slot>()),*] };
 }
 
-static TABLES: [[Table; STEPS.len()]; slots::SLOTS] = slots! {
+static TABLES: [Tables; slots::SLOTS] = slots! {
     0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
     32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
 };
 
 /// The table of a slot, with the functions that a runtime of this behaviour has.
-pub(crate) fn table(slot: usize, behaviour: Behaviour) -> &'static Table {
+pub(crate) fn table(slot: usize, behaviour: Behaviour, does_nothing: bool) -> &'static Table {
     let step = STEPS.iter().rposition(|step| behaviour.extension >= *step).unwrap_or(0);
-    &TABLES[slot][step]
+    let tables = &TABLES[slot];
+    if does_nothing { &tables.nothing[step] } else { &tables.real[step] }
 }

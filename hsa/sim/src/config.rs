@@ -93,6 +93,10 @@ pub struct Config {
     pub vmem: bool,
     /// Whether GPUs reach each other's video memory.
     pub peer_access: bool,
+    /// Whether virtual memory only looks as if it were there: every function of it answers success
+    /// at once, with addresses and handles by counting, and nothing is behind them. For measuring
+    /// what is above. Such calls are not counted and cannot be planned to fail.
+    pub does_nothing: bool,
     /// Calls that fail.
     pub faults: FaultPlan,
 }
@@ -117,6 +121,7 @@ impl Config {
             dmabuf_cpu_mapping: true,
             vmem: true,
             peer_access: true,
+            does_nothing: false,
             faults: FaultPlan::none(),
         }
     }
@@ -139,6 +144,17 @@ impl Config {
     #[must_use]
     pub fn apu() -> Self {
         Self::of(vec![Cpu::epyc()], vec![Gpu::mi300a()])
+    }
+
+    /// One CPU and so many MI300X whose virtual memory [does nothing](Self::does_nothing), and which
+    /// the CPU does not reach: there is nothing that it could touch. It passes for ROCm 6.4: later
+    /// releases leave memory behind where something was unmapped, which has to be covered.
+    #[must_use]
+    pub fn nothing(gpus: usize) -> Self {
+        let mut config = Self::mi300x(gpus).with_era(Era::A);
+        config.does_nothing = true;
+        config.gpus.iter_mut().for_each(|gpu| gpu.large_bar = false);
+        config
     }
 
     /// Follows another era, with the extension version that it usually reports.

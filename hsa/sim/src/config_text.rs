@@ -34,7 +34,7 @@ pub enum ConfigError {
     Faults(#[from] FaultPlanError),
 }
 
-const PRESETS: &str = "mi300x, consumer, apu";
+const PRESETS: &str = "mi300x, consumer, apu, nothing";
 const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule, vram, \
     permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, faults";
 
@@ -43,6 +43,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | word | meaning |
 /// |---|---|
 /// | `mi300x`, `consumer`, `apu` | the presets |
+/// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
 /// | `gpus=N`, `cpus=N` | so many agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
 /// | `era=a` … `era=d` | the era, with the extension version it usually has |
 /// | `extension=N` | the extension's minor version; `none`: that of ROCm 6.0, which cannot be asked for |
@@ -65,6 +66,7 @@ impl FromStr for Config {
                 ("mi300x", _) => config = Config::mi300x(2),
                 ("consumer", _) => config = Config::consumer(),
                 ("apu", _) => config = Config::apu(),
+                ("nothing", _) => config = Config::nothing(2),
                 (_, Some((setting, value))) => settings.push((setting.trim(), value.trim())),
                 (word, None) => return Err(unknown(word)),
             }

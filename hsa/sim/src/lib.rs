@@ -41,6 +41,7 @@ mod instance;
 mod ipc;
 mod links;
 mod mapping;
+mod nothing;
 mod page_table;
 mod physical;
 mod pointer;

@@ -56,7 +56,7 @@ impl Simulation {
     /// The functions, as a runtime with this configuration's extension version exports them.
     #[must_use]
     pub fn table(&self) -> &'static Table {
-        abi::table(self.slot, self.instance.behaviour)
+        abi::table(self.slot, self.instance.behaviour, self.instance.config.does_nothing)
     }
 
     /// What is simulated.

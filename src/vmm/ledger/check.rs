@@ -41,8 +41,10 @@ impl<R, H> Ledger<R, H> {
     /// Checks the invariants; says which one does not hold.
     pub fn check(&self) -> Result<(), String> {
         self.reservations_are_disjoint()?;
+        self.mappings.check()?;
         self.mappings_are_right()?;
         self.counts_are_right()?;
+        self.rights_are_counted()?;
         self.serials_are_unique()?;
         self.names_are_of_mappings()
     }
@@ -70,7 +72,7 @@ impl<R, H> Ledger<R, H> {
     /// Invariants 1 and 8.
     fn mappings_are_right(&self) -> Result<(), String> {
         let mut end = 0;
-        for (&start, mapping) in &self.mappings {
+        for (start, mapping) in self.mappings.iter() {
             let wrong = |what: &str| Err(format!("the mapping at {start:#x} {what}"));
             if start < end {
                 return wrong("overlaps the one before it");
@@ -96,7 +98,7 @@ impl<R, H> Ledger<R, H> {
     fn counts_are_right(&self) -> Result<(), String> {
         let mut inside: BTreeMap<usize, usize> = BTreeMap::new();
         let mut of_handle = vec![0; self.handles.slots()];
-        for (&start, mapping) in &self.mappings {
+        for (start, mapping) in self.mappings.iter() {
             if let Some((base, _)) = self.reservation_at(start) {
                 *inside.entry(base).or_default() += 1;
             }
@@ -116,12 +118,22 @@ impl<R, H> Ledger<R, H> {
         self.handles.check(&of_handle)
     }
 
+    /// Rights are kept as often as mappings have them.
+    fn rights_are_counted(&self) -> Result<(), String> {
+        let mut found = BTreeMap::new();
+        for (_, entry) in self.mappings.iter() {
+            *found.entry(entry.rights).or_default() += 1;
+        }
+        self.rights.check(&found)
+    }
+
     /// What has gone has no name any more.
     fn names_are_of_mappings(&self) -> Result<(), String> {
         if self.mapping_names.is_empty() {
             return Ok(());
         }
-        let serials: BTreeSet<u64> = self.mappings.values().map(|mapping| mapping.serial).collect();
+        let serials: BTreeSet<u64> =
+            self.mappings.iter().map(|(_, mapping)| mapping.serial).collect();
         match self.mapping_names.iter().find(|(serial, _)| !serials.contains(serial)) {
             Some((_, name)) => Err(format!("{name:?} is the name of no mapping")),
             None => Ok(()),
@@ -130,7 +142,7 @@ impl<R, H> Ledger<R, H> {
 
     /// What names a mapping or reservation for good is not given twice.
     fn serials_are_unique(&self) -> Result<(), String> {
-        let mappings = self.mappings.values().map(|mapping| mapping.serial);
+        let mappings = self.mappings.iter().map(|(_, mapping)| mapping.serial);
         let reservations = self.reservations.values().map(|reservation| reservation.serial);
         let mut serials: Vec<u64> = mappings.chain(reservations).collect();
         serials.sort_unstable();

@@ -280,7 +280,7 @@ impl<R, H> Ledger<R, H> {
     pub fn retain(&mut self, address: usize) -> Result<Handle, Refusal> {
         let not_mapped = Problem::NotMapped { at: crate::vmm::Address::new(address) };
         let refusal = Refusal::new(Argument::Address, not_mapped);
-        let slot = self.mapping_at(address).ok_or(refusal)?.1.slot;
+        let slot = self.slot_at(address).ok_or(refusal)?;
         let record = self.handles.by_slot_mut(slot).ok_or(refusal)?;
         record.references = record.references.checked_add(1).ok_or(refusal)?;
         self.checked();

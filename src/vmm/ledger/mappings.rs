@@ -1,7 +1,8 @@
 //! Mappings: physical memory at an address, and who may use it there.
 
+use super::rights::{NOBODY, Rights, RightsTable, Row};
 use super::{Ledger, Range, ReservationRecord};
-use crate::vmm::access::{AccessSet, AgentSet};
+use crate::vmm::access::{Access, AccessSet, AgentSet};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
 use crate::vmm::handle::Handle;
@@ -21,11 +22,45 @@ pub(crate) struct MappingRecord {
     pub granted: AgentSet,
 }
 
+/// A mapping as it is kept. A look-up reads as little memory as can be: there may be millions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    pub size: usize,
+    pub serial: u64,
+    pub slot: u32,
+    pub rights: Row,
+}
+
+impl Entry {
+    fn record(&self, table: &RightsTable) -> MappingRecord {
+        let &Self { size, slot, serial, rights } = self;
+        let &Rights { access, granted } = table.get(rights);
+        MappingRecord { size, slot, serial, access, granted }
+    }
+}
+
 impl<R, H> Ledger<R, H> {
+    /// The start of the mapping that holds this address, as it is kept.
+    fn entry_at(&self, address: usize) -> Option<(usize, &Entry)> {
+        let (start, entry) = self.mappings.below(address)?;
+        (address - start < entry.size).then_some((start, entry))
+    }
+
     /// The start and record of the mapping that holds this address.
-    pub fn mapping_at(&self, address: usize) -> Option<(usize, &MappingRecord)> {
-        let (&start, record) = self.mappings.range(..=address).next_back()?;
-        (address - start < record.size).then_some((start, record))
+    pub fn mapping_at(&self, address: usize) -> Option<(usize, MappingRecord)> {
+        let (start, entry) = self.entry_at(address)?;
+        Some((start, entry.record(&self.rights)))
+    }
+
+    /// What an agent may do at this address, if something is mapped there.
+    pub fn access_at(&self, address: usize, agent: usize) -> Option<Access> {
+        let (_, entry) = self.entry_at(address)?;
+        Some(self.rights.get(entry.rights).access.get(agent))
+    }
+
+    /// The slot of the handle that is mapped at this address.
+    pub(super) fn slot_at(&self, address: usize) -> Option<u32> {
+        Some(self.entry_at(address)?.1.slot)
     }
 
     /// Whether the handle may be mapped over the range, and keeps it alive for that; undone by
@@ -49,18 +84,10 @@ impl<R, H> Ledger<R, H> {
     /// Adds a mapping that [`begin_map`](Self::begin_map) allowed. Nobody may use it yet.
     pub fn add_mapping(&mut self, range: Range, slot: u32) -> u64 {
         let serial = self.serial();
-        let record = MappingRecord {
-            size: range.size,
-            slot,
-            serial,
-            access: AccessSet::default(),
-            granted: AgentSet::default(),
-        };
-        self.mappings.insert(range.start, record);
+        let entry = Entry { size: range.size, serial, slot, rights: NOBODY };
+        self.mappings.insert(range.start, entry);
         self.use_became_mapping(slot);
-        if let Some(base) = self.around(range).map(|(base, _)| base)
-            && let Some(reservation) = self.reservations.get_mut(&base)
-        {
+        if let Some(reservation) = self.reservation_mut(range.start) {
             reservation.mappings += 1;
         }
         self.checked();
@@ -72,12 +99,15 @@ impl<R, H> Ledger<R, H> {
         let refuse = |problem| Err(Refusal::new(Argument::Address, problem));
         self.reservation_around(range)?;
         let mut next = range.start;
-        if let Some((start, _)) = self.mapping_at(range.start)
-            && start != range.start
-        {
-            return refuse(Problem::CutsMapping { at: Address::new(start) });
+        match self.entry_at(range.start) {
+            Some((start, _)) if start != range.start => {
+                return refuse(Problem::CutsMapping { at: Address::new(start) });
+            }
+            // Most runs are one mapping.
+            Some((_, entry)) if entry.size == range.size => return Ok(()),
+            _ => {}
         }
-        for (&start, record) in self.mappings.range(range.start..range.end()) {
+        for (start, record) in self.mappings.range(range.start..range.end()) {
             if start != next {
                 break;
             }
@@ -96,9 +126,14 @@ impl<R, H> Ledger<R, H> {
     /// Whether all of the range is in one reservation and nothing is mapped in it.
     pub fn check_empty(&self, range: Range) -> Result<(), Refusal> {
         self.reservation_around(range)?;
-        let below = self.mapping_at(range.start).map(|(start, _)| start);
+        // The last one that begins before the end is the only one that can reach in, if none does.
+        let last = self.mappings.below(range.end() - 1);
+        if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
+            return Ok(());
+        }
+        let below = self.entry_at(range.start).map(|(start, _)| start);
         let inside =
-            || self.mappings.range(range.start..range.end()).next().map(|(&start, _)| start);
+            || self.mappings.range(range.start..range.end()).next().map(|(start, _)| start);
         match below.or_else(inside).map(Address::new) {
             Some(at) => Err(Refusal::new(Argument::Address, Problem::AlreadyMapped { at })),
             None => Ok(()),
@@ -106,8 +141,9 @@ impl<R, H> Ledger<R, H> {
     }
 
     /// The mappings that begin in the range, by address.
-    pub fn mappings_in(&self, range: Range) -> impl Iterator<Item = (usize, &MappingRecord)> {
-        self.mappings.range(range.start..range.end()).map(|(&start, record)| (start, record))
+    pub fn mappings_in(&self, range: Range) -> impl Iterator<Item = (usize, MappingRecord)> {
+        let inside = self.mappings.range(range.start..range.end());
+        inside.map(|(start, entry)| (start, entry.record(&self.rights)))
     }
 
     /// Whether every byte of the range is mapped; else the first that is not. Unlike
@@ -115,7 +151,7 @@ impl<R, H> Ledger<R, H> {
     pub fn check_mapped(&self, range: Range) -> Result<(), Refusal> {
         let mut next = range.start;
         while next < range.end() {
-            let Some((start, record)) = self.mapping_at(next) else {
+            let Some((start, record)) = self.entry_at(next) else {
                 let at = Address::new(next);
                 return Err(Refusal::new(Argument::Address, Problem::NotMapped { at }));
             };
@@ -126,8 +162,10 @@ impl<R, H> Ledger<R, H> {
 
     /// Changes who may use the mapping that begins here, and whom the runtime was told of.
     pub fn write_access(&mut self, start: usize, access: AccessSet, granted: AgentSet) {
-        if let Some(mapping) = self.mappings.get_mut(&start) {
-            (mapping.access, mapping.granted) = (access, granted);
+        if let Some(entry) = self.mappings.get_mut(start) {
+            let before = entry.rights;
+            entry.rights = self.rights.take(Rights { access, granted });
+            self.rights.give_back(before);
         }
         self.checked();
     }
@@ -135,12 +173,12 @@ impl<R, H> Ledger<R, H> {
     /// Removes the mapping that begins here. Its handle is in use until
     /// [`end_use`](Self::end_use).
     pub fn remove_mapping(&mut self, start: usize) -> Option<MappingRecord> {
-        let record = self.mappings.remove(&start)?;
+        let entry = self.mappings.remove(start)?;
+        let record = entry.record(&self.rights);
+        self.rights.give_back(entry.rights);
         self.mapping_names.remove(&record.serial);
         self.mapping_became_use(record.slot);
-        if let Some((base, _)) = self.reservation_at(start)
-            && let Some(reservation) = self.reservations.get_mut(&base)
-        {
+        if let Some(reservation) = self.reservation_mut(start) {
             reservation.mappings -= 1;
         }
         self.checked();
@@ -155,14 +193,16 @@ impl<R, H> Ledger<R, H> {
         after: impl Iterator<Item = (usize, MappingRecord)>,
     ) {
         for start in before {
-            if self.mappings.remove(&start).is_some()
-                && let Some(reservation) = self.reservation_mut(start)
-            {
+            let Some(entry) = self.mappings.remove(start) else { continue };
+            self.rights.give_back(entry.rights);
+            if let Some(reservation) = self.reservation_mut(start) {
                 reservation.mappings -= 1;
             }
         }
         for (start, record) in after {
-            self.mappings.insert(start, record);
+            let MappingRecord { size, slot, serial, access, granted } = record;
+            let rights = self.rights.take(Rights { access, granted });
+            self.mappings.insert(start, Entry { size, serial, slot, rights });
             if let Some(reservation) = self.reservation_mut(start) {
                 reservation.mappings += 1;
             }
@@ -170,12 +210,13 @@ impl<R, H> Ledger<R, H> {
         self.checked();
     }
 
+    /// The reservation that holds this address, which is in one.
     fn reservation_mut(&mut self, address: usize) -> Option<&mut ReservationRecord<R>> {
         self.reservations.range_mut(..=address).next_back().map(|(_, record)| record)
     }
 
     /// All mappings, by address.
-    pub fn mappings(&self) -> impl Iterator<Item = (usize, &MappingRecord)> {
-        self.mappings.iter().map(|(&start, record)| (start, record))
+    pub fn mappings(&self) -> impl Iterator<Item = (usize, MappingRecord)> {
+        self.mappings.iter().map(|(start, entry)| (start, entry.record(&self.rights)))
     }
 }

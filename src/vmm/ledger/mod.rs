@@ -14,18 +14,23 @@
 //! `R` and `H` are what the caller keeps with a reservation and with a handle; the ledger does
 //! not look at them.
 
+mod address_map;
 mod check;
 mod handles;
 mod mappings;
 mod names;
 mod reservations;
+mod rights;
 
 pub(crate) use mappings::MappingRecord;
 pub(crate) use reservations::ReservationRecord;
 
 use super::address::Address;
 use super::error::{Argument, Problem, Refusal};
+use address_map::AddressMap;
 use handles::Handles;
+use mappings::Entry;
+use rights::RightsTable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,7 +66,8 @@ impl Range {
 pub(crate) struct Ledger<R, H> {
     reservations: BTreeMap<usize, ReservationRecord<R>>,
     handles: Handles<H>,
-    mappings: BTreeMap<usize, MappingRecord>,
+    mappings: AddressMap<Entry>,
+    rights: RightsTable,
     /// The names of those mappings that have one, by serial.
     mapping_names: BTreeMap<u64, Arc<str>>,
     next_serial: u64,
@@ -73,7 +79,8 @@ impl<R, H> Ledger<R, H> {
         Self {
             reservations: BTreeMap::new(),
             handles: Handles::new(owner),
-            mappings: BTreeMap::new(),
+            mappings: AddressMap::new(),
+            rights: RightsTable::new(),
             mapping_names: BTreeMap::new(),
             next_serial: 1,
         }

@@ -112,17 +112,17 @@ fn nobody_may_use_what_was_just_mapped() {
     let (mut ledger, handle) = ledger();
     let base = 1 << 20;
     map(&mut ledger, range(base, PAGE), handle).unwrap();
-    let record = *ledger.mapping_at(base).unwrap().1;
+    let record = ledger.mapping_at(base).unwrap().1;
     assert_eq!((record.access, record.granted), Default::default());
     let (mut access, mut granted) = (record.access, record.granted);
     access.set(3, Access::ReadWrite);
     granted.insert(3);
     ledger.write_access(base, access, granted);
-    let record = *ledger.mapping_at(base + 17).unwrap().1;
+    let record = ledger.mapping_at(base + 17).unwrap().1;
     assert_eq!((record.access, record.granted), (access, granted));
     unmap(&mut ledger, base);
     map(&mut ledger, range(base, PAGE), handle).unwrap();
-    let record = *ledger.mapping_at(base).unwrap().1;
+    let record = ledger.mapping_at(base).unwrap().1;
     assert_eq!((record.access, record.granted), Default::default(), "mapped anew");
 }
 
@@ -136,7 +136,7 @@ fn what_is_there_is_counted_and_listed() {
         map(&mut ledger, range(base + page * PAGE, PAGE), handle).unwrap();
     }
     assert_eq!(ledger.counts(), (2, 2, 3));
-    let starts = |found: &mut dyn Iterator<Item = (usize, &MappingRecord)>| -> Vec<usize> {
+    let starts = |found: &mut dyn Iterator<Item = (usize, MappingRecord)>| -> Vec<usize> {
         found.map(|(start, _)| (start - base) / PAGE).collect()
     };
     assert_eq!(starts(&mut ledger.mappings()), [0, 1, 3]);

@@ -15,11 +15,10 @@ impl Shared {
         range: Range,
         changes: &[Change],
     ) -> Result<(), VmmError> {
-        let pieces = self.run(operation, range)?;
-        for piece in &pieces {
-            self.check_reach(operation, piece.owner, changes)?;
+        let mut run = self.run_of(operation, range, Progress::none)?;
+        for mapping in &run {
+            self.check_reach(operation, mapping.before.owner, changes)?;
         }
-        let mut run: Vec<Progress> = pieces.into_iter().map(Progress::none).collect();
         if let Err(error) = self.change_run(operation, &mut run, changes) {
             return Err(self.undo(operation, &run, error));
         }
@@ -64,35 +63,34 @@ impl Shared {
 
     /// Changes the mappings of a run in the runtime, and notes how far each of them came.
     ///
-    /// The CPUs come first and by themselves, so that it is known what is to be undone.
+    /// The CPUs come first in the changes, and by themselves, so that it is known what is to be undone.
     fn change_run(
         &self,
         operation: Operation,
         run: &mut [Progress],
         changes: &[Change],
     ) -> Result<(), VmmError> {
-        let (cpus, gpus): (Vec<Change>, Vec<Change>) =
-            changes.iter().partition(|&&(index, _)| self.is_cpu(index));
+        let (cpus, gpus) = changes.split_at(changes.partition_point(|&(at, _)| self.is_cpu(at)));
         if !cpus.is_empty() {
             for mapping in &mut *run {
-                self.change_cpus(operation, mapping, &cpus)?;
+                self.change_cpus(operation, mapping, cpus)?;
             }
         }
-        let comes_after_owner = |mapping: &Progress| self.comes_after_owner(&mapping.before, &gpus);
+        let comes_after_owner = |mapping: &Progress| self.comes_after_owner(&mapping.before, gpus);
         let together = |one: &Progress, next: &Progress| {
             !comes_after_owner(one)
                 && !comes_after_owner(next)
-                && self.are_told_together(one, next, &gpus)
+                && self.are_told_together(one, next, gpus)
         };
         for alike in run.chunk_by_mut(together) {
             match alike {
                 [mapping] if comes_after_owner(mapping) => {
-                    self.grant_anew(operation, mapping, &gpus)?;
+                    self.grant_anew(operation, mapping, gpus)?;
                 }
-                _ => self.tell_news(operation, alike, &gpus)?,
+                _ => self.tell_news(operation, alike, gpus)?,
             }
             for mapping in alike {
-                mapping.record.access = changed(mapping.record.access, &gpus);
+                mapping.record.access = changed(mapping.record.access, gpus);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ mod grant;
 mod revoke;
 mod tell;
 
-use crate::agent::{AgentId, AgentKind};
+use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::{
@@ -81,8 +81,8 @@ impl Vmm {
         }
         let (index, _) = shared.agent(agent, Argument::Agent).map_err(refused)?;
         let ledger = shared.ledger();
-        match ledger.mapping_at(address.get()) {
-            Some((_, record)) => Ok(record.access.get(index)),
+        match ledger.access_at(address.get(), index) {
+            Some(access) => Ok(access),
             None => {
                 let problem = Problem::NotMapped { at: address };
                 Err(refused(Refusal::new(Argument::Address, problem)))
@@ -137,6 +137,8 @@ impl Shared {
             changes.retain(|&(other, _)| other != index);
             changes.push((index, descriptor.access));
         }
+        // The CPUs first, each kind as the caller has it.
+        changes.sort_by_key(|&(index, _)| !self.is_cpu(index));
         Ok(changes)
     }
 
@@ -154,7 +156,7 @@ impl Shared {
     }
 
     fn is_cpu(&self, index: usize) -> bool {
-        self.runtime.agents().get(index).is_some_and(|agent| agent.kind() == AgentKind::Cpu)
+        self.cpus.contains(index)
     }
 
     /// Whether an agent has been granted what it needs everywhere in a range that is mapped.
@@ -194,7 +196,7 @@ impl Shared {
 
     /// What this process's own loads and stores may do is as much as any CPU agent may.
     pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
-        self.cpus().map(|(index, _)| access.get(index)).max().unwrap_or_default()
+        self.cpus.iter().map(|index| access.get(index)).max().unwrap_or_default()
     }
 }
 

@@ -33,32 +33,38 @@ impl Shared {
         let list = self.list_of_news(first, changes);
         let size = alike.iter().map(|mapping| mapping.before.record.size).sum();
         let range = Range { start: first.before.start, size };
-        for mapping in &*alike {
-            let news = self.news(mapping, changes);
-            self.check_descriptors(operation, mapping.before.record.granted, &news)?;
+        let is_let_in = |mapping: &Progress| {
+            let granted = mapping.before.record.granted;
+            self.news(mapping, changes).any(|&change| self.lets_in(granted, change))
+        };
+        if alike.iter().any(is_let_in) {
+            self.check_a_descriptor(operation)?;
         }
         for mapping in &mut *alike {
-            for (index, _) in self.news(mapping, changes) {
-                mapping.asked.insert(index);
-            }
+            let news = self.news(mapping, changes).map(|&(index, _)| index).collect();
+            mapping.asked = mapping.asked.and(news);
         }
         self.tell(operation, range, &list)?;
         for mapping in alike {
-            for (index, _) in self.news(mapping, changes) {
-                mapping.record.granted.insert(index);
-            }
+            let news = self.news(mapping, changes).map(|&(index, _)| index).collect();
+            mapping.record.granted = mapping.record.granted.and(news);
         }
         Ok(())
     }
 
     fn list_of_news(&self, mapping: &Progress, changes: &[Change]) -> Vec<Change> {
-        self.list(&mapping.before, &mapping.record, &self.news(mapping, changes))
+        let news = self.news(mapping, changes).copied();
+        self.list(&mapping.before, &mapping.record, news)
     }
 
     /// Those of the changes that the runtime does not know to be so.
-    fn news(&self, mapping: &Progress, changes: &[Change]) -> Vec<Change> {
+    fn news<'a>(
+        &self,
+        mapping: &Progress,
+        changes: &'a [Change],
+    ) -> impl Iterator<Item = &'a Change> {
         let before = &mapping.before.record;
-        let is_news = |&&(index, access): &&Change| {
+        let is_news = move |&&(index, access): &&Change| {
             // To forbid what was never allowed would make AMD's runtime map it; to repeat what
             // is so already costs a call.
             let known = before.granted.contains(index);
@@ -68,21 +74,26 @@ impl Shared {
                 access != Access::None
             }
         };
-        changes.iter().filter(is_news).copied().collect()
+        changes.iter().filter(is_news)
     }
 
     /// What is to be said of a mapping for it to be told of changes: its owner last (ROCm 7.14
     /// corrupts the mapping if a peer comes after it: rocm-systems#9908).
-    fn list(&self, piece: &Piece, now: &MappingRecord, told: &[Change]) -> Vec<Change> {
-        let mut list = Vec::with_capacity(told.len());
-        if self.quirks.set_access_drops_unnamed_agents && !told.is_empty() {
-            let named = |&index: &usize| told.iter().any(|&(other, _)| other == index);
-            let unnamed = now.granted.iter().filter(|index| !named(index));
-            let access = |index| self.access_in_runtime(&now.access, index);
-            list.extend(unnamed.map(|index| (index, access(index))));
-        }
+    fn list(
+        &self,
+        piece: &Piece,
+        now: &MappingRecord,
+        told: impl Iterator<Item = Change>,
+    ) -> Vec<Change> {
         // In the caller's order: whose an import is may be known to nobody else.
-        list.extend(told);
+        let mut list: Vec<Change> = told.collect();
+        if self.quirks.set_access_drops_unnamed_agents && !list.is_empty() {
+            let named = |index| list.iter().any(|&(other, _)| other == index);
+            let unnamed = now.granted.iter().filter(|&index| !named(index));
+            let access = |index| self.access_in_runtime(&now.access, index);
+            let unnamed: Vec<Change> = unnamed.map(|index| (index, access(index))).collect();
+            list.splice(..0, unnamed);
+        }
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
         list
     }
@@ -94,7 +105,7 @@ impl Shared {
         }
         let agents = self.runtime.agents();
         let native = |&(index, access): &Change| -> Option<NativeAccess> {
-            Some((agents.get(index)?.native, access.to_bits()))
+            Some(NativeAccess::new(agents.get(index)?.native, access.to_bits()))
         };
         let list: Vec<NativeAccess> = list.iter().filter_map(native).collect();
         self.call(|native| native.set_access(range.start, range.size, &list))
@@ -110,7 +121,7 @@ impl Shared {
         told: &[Change],
     ) -> Result<(), VmmError> {
         let range = Range { start: piece.start, size: piece.record.size };
-        self.tell(operation, range, &self.list(piece, now, told))
+        self.tell(operation, range, &self.list(piece, now, told.iter().copied()))
     }
 
     /// Lets the agents use a mapping as `record` says, and returns those that the runtime was
@@ -134,24 +145,21 @@ impl Shared {
                 told.push((index, access));
             }
         }
-        self.check_descriptors(operation, AgentSet::default(), &told)?;
+        if told.iter().any(|&change| self.lets_in(AgentSet::default(), change)) {
+            self.check_a_descriptor(operation)?;
+        }
         self.tell_again(operation, piece, &after, &told)?;
         Ok(after.granted)
     }
 
-    /// Refuses to let a GPU in that was not `granted` access before, where the runtime would need
-    /// a descriptor and end the process for want of one.
-    fn check_descriptors(
-        &self,
-        operation: Operation,
-        granted: AgentSet,
-        told: &[Change],
-    ) -> Result<(), VmmError> {
-        let is_let_in = |&(index, _): &Change| !self.is_cpu(index) && !granted.contains(index);
-        if told.iter().any(is_let_in) { self.check_a_descriptor(operation) } else { Ok(()) }
+    /// Whether a change lets a GPU in that was not `granted` access before, for which the runtime
+    /// needs a descriptor.
+    fn lets_in(&self, granted: AgentSet, (index, _): Change) -> bool {
+        !self.is_cpu(index) && !granted.contains(index)
     }
 
-    /// Refuses what the runtime needs a descriptor for, if there is none left.
+    /// Refuses what the runtime needs a descriptor for, and ends the process for want of one, if
+    /// there is none left.
     pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
         if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
             return Err(VmmError::OutOfDescriptors { operation });

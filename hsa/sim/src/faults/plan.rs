@@ -131,20 +131,7 @@ impl FromStr for FaultPlan {
     type Err = FaultPlanError;
 
     fn from_str(text: &str) -> Result<Self, FaultPlanError> {
-        let rules = text.split([',', ';']).map(str::trim);
-        let rules: Vec<_> = rules.map(|rule| as_before(rule).unwrap_or(rule.into())).collect();
-        Ok(Self { plan: Plan::parse(&rules.join(";"), &Runtime)? })
-    }
-}
-
-/// A rule in the form that plans had before, `function:N:status`: there are traces with such.
-fn as_before(rule: &str) -> Option<String> {
-    let words: Vec<_> = rule.split(':').map(str::trim).collect();
-    match words[..] {
-        _ if rule.contains('=') => None,
-        [function, "*", status] => Some(format!("{function}={status}")),
-        [function, calls, status] => Some(format!("{function}#{calls}={status}")),
-        _ => None,
+        Ok(Self { plan: Plan::parse(text, &Runtime)? })
     }
 }
 

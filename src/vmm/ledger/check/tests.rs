@@ -18,7 +18,7 @@ fn check_finds_what_does_not_hold() {
         assert!(found.contains(expected), "{found} instead of {expected}");
     };
     let mapping = |ledger: &mut Ledger<(), ()>, start, size| {
-        ledger.mappings.get_mut(&start).unwrap().size = size;
+        ledger.mappings.get_mut(start).unwrap().size = size;
     };
     fn handle(ledger: &mut Ledger<(), ()>, slot: usize) -> &mut HandleRecord<()> {
         ledger.handles.slots[slot].record.as_mut().unwrap()
@@ -26,7 +26,7 @@ fn check_finds_what_does_not_hold() {
     broken(&|ledger| mapping(ledger, base, 3 * PAGE), "overlaps the one before");
     broken(&|ledger| mapping(ledger, base + 2 * PAGE, 5 * PAGE), "exceeds its handle");
     broken(&|ledger| mapping(ledger, base + 2 * PAGE, 32 * PAGE), "is in no reservation");
-    broken(&|ledger| ledger.mappings.get_mut(&base).unwrap().slot = 7, "has no handle");
+    broken(&|ledger| ledger.mappings.get_mut(base).unwrap().slot = 7, "has no handle");
     broken(
         &|ledger| ledger.reservations.get_mut(&base).unwrap().mappings = 3,
         "counts 3 mappings and has 2",
@@ -42,9 +42,9 @@ fn check_finds_what_does_not_hold() {
     broken(&|ledger| ledger.handles.free.push_back(0), "slot 0 would be given to two");
     broken(&|ledger| ledger.handles.free.extend([5, 5]), "slot 5 would be given to two");
     broken(&|ledger| ledger.handles.live = 0, "0 handles are counted and 1 are alive");
-    broken(&|ledger| ledger.mappings.get_mut(&base).unwrap().size = PAGE + 1, "is off the granule");
+    broken(&|ledger| ledger.mappings.get_mut(base).unwrap().size = PAGE + 1, "is off the granule");
     broken(
-        &|ledger| ledger.mappings.get_mut(&base).unwrap().serial = 1,
+        &|ledger| ledger.mappings.get_mut(base).unwrap().serial = 1,
         "the serial 1 was given twice",
     );
     broken(

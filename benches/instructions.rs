@@ -1,0 +1,148 @@
+//! The hot paths, one a run, for counting their instructions: `.ci/instructions` runs this under
+//! callgrind, which counts what [`measured`] does and nothing else.
+//!
+//! ```sh
+//! cargo run --release -p hsa-vmm-bench --example instructions -- map
+//! ```
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Handle, Runtime, Vmm, VmmError,
+};
+use std::hint::black_box;
+use std::process::ExitCode;
+
+const SIZE: usize = 2 << 20;
+/// Live mappings, and as many holes.
+const PAGES: usize = 1 << 13;
+/// How many calls are counted.
+const CALLS: usize = 1000;
+
+struct Field {
+    vmm: Vmm,
+    base: usize,
+    handle: Handle,
+    properties: AllocationProperties,
+    grants: Vec<AccessDescriptor>,
+    reserved: Vec<Address>,
+    created: Vec<Handle>,
+}
+
+/// What is counted. Not inlined, for it is by its name that callgrind knows it.
+#[inline(never)]
+fn measured(act: &mut dyn FnMut() -> Result<(), VmmError>) -> Result<(), VmmError> {
+    act()
+}
+
+impl Field {
+    fn new() -> Result<Self, Box<dyn std::error::Error>> {
+        let runtime = Runtime::simulated(Config::nothing(2))?;
+        let vmm = Vmm::open(&runtime)?;
+        let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+        let properties = AllocationProperties::on(gpus[0]);
+        let handle = vmm.create(SIZE, &properties, 0)?;
+        let base = vmm.address_reserve(2 * PAGES * SIZE, SIZE, None, 0)?.get();
+        let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
+        let grants = gpus.iter().map(grant).collect();
+        let (reserved, created) = (Vec::with_capacity(CALLS), Vec::with_capacity(CALLS));
+        let field = Self { vmm, base, handle, properties, grants, reserved, created };
+        for page in 0..PAGES {
+            field.map(2 * page)?;
+        }
+        Ok(field)
+    }
+
+    fn at(&self, page: usize) -> Address {
+        Address::new(self.base + page * SIZE)
+    }
+
+    fn map(&self, page: usize) -> Result<(), VmmError> {
+        self.vmm.map(self.at(page), SIZE, 0, self.handle, 0)
+    }
+
+    fn perform(&mut self, operation: &str) -> Result<bool, VmmError> {
+        // Holes and live mappings, far from each other.
+        let holes = || (0..CALLS).map(|number| 2 * (number * 4099 % PAGES) + 1);
+        let live = || holes().map(|hole| hole - 1);
+        let all = |act: &mut dyn FnMut(usize) -> Result<(), VmmError>| holes().try_for_each(act);
+        let reserve = |this: &mut Self| -> Result<(), VmmError> {
+            for _ in 0..CALLS {
+                this.reserved.push(this.vmm.address_reserve(SIZE, SIZE, None, 0)?);
+            }
+            Ok(())
+        };
+        let create = |this: &mut Self| -> Result<(), VmmError> {
+            for _ in 0..CALLS {
+                this.created.push(this.vmm.create(SIZE, &this.properties, 0)?);
+            }
+            Ok(())
+        };
+        match operation {
+            "reserve" => measured(&mut || reserve(self))?,
+            "free" => {
+                reserve(self)?;
+                let vmm = &self.vmm;
+                measured(&mut || {
+                    self.reserved.iter().try_for_each(|&at| vmm.address_free(at, SIZE))
+                })?;
+            }
+            "create" => measured(&mut || create(self))?,
+            "release" => {
+                create(self)?;
+                let vmm = &self.vmm;
+                measured(&mut || self.created.iter().try_for_each(|&handle| vmm.release(handle)))?;
+            }
+            "map" => measured(&mut || all(&mut |page| self.map(page)))?,
+            "set_access" => {
+                all(&mut |page| self.map(page))?;
+                let grant = |page| self.vmm.set_access(self.at(page), SIZE, &self.grants);
+                measured(&mut || all(&mut &grant))?;
+            }
+            "unmap" => {
+                all(&mut |page| self.map(page))?;
+                let unmap = |page| self.vmm.unmap(self.at(page), SIZE);
+                measured(&mut || all(&mut &unmap))?;
+            }
+            "get_access" => {
+                let agent = self.grants[0].agent;
+                let ask = |page| self.vmm.get_access(agent, self.at(page)).map(black_box).map(drop);
+                measured(&mut || live().try_for_each(ask))?;
+            }
+            "retain" => {
+                let retain = |page| self.vmm.retain_allocation_handle(self.at(page));
+                measured(&mut || live().try_for_each(|page| retain(page).map(drop)))?;
+            }
+            "properties" => {
+                let ask = |_| self.vmm.allocation_properties(self.handle).map(black_box).map(drop);
+                measured(&mut || live().try_for_each(ask))?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn main() -> ExitCode {
+    let operation = std::env::args().nth(1).unwrap_or_default();
+    let mut field = match Field::new() {
+        Ok(field) => field,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(3);
+        }
+    };
+    match field.perform(&operation) {
+        Ok(true) => {
+            println!("{CALLS}");
+            ExitCode::SUCCESS
+        }
+        Ok(false) => {
+            eprintln!("`{operation}` is none of the operations");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

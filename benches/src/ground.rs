@@ -1,0 +1,94 @@
+//! The runtime that all levels stand on.
+
+use crate::run::BenchError;
+use hsa_sys::{Library, Search, Table};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
+use std::path::PathBuf;
+
+/// What is measured: one size for all.
+pub(crate) const SIZE: usize = 2 << 20;
+
+/// Which runtime.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// The simulation, as its text says: `gpus=2`. `nothing` is one whose virtual memory does
+    /// nothing.
+    Simulated(String),
+    /// A library.
+    Loaded(PathBuf),
+}
+
+impl Backend {
+    /// How many calls make a sample: enough for the clock to be of no account.
+    pub(crate) fn calls_a_sample(&self) -> usize {
+        match self {
+            Self::Simulated(text) if text.contains("nothing") => 64,
+            Self::Simulated(_) => 8,
+            Self::Loaded(_) => 1,
+        }
+    }
+}
+
+/// A started runtime, and its bare functions.
+#[derive(Debug)]
+pub struct Ground {
+    pub(crate) backend: Backend,
+    pub(crate) runtime: Runtime,
+    pub(crate) vmm: Vmm,
+    pub(crate) table: Table,
+    /// Keeps the table's functions where they are; a simulation is kept by the runtime.
+    _library: Option<Box<Library>>,
+}
+
+impl Ground {
+    /// Starts a runtime.
+    ///
+    /// # Errors
+    /// What [`Runtime::load`] or [`Vmm::open`] answer.
+    pub fn open(backend: Backend) -> Result<Self, BenchError> {
+        let runtime = match &backend {
+            Backend::Simulated(text) => {
+                let config: Result<Config, _> = text.parse();
+                Runtime::simulated(
+                    config.map_err(|error| BenchError::Configuration(error.to_string()))?,
+                )?
+            }
+            Backend::Loaded(path) => Runtime::load_from(path)?,
+        };
+        Self::on(runtime, backend)
+    }
+
+    /// Takes a runtime that was opened already; the backend is what it was opened as.
+    ///
+    /// # Errors
+    /// What [`Vmm::open`] answers.
+    pub fn on(runtime: Runtime, backend: Backend) -> Result<Self, BenchError> {
+        let (table, library) = match (runtime.simulation(), &runtime.info().path) {
+            (Some(simulation), _) => (*simulation.table(), None),
+            (None, Some(path)) => {
+                // SAFETY: it is a runtime, or it would not have started.
+                let library = unsafe { Library::load(&Search::only(path)) };
+                let library = library.map_err(hsa_vmm::RuntimeError::from)?;
+                (*library.table(), Some(Box::new(library)))
+            }
+            (None, None) => {
+                return Err(BenchError::Configuration("nobody knows the runtime's file".into()));
+            }
+        };
+        let vmm = Vmm::open(&runtime)?;
+        Ok(Self { backend, runtime, vmm, table, _library: library })
+    }
+
+    /// The runtime.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Memory of the first GPU, which can be exported.
+    pub(crate) fn properties(&self) -> Option<AllocationProperties> {
+        let gpu = self.runtime.gpus().next()?.id();
+        Some(AllocationProperties::on(gpu).shareable_as(HandleType::PosixFileDescriptor))
+    }
+}

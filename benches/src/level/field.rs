@@ -1,0 +1,111 @@
+//! Where live mappings are, and holes between them.
+
+use crate::ground::SIZE;
+
+/// How many holes there are for new mappings: so many that those of a round are not in the
+/// processor's caches from the last.
+const HOLES: usize = 4096;
+
+/// Pages of a reservation: live mappings, and holes evenly between them.
+#[derive(Clone, Debug)]
+pub(crate) struct Field {
+    pub base: usize,
+    live: usize,
+    holes: usize,
+    /// Of the places that are drawn.
+    seed: u64,
+}
+
+impl Field {
+    /// The bytes that a field takes.
+    pub fn size(live: usize) -> usize {
+        (live + Self::holes(live)) * SIZE
+    }
+
+    fn holes(live: usize) -> usize {
+        // At least one round's.
+        HOLES.min(live).max(64)
+    }
+
+    pub fn new(base: usize, live: usize) -> Self {
+        Self { base, live, holes: Self::holes(live), seed: 0x9e37_79b9_7f4a_7c15 }
+    }
+
+    fn page(&self, page: usize) -> usize {
+        self.base + page * SIZE
+    }
+
+    fn pages(&self) -> usize {
+        self.live + self.holes
+    }
+
+    /// The page of a hole: every so many pages one.
+    fn hole_page(&self, hole: usize) -> usize {
+        (hole * self.pages()).div_ceil(self.holes).min(self.pages() - 1)
+    }
+
+    /// The addresses to be mapped before anything is measured.
+    pub fn live(&self) -> impl Iterator<Item = usize> {
+        let mut hole = 0;
+        (0..self.pages()).filter_map(move |page| {
+            let is_hole = hole < self.holes && page == self.hole_page(hole);
+            hole += usize::from(is_hole);
+            (!is_hole).then(|| self.page(page))
+        })
+    }
+
+    /// A number below `end`, drawn.
+    fn draw(&mut self, end: usize) -> usize {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed % end as u64) as usize
+    }
+
+    /// As many holes as there are places to fill, all different and far apart, beginning with one
+    /// that is drawn.
+    pub fn draw_holes(&mut self, places: &mut [usize]) {
+        let (first, step) = (self.draw(self.holes), self.holes / places.len().max(1));
+        for (number, place) in places.iter_mut().enumerate() {
+            *place = self.page(self.hole_page((first + number * step) % self.holes));
+        }
+    }
+
+    /// As many mapped addresses as there are places to fill, drawn; `mapped` are those in holes.
+    pub fn draw_mapped(&mut self, mapped: &[usize], places: &mut [usize]) {
+        for place in places {
+            let page = self.draw(self.pages());
+            // The hole at or before this page, if it is that page.
+            let hole = page * self.holes / self.pages();
+            let is_hole =
+                (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
+            *place = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Field, SIZE};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn live_mappings_and_holes_are_everything() {
+        for live in [1, 2, 63, 64, 65, 1000, 4097, 100_000] {
+            let mut field = Field::new(SIZE, live);
+            let mapped: BTreeSet<usize> = field.live().collect();
+            assert_eq!(mapped.len(), live);
+            assert!(mapped.iter().all(|at| at % SIZE == 0));
+            assert!(mapped.last().unwrap() + SIZE <= field.base + Field::size(live));
+            let mut holes = [0; 64];
+            let mut drawn = [0; 64];
+            for _ in 0..100 {
+                field.draw_holes(&mut holes);
+                assert!(holes.iter().all(|hole| !mapped.contains(hole)), "{live}");
+                assert_eq!(BTreeSet::from(holes).len(), holes.len(), "{live}");
+                field.draw_mapped(&holes, &mut drawn);
+                assert!(drawn.iter().all(|at| mapped.contains(at) || holes.contains(at)), "{live}");
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! HIP's calls in C: this library's, which are linked in, or HIP's own, loaded when this runs.
+
+use super::{Caller, Field, Outcome, refused};
+use crate::ground::{Backend, Ground, SIZE};
+use crate::run::BenchError;
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use core::ptr::null_mut;
+use std::error::Error;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+// What C's programs link to is in here.
+use hsavmm as _;
+
+type Status = c_int;
+type Handle = *mut c_void;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct AccessDescriptor {
+    location: Location,
+    flags: c_uint,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Properties {
+    kind: c_int,
+    handle_types: c_uint,
+    location: Location,
+    win32: *mut c_void,
+    compression: u8,
+    rdma: u8,
+    usage: u16,
+}
+
+const DEVICE: c_int = 1;
+const PINNED: c_int = 1;
+const DESCRIPTOR: c_uint = 1;
+const READ_WRITE: c_uint = 3;
+
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// The functions, by their public signatures.
+        #[allow(non_snake_case)]
+        #[derive(Clone, Copy, Debug)]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($argument),*) -> Status,)*
+        }
+
+        mod linked {
+            use super::*;
+            unsafe extern "C" {
+                $(#[allow(non_snake_case)] pub fn $name($(_: $argument),*) -> Status;)*
+            }
+        }
+
+        impl Functions {
+            /// This library's own.
+            fn linked() -> Self {
+                Self { $($name: linked::$name,)* }
+            }
+
+            /// A library's.
+            ///
+            /// # Safety
+            /// It must be HIP's.
+            unsafe fn load(library: &libloading::Library) -> Result<Self, libloading::Error> {
+                Ok(Self {
+                    // SAFETY: HIP's functions have these signatures, and the caller keeps it loaded.
+                    $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes())? },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    hipInit(c_uint);
+    hipGetDeviceCount(*mut c_int);
+    hipMemAddressReserve(*mut *mut c_void, usize, usize, *mut c_void, c_ulonglong);
+    hipMemAddressFree(*mut c_void, usize);
+    hipMemCreate(*mut Handle, usize, *const Properties, c_ulonglong);
+    hipMemRelease(Handle);
+    hipMemMap(*mut c_void, usize, usize, Handle, c_ulonglong);
+    hipMemUnmap(*mut c_void, usize);
+    hipMemSetAccess(*mut c_void, usize, *const AccessDescriptor, usize);
+    hipMemGetAccess(*mut c_ulonglong, *const Location, *mut c_void);
+    hipMemRetainAllocationHandle(*mut Handle, *mut c_void);
+    hipMemGetAllocationPropertiesFromHandle(*mut Properties, Handle);
+    hipMemExportToShareableHandle(*mut c_void, Handle, c_uint, c_ulonglong);
+    hipMemImportFromShareableHandle(*mut Handle, *mut c_void, c_uint);
+}
+
+unsafe extern "C" {
+    fn hsavmm_use_runtime(path: *const c_char) -> Status;
+    fn hsavmm_use_simulation(configuration: *const c_char) -> Status;
+    fn hsavmm_use_profile(profile: c_int) -> Status;
+    fn hsavmm_shut_down() -> Status;
+}
+
+macro_rules! call {
+    ($functions:expr, $name:ident($($argument:expr),*)) => {{
+        // SAFETY: the arguments are the library's own answers, and pointers to locals and fields
+        // that outlive the call.
+        let status = unsafe { ($functions.$name)($($argument),*) };
+        if status == 0 { Ok(()) } else { Err(refused(stringify!($name), format_args!("error {status}"))) }
+    }};
+}
+
+/// What keeps the functions where they are.
+#[derive(Debug)]
+enum Source {
+    Linked,
+    Loaded,
+}
+
+#[derive(Debug)]
+pub(crate) struct Hip {
+    functions: Functions,
+    source: Source,
+    /// Whether a descriptor is passed by a pointer to it (HIP 6), not as a pointer.
+    import_by_pointer: bool,
+    grants: Vec<AccessDescriptor>,
+    reserved: Vec<*mut c_void>,
+    created: Vec<Handle>,
+    retained: Vec<Handle>,
+    exported: Vec<c_int>,
+    imported: Vec<Handle>,
+    field: Option<(*mut c_void, usize, Handle, Vec<usize>)>,
+}
+
+const PROPERTIES: Properties = Properties {
+    kind: PINNED,
+    handle_types: DESCRIPTOR,
+    location: Location { kind: DEVICE, id: 0 },
+    win32: null_mut(),
+    compression: 0,
+    rdma: 0,
+    usage: 0,
+};
+
+impl Hip {
+    /// This library, through C, on a runtime like the ground's.
+    pub fn linked(ground: &Ground, n: usize) -> Result<Self, BenchError> {
+        let wrong = |what: &str| BenchError::Configuration(what.to_owned());
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| wrong("a name contains a zero"));
+        // SAFETY: strings that end with a zero and outlive the calls.
+        let status = unsafe {
+            // What another measurement left open.
+            hsavmm_shut_down();
+            hsavmm_use_profile(7);
+            match &ground.backend {
+                Backend::Simulated(words) => {
+                    hsavmm_use_simulation(text(words.as_bytes())?.as_ptr())
+                }
+                Backend::Loaded(path) => {
+                    hsavmm_use_runtime(text(path.as_os_str().as_bytes())?.as_ptr())
+                }
+            }
+        };
+        if status != 0 {
+            return Err(wrong("the C ABI does not take this runtime"));
+        }
+        let gpus = ground.runtime.gpus().count();
+        Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
+    }
+
+    /// HIP's own library.
+    pub fn load(path: &Path, gpus: usize, n: usize) -> Result<Self, BenchError> {
+        let wrong = |error: &dyn core::fmt::Display| BenchError::Hip {
+            path: path.to_owned(),
+            why: error.to_string(),
+        };
+        // SAFETY: that it is HIP's library is what naming it means.
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| wrong(&error))?;
+        // SAFETY: as above; it stays loaded for good.
+        let functions = unsafe { Functions::load(&library) }.map_err(|error| wrong(&error))?;
+        // It leaves threads behind that run in it.
+        core::mem::forget(library);
+        call!(functions, hipInit(0)).map_err(|error| wrong(&error))?;
+        let mut devices = 0;
+        call!(functions, hipGetDeviceCount(&mut devices)).map_err(|error| wrong(&error))?;
+        if devices < gpus as c_int {
+            return Err(wrong(&format_args!("it finds {devices} devices, and the runtime {gpus}")));
+        }
+        let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let by_pointer = name.to_string_lossy().contains(".so.6");
+        Ok(Self::of(functions, Source::Loaded, gpus, by_pointer, n))
+    }
+
+    fn of(functions: Functions, source: Source, gpus: usize, by_pointer: bool, n: usize) -> Self {
+        let location = |id| Location { kind: DEVICE, id };
+        let grant = |id| AccessDescriptor { location: location(id), flags: READ_WRITE };
+        Self {
+            functions,
+            source,
+            import_by_pointer: by_pointer,
+            grants: (0..gpus as c_int).rev().map(grant).collect(),
+            reserved: vec![null_mut(); n],
+            created: vec![null_mut(); n],
+            retained: Vec::with_capacity(n),
+            exported: vec![-1; n],
+            imported: Vec::with_capacity(n),
+            field: None,
+        }
+    }
+
+    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+        let size = Field::size(live);
+        let base = self.reserve_one(size)?;
+        let handle = self.create_one()?;
+        let field = Field::new(base as usize, live);
+        let mut mapped = Vec::with_capacity(live);
+        for at in field.live() {
+            call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, handle, 0))?;
+            mapped.push(at);
+        }
+        self.field = Some((base, size, handle, mapped));
+        Ok(field)
+    }
+
+    fn reserve_one(&self, size: usize) -> Result<*mut c_void, Box<dyn Error>> {
+        let mut address = null_mut();
+        call!(self.functions, hipMemAddressReserve(&mut address, size, SIZE, null_mut(), 0))?;
+        Ok(address)
+    }
+
+    fn create_one(&self) -> Result<Handle, Box<dyn Error>> {
+        let mut handle = null_mut();
+        call!(self.functions, hipMemCreate(&mut handle, SIZE, &PROPERTIES, 0))?;
+        Ok(handle)
+    }
+}
+
+impl Caller for Hip {
+    fn reserve(&mut self, n: usize) -> Outcome {
+        self.reserved[n] = self.reserve_one(SIZE)?;
+        Ok(())
+    }
+
+    fn create(&mut self, n: usize) -> Outcome {
+        self.created[n] = self.create_one()?;
+        Ok(())
+    }
+
+    fn map(&mut self, n: usize, at: usize) -> Outcome {
+        call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, self.created[n], 0))
+    }
+
+    fn set_access(&mut self, _: usize, at: usize) -> Outcome {
+        let (list, count) = (self.grants.as_ptr(), self.grants.len());
+        call!(self.functions, hipMemSetAccess(at as *mut c_void, SIZE, list, count))
+    }
+
+    fn get_access(&mut self, at: usize) -> Outcome {
+        let mut flags = 0;
+        let location = &PROPERTIES.location;
+        call!(self.functions, hipMemGetAccess(&mut flags, location, at as *mut c_void))
+    }
+
+    fn retain(&mut self, _: usize, at: usize) -> Outcome {
+        let mut handle = null_mut();
+        call!(self.functions, hipMemRetainAllocationHandle(&mut handle, at as *mut c_void))?;
+        self.retained.push(handle);
+        Ok(())
+    }
+
+    fn properties(&mut self, n: usize) -> Outcome {
+        let mut properties = PROPERTIES;
+        let handle = self.created[n];
+        call!(self.functions, hipMemGetAllocationPropertiesFromHandle(&mut properties, handle))
+    }
+
+    fn export(&mut self, n: usize) -> Outcome {
+        let to = (&raw mut self.exported[n]).cast();
+        let handle = self.created[n];
+        call!(self.functions, hipMemExportToShareableHandle(to, handle, DESCRIPTOR, 0))
+    }
+
+    fn import(&mut self, n: usize) -> Outcome {
+        let mut handle = null_mut();
+        let mut descriptor = self.exported[n];
+        let from = match self.import_by_pointer {
+            true => (&raw mut descriptor).cast(),
+            false => descriptor as usize as *mut c_void,
+        };
+        call!(self.functions, hipMemImportFromShareableHandle(&mut handle, from, DESCRIPTOR))?;
+        self.imported.push(handle);
+        Ok(())
+    }
+
+    fn unmap(&mut self, _: usize, at: usize) -> Outcome {
+        call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE))
+    }
+
+    fn release(&mut self, n: usize) -> Outcome {
+        call!(self.functions, hipMemRelease(self.created[n]))
+    }
+
+    fn free(&mut self, n: usize) -> Outcome {
+        call!(self.functions, hipMemAddressFree(self.reserved[n], SIZE))
+    }
+
+    fn cycle(&mut self) -> Outcome {
+        let address = self.reserve_one(SIZE)?;
+        let handle = self.create_one()?;
+        call!(self.functions, hipMemMap(address, SIZE, 0, handle, 0))?;
+        self.set_access(0, address as usize)?;
+        self.get_access(address as usize)?;
+        call!(self.functions, hipMemUnmap(address, SIZE))?;
+        call!(self.functions, hipMemRelease(handle))?;
+        call!(self.functions, hipMemAddressFree(address, SIZE))
+    }
+
+    fn tidy(&mut self) -> Outcome {
+        match self.source {
+            Source::Linked => {
+                for handle in self.retained.drain(..) {
+                    call!(self.functions, hipMemRelease(handle))?;
+                }
+            }
+            // HIP 6.4.3 takes no reference: to release one would end the memory.
+            Source::Loaded => self.retained.clear(),
+        }
+        for handle in self.imported.drain(..) {
+            call!(self.functions, hipMemRelease(handle))?;
+        }
+        for descriptor in &mut self.exported {
+            if *descriptor >= 0 {
+                // SAFETY: the caller's of the export, which is this.
+                unsafe { libc::close(*descriptor) };
+                *descriptor = -1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hip {
+    fn drop(&mut self) {
+        // Nobody is left to tell of a failure.
+        if let Some((base, size, handle, mapped)) = self.field.take() {
+            for at in mapped {
+                let _ = call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE));
+            }
+            let _ = call!(self.functions, hipMemRelease(handle));
+            let _ = call!(self.functions, hipMemAddressFree(base, size));
+        }
+        if let Source::Linked = self.source {
+            // SAFETY: no arguments, and nothing of it is used after this.
+            unsafe { hsavmm_shut_down() };
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The ways to the same calls.
+
+mod field;
+pub(crate) mod hip;
+pub(crate) mod owned;
+pub(crate) mod raw;
+pub(crate) mod vmm;
+
+pub(crate) use field::Field;
+
+use core::fmt;
+use serde::Serialize;
+use std::error::Error;
+
+/// A way to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// The runtime's own functions.
+    Raw,
+    /// [`hsa_vmm::Vmm`].
+    Vmm,
+    /// [`hsa_vmm::Reservation`], [`hsa_vmm::Allocation`], [`hsa_vmm::Mapping`].
+    Owned,
+    /// This library through C.
+    C,
+    /// HIP itself.
+    Hip,
+}
+
+impl Level {
+    /// As it is written in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Vmm => "vmm",
+            Self::Owned => "owned",
+            Self::C => "c",
+            Self::Hip => "hip",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How a call ended.
+pub(crate) type Outcome = Result<(), Box<dyn Error>>;
+
+/// Says what was answered.
+pub(crate) fn refused(call: &str, answer: impl fmt::Display) -> Box<dyn Error> {
+    format!("{call} answered {answer}").into()
+}
+
+/// A level at work: each call is made on the `n`th of the things that a round has, `at` the `n`th
+/// address that it was given.
+pub(crate) trait Caller {
+    fn reserve(&mut self, n: usize) -> Outcome;
+    fn create(&mut self, n: usize) -> Outcome;
+    fn map(&mut self, n: usize, at: usize) -> Outcome;
+    fn set_access(&mut self, n: usize, at: usize) -> Outcome;
+    fn get_access(&mut self, at: usize) -> Outcome;
+    fn retain(&mut self, n: usize, at: usize) -> Outcome;
+    fn properties(&mut self, n: usize) -> Outcome;
+    fn export(&mut self, n: usize) -> Outcome;
+    fn import(&mut self, n: usize) -> Outcome;
+    fn unmap(&mut self, n: usize, at: usize) -> Outcome;
+    fn release(&mut self, n: usize) -> Outcome;
+    fn free(&mut self, n: usize) -> Outcome;
+    /// The whole life of a mapping, with things of its own.
+    fn cycle(&mut self) -> Outcome;
+    /// Drops the references that `retain` took, the descriptors and what was imported.
+    fn tidy(&mut self) -> Outcome;
+}

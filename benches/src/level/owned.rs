@@ -1,0 +1,148 @@
+//! Values that clean up after themselves.
+
+use super::{Caller, Field, Outcome};
+use crate::ground::{Ground, SIZE};
+use hsa_vmm::{
+    Access, AgentId, Allocation, AllocationProperties, Mapping, Reservation, Vmm, VmmError,
+};
+use std::error::Error;
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+
+#[derive(Debug)]
+pub(crate) struct Owned {
+    vmm: Vmm,
+    gpus: Vec<AgentId>,
+    properties: AllocationProperties,
+    reserved: Vec<Option<Reservation>>,
+    created: Vec<Option<Allocation>>,
+    mapped: Vec<Option<Mapping>>,
+    retained: Vec<Allocation>,
+    exported: Vec<OwnedFd>,
+    imported: Vec<Allocation>,
+    live: Vec<Mapping>,
+    field: Option<Reservation>,
+}
+
+fn gone() -> Box<dyn Error> {
+    "what the round needs is not there".into()
+}
+
+impl Owned {
+    pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {
+        Self {
+            vmm: ground.vmm.clone(),
+            gpus: ground.runtime.gpus().map(|gpu| gpu.id()).collect(),
+            properties,
+            reserved: (0..n).map(|_| None).collect(),
+            created: (0..n).map(|_| None).collect(),
+            mapped: (0..n).map(|_| None).collect(),
+            retained: Vec::with_capacity(n),
+            exported: Vec::with_capacity(n),
+            imported: Vec::with_capacity(n),
+            live: Vec::new(),
+            field: None,
+        }
+    }
+
+    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+        let reservation = Reservation::of(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
+        let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
+        let base = reservation.address().get();
+        let field = Field::new(base, live);
+        self.live.reserve(live);
+        for at in field.live() {
+            self.live.push(reservation.map(at - base, &memory)?);
+        }
+        self.field = Some(reservation);
+        Ok(field)
+    }
+
+    fn cycle_once(&self) -> Result<(), VmmError> {
+        let reservation = Reservation::of(SIZE).aligned_to(SIZE).reserve(&self.vmm)?;
+        let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
+        let mapping = reservation.map(0, &memory)?;
+        mapping.grant(&self.gpus, Access::ReadWrite)?;
+        black_box(mapping.access(self.gpus[0])?);
+        mapping.unmap().map_err(|(_, error)| error)?;
+        memory.release().map_err(|(_, error)| error)?;
+        reservation.free().map_err(|(_, error)| error)
+    }
+}
+
+impl Caller for Owned {
+    fn reserve(&mut self, n: usize) -> Outcome {
+        self.reserved[n] = Some(Reservation::of(SIZE).aligned_to(SIZE).reserve(&self.vmm)?);
+        Ok(())
+    }
+
+    fn create(&mut self, n: usize) -> Outcome {
+        self.created[n] = Some(Allocation::create(&self.vmm, SIZE, &self.properties)?);
+        Ok(())
+    }
+
+    fn map(&mut self, n: usize, at: usize) -> Outcome {
+        let (field, memory) =
+            (self.field.as_ref().ok_or_else(gone)?, self.created[n].as_ref().ok_or_else(gone)?);
+        self.mapped[n] = Some(field.map(at - field.address().get(), memory)?);
+        Ok(())
+    }
+
+    fn set_access(&mut self, n: usize, _: usize) -> Outcome {
+        let mapping = self.mapped[n].as_ref().ok_or_else(gone)?;
+        Ok(mapping.grant(&self.gpus, Access::ReadWrite)?)
+    }
+
+    fn get_access(&mut self, at: usize) -> Outcome {
+        // Whoever holds a mapping holds one of few; which one does not matter.
+        let mapping = &self.live[at / SIZE % self.live.len()];
+        black_box(mapping.access(self.gpus[0])?);
+        Ok(())
+    }
+
+    fn retain(&mut self, _: usize, at: usize) -> Outcome {
+        self.retained.push(Allocation::at(&self.vmm, hsa_vmm::Address::new(at))?);
+        Ok(())
+    }
+
+    fn properties(&mut self, n: usize) -> Outcome {
+        black_box(self.created[n].as_ref().ok_or_else(gone)?.properties());
+        Ok(())
+    }
+
+    fn export(&mut self, n: usize) -> Outcome {
+        self.exported.push(self.created[n].as_ref().ok_or_else(gone)?.export()?);
+        Ok(())
+    }
+
+    fn import(&mut self, n: usize) -> Outcome {
+        self.imported.push(Allocation::import(&self.vmm, &self.exported[n])?);
+        Ok(())
+    }
+
+    fn unmap(&mut self, n: usize, _: usize) -> Outcome {
+        let mapping = self.mapped[n].take().ok_or_else(gone)?;
+        Ok(mapping.unmap().map_err(|(_, error)| error)?)
+    }
+
+    fn release(&mut self, n: usize) -> Outcome {
+        let memory = self.created[n].take().ok_or_else(gone)?;
+        Ok(memory.release().map_err(|(_, error)| error)?)
+    }
+
+    fn free(&mut self, n: usize) -> Outcome {
+        let reservation = self.reserved[n].take().ok_or_else(gone)?;
+        Ok(reservation.free().map_err(|(_, error)| error)?)
+    }
+
+    fn cycle(&mut self) -> Outcome {
+        Ok(self.cycle_once()?)
+    }
+
+    fn tidy(&mut self) -> Outcome {
+        self.retained.clear();
+        self.imported.clear();
+        self.exported.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! The runtime's own functions.
+
+use super::{Caller, Field, Outcome, refused};
+use crate::ground::{Ground, SIZE};
+use crate::run::BenchError;
+use core::ffi::c_void;
+use core::ptr::null_mut;
+use hsa_sys::*;
+
+/// Addresses and handles as the runtime answers them.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    vmem: Vmem,
+    pool: hsa_amd_memory_pool_t,
+    gpu: hsa_agent_t,
+    grants: Vec<hsa_amd_memory_access_desc_t>,
+    reserved: Vec<*mut c_void>,
+    created: Vec<hsa_amd_vmem_alloc_handle_t>,
+    retained: Vec<hsa_amd_vmem_alloc_handle_t>,
+    exported: Vec<i32>,
+    imported: Vec<hsa_amd_vmem_alloc_handle_t>,
+    field: Option<(*mut c_void, usize, hsa_amd_vmem_alloc_handle_t, Vec<usize>)>,
+}
+
+const NONE: hsa_amd_vmem_alloc_handle_t = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+
+fn check(call: &str, status: hsa_status_t) -> Outcome {
+    if status == HSA_STATUS_SUCCESS {
+        Ok(())
+    } else {
+        Err(refused(call, format_args!("{status:#x}")))
+    }
+}
+
+macro_rules! call {
+    ($vmem:expr, $name:ident($($argument:expr),*)) => {
+        // SAFETY: the arguments are the runtime's own answers, and pointers to locals and fields
+        // that outlive the call.
+        check(stringify!($name), unsafe { ($vmem.$name)($($argument),*) })
+    };
+}
+
+unsafe extern "C" fn collect<T>(item: T, list: *mut c_void) -> hsa_status_t {
+    // SAFETY: `list` is the vector that the iteration was begun with.
+    unsafe { &mut *list.cast::<Vec<T>>() }.push(item);
+    HSA_STATUS_SUCCESS
+}
+
+/// The GPUs, and the pool of the first that memory comes from: coarse-grained and allocatable.
+fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
+    let mut agents: Vec<hsa_agent_t> = Vec::new();
+    // SAFETY: `collect` is given the vector it is made for.
+    unsafe { (core.hsa_iterate_agents)(Some(collect), (&raw mut agents).cast()) };
+    agents.retain(|&agent| {
+        let mut kind = [0u32; 8];
+        let to = (&raw mut kind).cast();
+        // SAFETY: an agent of the runtime's; the answer is 32 bits long.
+        unsafe { (core.hsa_agent_get_info)(agent, HSA_AGENT_INFO_DEVICE, to) };
+        kind[0] == HSA_DEVICE_TYPE_GPU
+    });
+    let mut pools: Vec<hsa_amd_memory_pool_t> = Vec::new();
+    if let Some(&gpu) = agents.first() {
+        let to = (&raw mut pools).cast();
+        // SAFETY: as for agents.
+        unsafe { (core.hsa_amd_agent_iterate_memory_pools)(gpu, Some(collect), to) };
+    }
+    let pool = pools.into_iter().find(|&pool| {
+        let ask = |attribute| {
+            let mut answer = [0u32; 8];
+            let to = (&raw mut answer).cast();
+            // SAFETY: a pool of the runtime's; the answers are at most 32 bits long.
+            unsafe { (core.hsa_amd_memory_pool_get_info)(pool, attribute, to) };
+            answer[0]
+        };
+        let coarse = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
+        ask(HSA_AMD_MEMORY_POOL_INFO_SEGMENT) == HSA_AMD_SEGMENT_GLOBAL
+            && ask(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED) & 0xff == 1
+            && ask(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS) & coarse != 0
+    });
+    (agents, pool)
+}
+
+impl Raw {
+    pub fn new(ground: &Ground, n: usize) -> Result<Self, BenchError> {
+        let lacking = |what: &str| BenchError::Configuration(format!("the runtime has no {what}"));
+        let vmem = ground.table.vmem.map_err(|missing| lacking(missing.0))?;
+        let (gpus, pool) = discover(&ground.table.core);
+        let gpu = *gpus.first().ok_or_else(|| lacking("GPU"))?;
+        let grant = |&agent_handle| hsa_amd_memory_access_desc_t {
+            permissions: HSA_ACCESS_PERMISSION_RW,
+            agent_handle,
+        };
+        // The owner last, as some releases need it.
+        let grants = gpus.iter().rev().map(grant).collect();
+        Ok(Self {
+            vmem,
+            pool: pool.ok_or_else(|| lacking("pool for memory of a GPU"))?,
+            gpu,
+            grants,
+            reserved: vec![null_mut(); n],
+            created: vec![NONE; n],
+            retained: Vec::with_capacity(n),
+            exported: vec![-1; n],
+            imported: Vec::with_capacity(n),
+            field: None,
+        })
+    }
+
+    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+        let size = Field::size(live);
+        let mut base = null_mut();
+        self.reserve_one(&mut base, size)?;
+        let handle = self.create_one()?;
+        let field = Field::new(base as usize, live);
+        let mut mapped = Vec::with_capacity(live);
+        for at in field.live() {
+            call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, handle, 0))?;
+            mapped.push(at);
+        }
+        self.field = Some((base, size, handle, mapped));
+        Ok(field)
+    }
+
+    fn reserve_one(&self, to: &mut *mut c_void, size: usize) -> Outcome {
+        match self.vmem.hsa_amd_vmem_address_reserve_align {
+            Some(function) => {
+                // SAFETY: `to` is writable.
+                let status = unsafe { function(to, size, 0, SIZE as u64, 0) };
+                check("hsa_amd_vmem_address_reserve_align", status)
+            }
+            None => call!(self.vmem, hsa_amd_vmem_address_reserve(to, size, 0, 0)),
+        }
+    }
+
+    fn create_one(&self) -> Result<hsa_amd_vmem_alloc_handle_t, Box<dyn std::error::Error>> {
+        let mut handle = NONE;
+        let to = &mut handle;
+        call!(self.vmem, hsa_amd_vmem_handle_create(self.pool, SIZE, MEMORY_TYPE_PINNED, 0, to))?;
+        Ok(handle)
+    }
+}
+
+impl Caller for Raw {
+    fn reserve(&mut self, n: usize) -> Outcome {
+        let mut address = null_mut();
+        self.reserve_one(&mut address, SIZE)?;
+        self.reserved[n] = address;
+        Ok(())
+    }
+
+    fn create(&mut self, n: usize) -> Outcome {
+        self.created[n] = self.create_one()?;
+        Ok(())
+    }
+
+    fn map(&mut self, n: usize, at: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, self.created[n], 0))
+    }
+
+    fn set_access(&mut self, _: usize, at: usize) -> Outcome {
+        let (list, count) = (self.grants.as_ptr(), self.grants.len());
+        call!(self.vmem, hsa_amd_vmem_set_access(at as *mut c_void, SIZE, list, count))
+    }
+
+    fn get_access(&mut self, at: usize) -> Outcome {
+        let mut access = HSA_ACCESS_PERMISSION_NONE;
+        call!(self.vmem, hsa_amd_vmem_get_access(at as *mut c_void, &mut access, self.gpu))
+    }
+
+    fn retain(&mut self, _: usize, at: usize) -> Outcome {
+        let mut handle = NONE;
+        call!(self.vmem, hsa_amd_vmem_retain_alloc_handle(&mut handle, at as *mut c_void))?;
+        self.retained.push(handle);
+        Ok(())
+    }
+
+    fn properties(&mut self, n: usize) -> Outcome {
+        let (mut pool, mut kind) = (self.pool, MEMORY_TYPE_NONE);
+        let handle = self.created[n];
+        call!(
+            self.vmem,
+            hsa_amd_vmem_get_alloc_properties_from_handle(handle, &mut pool, &mut kind)
+        )
+    }
+
+    fn export(&mut self, n: usize) -> Outcome {
+        let to = &mut self.exported[n];
+        call!(self.vmem, hsa_amd_vmem_export_shareable_handle(to, self.created[n], 0))
+    }
+
+    fn import(&mut self, n: usize) -> Outcome {
+        let mut handle = NONE;
+        let from = self.exported[n];
+        call!(self.vmem, hsa_amd_vmem_import_shareable_handle(from, &mut handle))?;
+        self.imported.push(handle);
+        Ok(())
+    }
+
+    fn unmap(&mut self, _: usize, at: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE))
+    }
+
+    fn release(&mut self, n: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_handle_release(self.created[n]))
+    }
+
+    fn free(&mut self, n: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_address_free(self.reserved[n], SIZE))
+    }
+
+    fn cycle(&mut self) -> Outcome {
+        let mut address = null_mut();
+        self.reserve_one(&mut address, SIZE)?;
+        let handle = self.create_one()?;
+        call!(self.vmem, hsa_amd_vmem_map(address, SIZE, 0, handle, 0))?;
+        self.set_access(0, address as usize)?;
+        self.get_access(address as usize)?;
+        call!(self.vmem, hsa_amd_vmem_unmap(address, SIZE))?;
+        call!(self.vmem, hsa_amd_vmem_handle_release(handle))?;
+        call!(self.vmem, hsa_amd_vmem_address_free(address, SIZE))
+    }
+
+    fn tidy(&mut self) -> Outcome {
+        for handle in self.retained.drain(..).chain(self.imported.drain(..)) {
+            call!(self.vmem, hsa_amd_vmem_handle_release(handle))?;
+        }
+        for descriptor in &mut self.exported {
+            if *descriptor >= 0 {
+                // SAFETY: the caller's of the export, which is this.
+                unsafe { libc::close(*descriptor) };
+                *descriptor = -1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let Some((base, size, handle, mapped)) = self.field.take() else { return };
+        // Nobody is left to tell of a failure.
+        for at in mapped {
+            let _ = call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE));
+        }
+        let _ = call!(self.vmem, hsa_amd_vmem_handle_release(handle));
+        let _ = call!(self.vmem, hsa_amd_vmem_address_free(base, size));
+    }
+}

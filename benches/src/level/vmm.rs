@@ -1,0 +1,153 @@
+//! HIP's calls as `Vmm` has them.
+
+use super::{Caller, Field, Outcome};
+use crate::ground::{Ground, SIZE};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
+    VmmError,
+};
+use std::error::Error;
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+
+#[derive(Debug)]
+pub(crate) struct Calls {
+    vmm: Vmm,
+    gpu: AgentId,
+    properties: AllocationProperties,
+    grants: Vec<AccessDescriptor>,
+    reserved: Vec<Address>,
+    created: Vec<Handle>,
+    retained: Vec<Handle>,
+    exported: Vec<OwnedFd>,
+    imported: Vec<Handle>,
+    field: Option<(Address, usize, Handle, Vec<usize>)>,
+}
+
+const FD: HandleType = HandleType::PosixFileDescriptor;
+
+impl Calls {
+    pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {
+        let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
+        let grant = |&agent| AccessDescriptor { agent, access: Access::ReadWrite };
+        Self {
+            vmm: ground.vmm.clone(),
+            gpu: gpus[0],
+            properties,
+            grants: gpus.iter().rev().map(grant).collect(),
+            reserved: vec![Address::NULL; n],
+            created: vec![Handle::from_bits(0); n],
+            retained: Vec::with_capacity(n),
+            exported: Vec::with_capacity(n),
+            imported: Vec::with_capacity(n),
+            field: None,
+        }
+    }
+
+    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+        let size = Field::size(live);
+        let base = self.vmm.address_reserve(size, SIZE, None, 0)?;
+        let handle = self.vmm.create(SIZE, &self.properties, 0)?;
+        let field = Field::new(base.get(), live);
+        let mut mapped = Vec::with_capacity(live);
+        for at in field.live() {
+            self.vmm.map(Address::new(at), SIZE, 0, handle, 0)?;
+            mapped.push(at);
+        }
+        self.field = Some((base, size, handle, mapped));
+        Ok(field)
+    }
+
+    fn cycle_once(&self) -> Result<(), VmmError> {
+        let vmm = &self.vmm;
+        let address = vmm.address_reserve(SIZE, SIZE, None, 0)?;
+        let handle = vmm.create(SIZE, &self.properties, 0)?;
+        vmm.map(address, SIZE, 0, handle, 0)?;
+        vmm.set_access(address, SIZE, &self.grants)?;
+        black_box(vmm.get_access(self.gpu, address)?);
+        vmm.unmap(address, SIZE)?;
+        vmm.release(handle)?;
+        vmm.address_free(address, SIZE)
+    }
+}
+
+impl Caller for Calls {
+    fn reserve(&mut self, n: usize) -> Outcome {
+        self.reserved[n] = self.vmm.address_reserve(SIZE, SIZE, None, 0)?;
+        Ok(())
+    }
+
+    fn create(&mut self, n: usize) -> Outcome {
+        self.created[n] = self.vmm.create(SIZE, &self.properties, 0)?;
+        Ok(())
+    }
+
+    fn map(&mut self, n: usize, at: usize) -> Outcome {
+        Ok(self.vmm.map(Address::new(at), SIZE, 0, self.created[n], 0)?)
+    }
+
+    fn set_access(&mut self, _: usize, at: usize) -> Outcome {
+        Ok(self.vmm.set_access(Address::new(at), SIZE, &self.grants)?)
+    }
+
+    fn get_access(&mut self, at: usize) -> Outcome {
+        black_box(self.vmm.get_access(self.gpu, Address::new(at))?);
+        Ok(())
+    }
+
+    fn retain(&mut self, _: usize, at: usize) -> Outcome {
+        self.retained.push(self.vmm.retain_allocation_handle(Address::new(at))?);
+        Ok(())
+    }
+
+    fn properties(&mut self, n: usize) -> Outcome {
+        black_box(self.vmm.allocation_properties(self.created[n])?);
+        Ok(())
+    }
+
+    fn export(&mut self, n: usize) -> Outcome {
+        self.exported.push(self.vmm.export_to_shareable_handle(self.created[n], FD, 0)?);
+        Ok(())
+    }
+
+    fn import(&mut self, n: usize) -> Outcome {
+        self.imported.push(self.vmm.import_from_shareable_handle(&self.exported[n], FD)?);
+        Ok(())
+    }
+
+    fn unmap(&mut self, _: usize, at: usize) -> Outcome {
+        Ok(self.vmm.unmap(Address::new(at), SIZE)?)
+    }
+
+    fn release(&mut self, n: usize) -> Outcome {
+        Ok(self.vmm.release(self.created[n])?)
+    }
+
+    fn free(&mut self, n: usize) -> Outcome {
+        Ok(self.vmm.address_free(self.reserved[n], SIZE)?)
+    }
+
+    fn cycle(&mut self) -> Outcome {
+        Ok(self.cycle_once()?)
+    }
+
+    fn tidy(&mut self) -> Outcome {
+        for handle in self.retained.drain(..).chain(self.imported.drain(..)) {
+            self.vmm.release(handle)?;
+        }
+        self.exported.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        let Some((base, size, handle, mapped)) = self.field.take() else { return };
+        // Nobody is left to tell of a failure.
+        for at in mapped {
+            let _ = self.vmm.unmap(Address::new(at), SIZE);
+        }
+        let _ = self.vmm.release(handle);
+        let _ = self.vmm.address_free(base, size);
+    }
+}

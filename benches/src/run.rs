@@ -1,0 +1,333 @@
+//! Rounds: every operation at every level, the levels taking turns, so that whatever else the
+//! machine does befalls all of them alike.
+
+use crate::clock::Clock;
+use crate::ground::Ground;
+use crate::level::hip::Hip;
+use crate::level::owned::Owned;
+use crate::level::raw::Raw;
+use crate::level::vmm::Calls;
+use crate::level::{Caller, Field};
+use crate::samples::Samples;
+use crate::{Level, Operation};
+use hsa_vmm::{RuntimeError, VmmError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::PathBuf;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many mappings are there meanwhile, of each level: 1 or more.
+    pub live: usize,
+    /// How many samples are taken of each operation.
+    pub samples: usize,
+    /// How many calls make a sample; as many as the runtime asks for if not said.
+    pub calls: Option<usize>,
+    /// In which ways.
+    pub levels: Vec<Level>,
+    /// What; all if empty.
+    pub operations: Vec<Operation>,
+    /// HIP's library, for [`Level::Hip`].
+    pub hip: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            live: 1,
+            samples: 1000,
+            calls: None,
+            levels: vec![Level::Raw, Level::Vmm, Level::Owned, Level::C],
+            operations: Vec::new(),
+            hip: None,
+        }
+    }
+}
+
+/// What one operation costs at one level.
+#[derive(Clone, Debug, Serialize)]
+pub struct Result {
+    /// What.
+    pub operation: Operation,
+    /// In which way.
+    pub level: Level,
+    /// With so many other mappings.
+    pub live_mappings: usize,
+    /// Granted to so many GPUs.
+    pub gpus: usize,
+    /// Nanoseconds a call: half of the samples took no longer.
+    pub median_ns: f64,
+    /// Nanoseconds a call: 99 of 100 samples took no longer.
+    pub p99_ns: f64,
+    /// By how much the median is more than the raw call's, where that was measured too.
+    pub over_raw_ns: Option<f64>,
+    /// How many samples there are.
+    pub samples: usize,
+    /// How many calls each of them is the mean of.
+    pub calls_a_sample: usize,
+}
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The runtime does not start.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// It has no virtual memory.
+    #[error(transparent)]
+    Vmm(#[from] VmmError),
+    /// Something that is needed is not there.
+    #[error("this cannot be measured: {0}")]
+    Configuration(String),
+    /// HIP cannot be used.
+    #[error("HIP's library {path} cannot be used: {why}", path = path.display())]
+    Hip {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        why: String,
+    },
+    /// A call failed that should not.
+    #[error("{operation} at level `{level}` failed with {live} live mappings: {why}")]
+    Call {
+        /// What.
+        operation: &'static str,
+        /// In which way.
+        level: Level,
+        /// With so many other mappings.
+        live: usize,
+        /// What was answered.
+        why: String,
+    },
+}
+
+/// One level in the middle of a run.
+struct Runner {
+    level: Level,
+    caller: Box<dyn Rounds>,
+    field: Field,
+    samples: BTreeMap<Operation, Samples>,
+}
+
+/// A caller whose calls are compiled into the loop that is timed.
+trait Rounds {
+    fn perform(
+        &mut self,
+        clock: Clock,
+        operation: Operation,
+        places: &[usize],
+    ) -> std::result::Result<f64, Box<dyn Error>>;
+    fn tidy(&mut self) -> std::result::Result<(), Box<dyn Error>>;
+}
+
+impl<C: Caller> Rounds for C {
+    fn perform(
+        &mut self,
+        clock: Clock,
+        operation: Operation,
+        places: &[usize],
+    ) -> std::result::Result<f64, Box<dyn Error>> {
+        macro_rules! each {
+            (|$n:ident, $at:ident| $call:expr) => {
+                clock.time(|| -> std::result::Result<(), Box<dyn Error>> {
+                    for ($n, &$at) in places.iter().enumerate() {
+                        $call?;
+                    }
+                    Ok(())
+                })
+            };
+        }
+        let (outcome, nanoseconds) = match operation {
+            Operation::Reserve => each!(|n, _at| self.reserve(n)),
+            Operation::Create => each!(|n, _at| self.create(n)),
+            Operation::Map => each!(|n, at| self.map(n, at)),
+            Operation::SetAccess => each!(|n, at| self.set_access(n, at)),
+            Operation::GetAccess => each!(|_n, at| self.get_access(at)),
+            Operation::Retain => each!(|n, at| self.retain(n, at)),
+            Operation::Properties => each!(|n, _at| self.properties(n)),
+            Operation::Export => each!(|n, _at| self.export(n)),
+            Operation::Import => each!(|n, _at| self.import(n)),
+            Operation::Unmap => each!(|n, at| self.unmap(n, at)),
+            Operation::Release => each!(|n, _at| self.release(n)),
+            Operation::Free => each!(|n, _at| self.free(n)),
+            Operation::Cycle => each!(|_n, _at| self.cycle()),
+        };
+        outcome?;
+        Ok(nanoseconds / places.len() as f64)
+    }
+
+    fn tidy(&mut self) -> std::result::Result<(), Box<dyn Error>> {
+        Caller::tidy(self)
+    }
+}
+
+impl Runner {
+    fn new(
+        ground: &Ground,
+        level: Level,
+        calls: usize,
+        options: &Options,
+    ) -> std::result::Result<Self, BenchError> {
+        let live = options.live.max(1);
+        let failed = |why: Box<dyn Error>| BenchError::Call {
+            operation: "mapping",
+            level,
+            live,
+            why: why.to_string(),
+        };
+        let gpus = ground.runtime.gpus().count();
+        let no_gpu = || BenchError::Configuration("the runtime has no GPU".into());
+        let properties = ground.properties().ok_or_else(no_gpu)?;
+        macro_rules! laid {
+            ($caller:expr) => {{
+                let mut caller = $caller;
+                let field = caller.lay(live).map_err(failed)?;
+                (Box::new(caller) as Box<dyn Rounds>, field)
+            }};
+        }
+        let (caller, field) = match level {
+            Level::Raw => laid!(Raw::new(ground, calls)?),
+            Level::Vmm => laid!(Calls::new(ground, properties, calls)),
+            Level::Owned => laid!(Owned::new(ground, properties, calls)),
+            Level::C => laid!(Hip::linked(ground, calls)?),
+            Level::Hip => {
+                let path = options.hip.as_deref().ok_or_else(|| {
+                    BenchError::Configuration("no library of HIP's was named".into())
+                })?;
+                laid!(Hip::load(path, gpus, calls)?)
+            }
+        };
+        Ok(Self { level, caller, field, samples: BTreeMap::new() })
+    }
+
+    /// Every operation, as many calls of it as there are places.
+    fn round(
+        &mut self,
+        clock: Clock,
+        options: &Options,
+        places: &mut [usize],
+        asked: &mut [usize],
+    ) -> std::result::Result<(), BenchError> {
+        let (level, live) = (self.level, options.live);
+        let failed = |operation: &'static str| {
+            move |why: Box<dyn Error>| BenchError::Call {
+                operation,
+                level,
+                live,
+                why: why.to_string(),
+            }
+        };
+        self.field.draw_holes(places);
+        self.field.draw_mapped(places, asked);
+        for operation in Operation::ALL {
+            let is_wanted =
+                options.operations.is_empty() || options.operations.contains(&operation);
+            let looks_up = matches!(operation, Operation::GetAccess | Operation::Retain);
+            // What others are built on is done in any case.
+            let only_if_wanted = looks_up
+                || matches!(
+                    operation,
+                    Operation::Properties
+                        | Operation::Export
+                        | Operation::Import
+                        | Operation::Cycle
+                );
+            let needed =
+                operation == Operation::Export && options.operations.contains(&Operation::Import);
+            if only_if_wanted && !is_wanted && !needed {
+                continue;
+            }
+            let places = if looks_up { &*asked } else { &*places };
+            let performed = self.caller.perform(clock, operation, places);
+            let nanoseconds = performed.map_err(failed(operation.name()))?;
+            if is_wanted {
+                self.samples.entry(operation).or_default().add(nanoseconds);
+            }
+            if operation == Operation::Import {
+                self.caller.tidy().map_err(failed("release"))?;
+            }
+        }
+        self.caller.tidy().map_err(failed("release"))
+    }
+}
+
+/// Measures. `told` is told of what was done, in parts of 1.
+///
+/// # Errors
+/// [`BenchError`] names the call that failed; nothing is then left behind.
+pub fn run(
+    ground: &Ground,
+    options: &Options,
+    told: &mut dyn FnMut(f64),
+) -> std::result::Result<Vec<Result>, BenchError> {
+    let clock = Clock::new();
+    let calls = options.calls.unwrap_or_else(|| ground.backend.calls_a_sample()).clamp(1, 64);
+    let mut runners = Vec::with_capacity(options.levels.len());
+    for &level in &options.levels {
+        runners.push(Runner::new(ground, level, calls, options)?);
+        told(0.0);
+    }
+    let (mut places, mut asked) = (vec![0; calls], vec![0; calls]);
+    let mut order = Order((0..runners.len()).collect(), 1);
+    // What is done for the first time is no sample.
+    let warm = (options.samples / 10).clamp(1, 100);
+    for round in 0..warm + options.samples {
+        if round == warm {
+            runners.iter_mut().for_each(|runner| runner.samples.clear());
+        }
+        order.shuffle();
+        for &runner in &order.0 {
+            runners[runner].round(clock, options, &mut places, &mut asked)?;
+        }
+        told((round + 1) as f64 / (warm + options.samples) as f64);
+    }
+    let gpus = ground.runtime.gpus().count();
+    let mut results = Vec::new();
+    for operation in Operation::ALL {
+        let mut raw = None;
+        for runner in &mut runners {
+            let Some(samples) = runner.samples.get_mut(&operation) else { continue };
+            let (Some(median), Some(p99)) = (samples.quantile(0.5), samples.quantile(0.99)) else {
+                continue;
+            };
+            if runner.level == Level::Raw {
+                raw = Some(median);
+            }
+            results.push(Result {
+                operation,
+                level: runner.level,
+                live_mappings: options.live,
+                gpus,
+                median_ns: round(median),
+                p99_ns: round(p99),
+                over_raw_ns: raw
+                    .filter(|_| runner.level != Level::Raw)
+                    .map(|raw| round(median - raw)),
+                samples: samples.len(),
+                calls_a_sample: calls,
+            });
+        }
+    }
+    Ok(results)
+}
+
+/// Who is next: in another order each round, so that nobody always comes after the same one and
+/// finds the caches as that one left them.
+struct Order(Vec<usize>, u32);
+
+impl Order {
+    fn shuffle(&mut self) {
+        for place in (1..self.0.len()).rev() {
+            self.1 = self.1.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            self.0.swap(place, (self.1 >> 16) as usize % (place + 1));
+        }
+    }
+}
+
+/// A tenth of a nanosecond is more than can be told apart.
+fn round(nanoseconds: f64) -> f64 {
+    (nanoseconds * 10.0).round() / 10.0
+}

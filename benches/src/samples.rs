@@ -1,0 +1,39 @@
+//! Many figures of one thing, and what is said of them.
+
+/// Nanoseconds a call, a sample each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(Vec<f64>);
+
+impl Samples {
+    pub fn add(&mut self, nanoseconds: f64) {
+        self.0.push(nanoseconds);
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The figure that so large a part of all does not exceed; `None` of no samples.
+    pub fn quantile(&mut self, part: f64) -> Option<f64> {
+        self.0.sort_unstable_by(f64::total_cmp);
+        let last = self.0.len().checked_sub(1)?;
+        Some(self.0[(last as f64 * part).round() as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Samples;
+
+    #[test]
+    fn the_middle_and_the_end_are_found_in_any_order() {
+        let mut samples = Samples::default();
+        assert_eq!(samples.quantile(0.5), None);
+        (0..=100).rev().for_each(|number| samples.add(f64::from(number)));
+        assert_eq!(
+            [0.0, 0.5, 0.99].map(|part| samples.quantile(part)),
+            [0.0, 50.0, 99.0].map(Some)
+        );
+        assert_eq!(samples.len(), 101);
+    }
+}

@@ -1,0 +1,117 @@
+//! How much more two threads do than one, on reservations of their own.
+//!
+//! ```sh
+//! cargo bench -p hsa-vmm-bench --bench threads
+//! ```
+//!
+//! On a runtime that does nothing. Run it where two cores have nothing else to do; the best of several
+//! runs is what counts.
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Handle, Runtime, Vmm, VmmError,
+};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 2 << 20;
+const PAGES: usize = 64;
+const ROUNDS: usize = 2000;
+const TRIES: usize = 15;
+
+/// A thread's own reservation and memory.
+#[derive(Clone)]
+struct Field {
+    vmm: Vmm,
+    base: Address,
+    handle: Handle,
+    grant: AccessDescriptor,
+}
+
+impl Field {
+    fn new(vmm: &Vmm) -> Result<Self, VmmError> {
+        let gpu = vmm.runtime().gpus().next().map(|gpu| gpu.id());
+        let gpu = gpu.unwrap_or(vmm.runtime().host().id());
+        let handle = vmm.create(SIZE, &AllocationProperties::on(gpu), 0)?;
+        let base = vmm.address_reserve(PAGES * SIZE, 0, None, 0)?;
+        let grant = AccessDescriptor { agent: gpu, access: Access::ReadWrite };
+        Ok(Self { vmm: vmm.clone(), base, handle, grant })
+    }
+
+    fn at(&self, page: usize) -> Address {
+        Address::new(self.base.get() + page * SIZE)
+    }
+
+    fn map_and_unmap(&self) -> Result<(), VmmError> {
+        for page in 0..PAGES {
+            self.vmm.map(self.at(page), SIZE, 0, self.handle, 0)?;
+        }
+        self.vmm.unmap(self.base, PAGES * SIZE)
+    }
+
+    fn ask(&self) -> Result<(), VmmError> {
+        for page in 0..PAGES {
+            std::hint::black_box(self.vmm.get_access(self.grant.agent, self.at(page))?);
+        }
+        Ok(())
+    }
+}
+
+/// The shortest time in which every field was worked on by a thread of its own.
+fn time(
+    fields: &[Field],
+    work: impl Fn(&Field) -> Result<(), VmmError> + Sync,
+) -> Result<Duration, VmmError> {
+    let mut best = Duration::MAX;
+    for _ in 0..TRIES {
+        let barrier = Barrier::new(fields.len());
+        let (barrier, work) = (&barrier, &work);
+        let taken = std::thread::scope(|scope| {
+            let start = |field| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    let begun = Instant::now();
+                    (0..ROUNDS).try_for_each(|_| work(field))?;
+                    Ok((begun, Instant::now()))
+                })
+            };
+            let threads: Vec<_> = fields.iter().map(start).collect();
+            let mut spans = Vec::with_capacity(threads.len());
+            for thread in threads {
+                spans.push(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+            let begun = spans.iter().map(|span| span.0).min();
+            let ended = spans.iter().map(|span| span.1).max();
+            Ok(begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended - begun))
+        })?;
+        best = best.min(taken);
+    }
+    Ok(best)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = Runtime::simulated(Config::nothing(1))?;
+    let vmm = Vmm::open(&runtime)?;
+    let fields = [Field::new(&vmm)?, Field::new(&vmm)?];
+    let calls = (ROUNDS * PAGES) as f64;
+    let show = |what: &str, one: Duration, two: Duration| {
+        let each = |time: Duration| time.as_nanos() as f64 / calls;
+        let times = 2.0 * one.as_secs_f64() / two.as_secs_f64();
+        println!(
+            "{what:13} one {:6.0} ns a page, two {:6.0}: {times:.2} times",
+            each(one),
+            each(two)
+        );
+    };
+    let change = |field: &Field| field.map_and_unmap();
+    show("map and unmap", time(&fields[..1], change)?, time(&fields, change)?);
+    for field in &fields {
+        for page in 0..PAGES {
+            vmm.map(field.at(page), SIZE, 0, field.handle, 0)?;
+        }
+        vmm.set_access(field.base, PAGES * SIZE, &[field.grant])?;
+    }
+    let ask = |field: &Field| field.ask();
+    show("get_access", time(&fields[..1], ask)?, time(&fields, ask)?);
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! `hsa-vmm bench`: what it prints, and what it refuses.
+
+use std::process::{Command, Output};
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hsa-vmm"));
+    for variable in ["HSA_VMM_RUNTIME", "HSA_SIM", "HSA_VMM_LOG"] {
+        command.env_remove(variable);
+    }
+    command.arg("bench").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn every_operation_is_measured_at_every_level() {
+    for runtime in ["nothing", "sim"] {
+        let arguments = ["--runtime", runtime, "--gpus", "2", "--live", "1,300", "--samples", "3"];
+        let output = bench(&[&arguments[..], &["--format", "json"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(all["runtime"]["name"], "simulation");
+        let results = all["results"].as_array().unwrap();
+        assert_eq!(results.len(), 13 * 4 * 2, "operations, levels, numbers of mappings");
+        for result in results {
+            let (median, p99) = (result["median_ns"].as_f64(), result["p99_ns"].as_f64());
+            assert!(median.unwrap() >= 0.0 && p99 >= median, "{result}");
+            assert_eq!(result["gpus"], 2);
+            let live = result["live_mappings"].as_u64().unwrap();
+            assert!(live == 1 || live == 300, "{result}");
+            assert_eq!(result["over_raw_ns"].is_null(), result["level"] == "raw", "{result}");
+        }
+        let of = |operation, level| {
+            let is_it = |it: &&serde_json::Value| {
+                it["operation"] == operation && it["level"] == level && it["live_mappings"] == 1
+            };
+            results.iter().find(is_it).and_then(|it| it["median_ns"].as_f64()).unwrap()
+        };
+        // What is made of the other calls takes longer than any of them.
+        assert!(of("cycle", "vmm") > of("get_access", "vmm"), "{runtime}");
+    }
+}
+
+#[test]
+fn a_table_is_for_people_and_a_picture_shows_each_operation() {
+    let some = ["--runtime", "nothing", "--samples", "2", "--operation", "map,get_access"];
+    let table = bench(&[&some[..], &["--level", "raw,vmm"]].concat());
+    let words = text(&table.stdout);
+    assert!(words.contains("get_access") && words.contains(" ns") && !words.contains("owned"));
+    assert!(!words.contains('\u{1b}'), "no colours in a pipe");
+    assert_eq!(words.lines().count(), 1 + 2 * 2, "{words}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cost.svg");
+    let picture = ["--live", "1,10", "--format", "svg", "-o", file.to_str().unwrap()];
+    let output = bench(&[&some[..], &picture].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.stdout.is_empty());
+    let picture = std::fs::read_to_string(file).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    assert!(picture.contains("get_access") && picture.contains("map"), "{picture}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for (arguments, status, words) in [
+        (&["--runtime", "/nowhere/at/all"][..], 3, "/nowhere/at/all"),
+        (&["--live", "0"], 2, "--live"),
+        (&["--operation", "dance"], 2, "get_access"),
+        (&["--runtime", "sim", "--hip", "/nowhere"], 1, "emulate"),
+    ] {
+        let output = bench(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(words), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+}

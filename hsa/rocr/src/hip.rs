@@ -1,0 +1,70 @@
+//! HIP itself, beside a release of the runtime: for measuring against it.
+
+use crate::apt::{self, Archive};
+use crate::fetch::{WORK, alone, sweep};
+use crate::{FetchError, Installation, Release, fetch};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the lists, the packages (compilers are among them) and what is in them take.
+const NEEDED: u64 = 512 << 20;
+
+/// Which package has the HIP that belongs to a release.
+pub(crate) fn package(release: Release) -> Option<&'static str> {
+    match release {
+        Release::R6_1_2 => None,
+        Release::R6_4_3 => Some("libamdhip64-6"),
+        Release::R7_2_4 => Some("libamdhip64-7"),
+    }
+}
+
+/// Gets HIP's library and all that it needs, into the folder of a release that is fetched too if it
+/// was not. `None` for a release that Debian has no HIP for (6.1.2).
+///
+/// As [`fetch`](crate::fetch()) otherwise.
+///
+/// # Errors
+/// As for [`fetch`](crate::fetch()).
+pub fn fetch_hip(
+    release: Release,
+    folder: &Path,
+    told: &mut dyn FnMut(&str),
+) -> Result<Option<PathBuf>, FetchError> {
+    let Some(package) = package(release) else { return Ok(None) };
+    let open = || Installation::open(folder, release);
+    fetch(&[release], folder, told)?;
+    let _alone = alone(folder, NEEDED)?;
+    let installation = open()?;
+    if let Some(hip) = installation.hip() {
+        return Ok(Some(hip));
+    }
+    let place = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| FetchError::Folder { path, cause }
+    };
+    sweep(folder).map_err(place(folder))?;
+    let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
+    let work = work.map_err(place(folder))?;
+    told("getting the lists of packages");
+    let archive = Archive::open(&work.path().join("apt"))?;
+    let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
+    told(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
+    let packages = archive.download(package, &offer, &[])?;
+    let mut names = installation.packages();
+    for entry in fs::read_dir(&packages).map_err(place(&packages))? {
+        let entry = entry.map_err(place(&packages))?;
+        let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
+        // What is there already may be in use.
+        if !names.contains(&name) {
+            apt::unpack(&entry.path(), installation.root())?;
+            names.push(name);
+        }
+    }
+    names.sort();
+    // As a whole or not at all: by this list HIP is known to be there.
+    let list = work.path().join("packages");
+    fs::write(&list, names.join("\n") + "\n").map_err(place(&list))?;
+    let end = installation.root().join("packages");
+    fs::rename(&list, &end).map_err(place(&end))?;
+    Ok(open()?.hip())
+}

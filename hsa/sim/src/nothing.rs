@@ -1,0 +1,183 @@
+//! Virtual memory that does nothing: every function answers success at once, with addresses and
+//! handles by counting.
+//!
+//! What a program costs over it is what the program itself costs. Agents, pools and everything else
+//! are the simulation's. Nothing is behind the addresses, and nothing is checked; only a descriptor
+//! has to be one, and is made: an empty file of 2 MiB.
+
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+use hsa_sys::*;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Above what a Linux process of 47 bits of addresses is given by the kernel, so that no count ever
+/// is the address of something.
+const LOWEST: usize = 1 << 47;
+/// How much one thread may count up before it takes another stretch.
+const STRETCH: usize = 1 << 44;
+/// What every address is aligned to, unless more is asked for.
+const GRANULE: usize = 2 << 20;
+
+/// The functions of virtual memory, as a runtime with this version of the extension has them.
+pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
+    if extension < 4 {
+        return Err(MissingSymbol("hsa_amd_vmem_address_reserve"));
+    }
+    Ok(Vmem {
+        hsa_amd_vmem_address_reserve: reserve,
+        hsa_amd_vmem_address_free: free,
+        hsa_amd_vmem_handle_create: create,
+        hsa_amd_vmem_handle_release: release,
+        hsa_amd_vmem_map: map,
+        hsa_amd_vmem_unmap: unmap,
+        hsa_amd_vmem_set_access: set_access,
+        hsa_amd_vmem_get_access: get_access,
+        hsa_amd_vmem_export_shareable_handle: export,
+        hsa_amd_vmem_import_shareable_handle: import,
+        hsa_amd_vmem_retain_alloc_handle: retain,
+        hsa_amd_vmem_get_alloc_properties_from_handle: properties,
+        hsa_amd_vmem_address_reserve_align: if extension >= 6 { Some(reserve_align) } else { None },
+        hsa_amd_vmem_export_fabric_handle: None,
+        hsa_amd_vmem_import_fabric_handle: None,
+    })
+}
+
+/// Counts, a thread by itself: threads that count together would measure each other.
+fn count(size: usize, alignment: usize) -> usize {
+    static STRETCHES: AtomicUsize = AtomicUsize::new(LOWEST);
+    thread_local! {
+        static NEXT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+    let (next, end) = NEXT.get();
+    let start = next.next_multiple_of(alignment);
+    if start.saturating_add(size) < end {
+        NEXT.set((start + size, end));
+        return start;
+    }
+    let stretch = size.saturating_add(alignment).max(STRETCH).next_multiple_of(STRETCH);
+    let start = STRETCHES.fetch_add(stretch, Relaxed).next_multiple_of(alignment);
+    NEXT.set((start + size, start - start % STRETCH + stretch));
+    start
+}
+
+/// Answers through a caller's pointer, which may be null as far as nothing is concerned.
+///
+/// # Safety
+/// Null, or writable.
+unsafe fn put<T>(to: *mut T, value: T) -> hsa_status_t {
+    if to.is_null() {
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { to.write(value) };
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn reserve(to: *mut *mut c_void, size: usize, _: u64, _: u64) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, count(size, GRANULE) as *mut c_void) }
+}
+
+unsafe extern "C" fn reserve_align(
+    to: *mut *mut c_void,
+    size: usize,
+    _: u64,
+    alignment: u64,
+    _: u64,
+) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, count(size, (alignment as usize).max(GRANULE)) as *mut c_void) }
+}
+
+unsafe extern "C" fn free(_: *mut c_void, _: usize) -> hsa_status_t {
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn create(
+    _: hsa_amd_memory_pool_t,
+    _: usize,
+    _: hsa_amd_memory_type_t,
+    _: u64,
+    to: *mut hsa_amd_vmem_alloc_handle_t,
+) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: count(1, 1) as u64 }) }
+}
+
+unsafe extern "C" fn release(_: hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn map(
+    _: *mut c_void,
+    _: usize,
+    _: usize,
+    _: hsa_amd_vmem_alloc_handle_t,
+    _: u64,
+) -> hsa_status_t {
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn unmap(_: *mut c_void, _: usize) -> hsa_status_t {
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn set_access(
+    _: *mut c_void,
+    _: usize,
+    _: *const hsa_amd_memory_access_desc_t,
+    _: usize,
+) -> hsa_status_t {
+    HSA_STATUS_SUCCESS
+}
+
+unsafe extern "C" fn get_access(
+    _: *mut c_void,
+    to: *mut hsa_access_permission_t,
+    _: hsa_agent_t,
+) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, HSA_ACCESS_PERMISSION_RW) }
+}
+
+unsafe extern "C" fn export(
+    to: *mut c_int,
+    _: hsa_amd_vmem_alloc_handle_t,
+    _: u64,
+) -> hsa_status_t {
+    // SAFETY: a name that ends with a zero; the descriptor becomes the caller's.
+    let descriptor = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    }
+    // SAFETY: a descriptor that was just made. Nothing is in the file, but it has a size.
+    unsafe { libc::ftruncate(descriptor, GRANULE as libc::off_t) };
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, descriptor) }
+}
+
+unsafe extern "C" fn import(_: c_int, to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: count(1, 1) as u64 }) }
+}
+
+unsafe extern "C" fn retain(
+    to: *mut hsa_amd_vmem_alloc_handle_t,
+    address: *mut c_void,
+) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: address as u64 }) }
+}
+
+/// Names no pool: whose memory it is, nobody knows.
+unsafe extern "C" fn properties(
+    _: hsa_amd_vmem_alloc_handle_t,
+    pool: *mut hsa_amd_memory_pool_t,
+    kind: *mut hsa_amd_memory_type_t,
+) -> hsa_status_t {
+    // SAFETY: as HSA documents the function.
+    unsafe {
+        put(pool, hsa_amd_memory_pool_t { handle: 0 });
+        put(kind, MEMORY_TYPE_PINNED)
+    }
+}

@@ -1,0 +1,172 @@
+//! What a mapping costs: how often the runtime is called and memory allocated for it, and how much
+//! memory it takes while it lives.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::{Config, Era, Simulation};
+use hsa_vmm::{Access, Address, Handle, Runtime, Vmm};
+use machine::{Machine, access, at};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator, counting.
+struct Counting;
+
+thread_local! {
+    /// How often this thread has allocated, and the bytes that it has not given back.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static BYTES: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is the system's own, with the very same arguments.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        BYTES.set(BYTES.get() + layout.size() as isize);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.set(BYTES.get() - layout.size() as isize);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const PAGE: usize = 2 << 20;
+
+/// A reservation of so many pages on a runtime that does nothing, and memory of one page.
+fn field(pages: usize) -> (Vmm, Address, Handle) {
+    let runtime = Runtime::simulated(Config::nothing(2)).unwrap();
+    let vmm = Vmm::open(&runtime).unwrap();
+    let base = vmm.address_reserve(pages * PAGE, PAGE, None, 0).unwrap();
+    let gpu = runtime.gpus().next().unwrap().id();
+    let on = hsa_vmm::AllocationProperties::on(gpu);
+    let handle = vmm.create(PAGE, &on, 0).unwrap();
+    (vmm, base, handle)
+}
+
+/// All pages once: one after another, backwards, or from here to there.
+fn orders(pages: usize) -> [(&'static str, Vec<usize>); 3] {
+    let far = (0..pages).map(|number| number * 7919 % pages).collect();
+    [("upwards", (0..pages).collect()), ("downwards", (0..pages).rev().collect()), ("far", far)]
+}
+
+#[test]
+fn a_live_mapping_takes_little_memory_and_few_allocations() {
+    const PAGES: usize = 100_000;
+    for (order, pages) in orders(PAGES) {
+        let (vmm, base, handle) = field(PAGES);
+        let grants = |number: usize| {
+            // Some ways to share them out, as programs have.
+            let gpus = vmm.runtime().gpus().take(1 + number % 2);
+            gpus.map(|gpu| access(gpu.id(), Access::ReadWrite)).collect::<Vec<_>>()
+        };
+        let grants = [grants(0), grants(1)];
+        let (allocations, bytes) = (ALLOCATIONS.get(), BYTES.get());
+        for &page in &pages {
+            vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
+        }
+        let each = (ALLOCATIONS.get() - allocations) as f64 / PAGES as f64;
+        for &page in &pages {
+            vmm.set_access(at(base, page * PAGE), PAGE, &grants[page % 2]).unwrap();
+        }
+        let size = (BYTES.get() - bytes) as f64 / PAGES as f64;
+        println!("{order}: {size:.1} bytes a mapping, {each:.3} allocations a map");
+        assert!(each <= 0.2, "{order}: {each} allocations a map");
+        assert!((33.0..=128.0).contains(&size), "{order}: {size} bytes a mapping");
+        assert_eq!(vmm.usage().mappings, PAGES);
+        // What is unmapped is given back.
+        for &page in &pages {
+            vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
+        }
+        let left = BYTES.get() - bytes;
+        assert!(left < 64 << 10, "{order}: {left} bytes are left");
+    }
+}
+
+/// The one allocation that a map may need is for the place where it is written down; where a page of
+/// that book is full, and a page of its index too, there is one more for each.
+#[test]
+fn no_map_allocates_more_than_pages_of_the_book() {
+    const PAGES: usize = 20_000;
+    for (order, pages) in orders(PAGES) {
+        let (vmm, base, handle) = field(PAGES);
+        let mut how_often = [0; 8];
+        for (number, page) in pages.into_iter().enumerate() {
+            let before = ALLOCATIONS.get();
+            vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
+            // While there is little, debug builds check all of it after every step.
+            if number < 1000 {
+                continue;
+            }
+            how_often[ALLOCATIONS.get() - before] += 1;
+        }
+        let more: usize = how_often[2..].iter().sum();
+        assert!(how_often[0] > PAGES * 8 / 10, "{order}: {how_often:?}");
+        println!("{order}: {how_often:?}");
+        assert!(more <= PAGES / 50 && how_often[6..] == [0; 2], "{order}: {how_often:?}");
+    }
+}
+
+/// The calls of the runtime that something makes.
+fn calls(simulation: &Simulation, act: impl FnOnce()) -> Vec<(&'static str, u64)> {
+    let before = simulation.all_calls();
+    act();
+    let after = simulation.all_calls().into_iter().zip(before);
+    let more = after.map(|((name, after), (_, before))| (name, after - before));
+    let short = |name: &'static str| name.trim_start_matches("hsa_amd_vmem_");
+    more.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
+}
+
+#[test]
+fn every_call_is_one_call_of_the_runtime_and_look_ups_are_none() {
+    let machine = Machine::new(Config::mi300x(2).with_era(Era::A));
+    let (vmm, simulation, granule) = (&machine.vmm, &*machine.simulation, machine.granule());
+    let base = machine.reserve(granule);
+    let handle = machine.create(0, granule);
+    let gpus = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
+    let counted = |act: &dyn Fn()| calls(simulation, act);
+    assert_eq!(
+        counted(&|| assert!(!machine.reserve(granule).as_ptr().is_null())),
+        [("address_reserve_align", 1)]
+    );
+    assert_eq!(counted(&|| assert_ne!(machine.create(0, granule), handle)), [("handle_create", 1)]);
+    assert_eq!(counted(&|| machine.map(base, granule, handle)), [("map", 1)]);
+    assert_eq!(counted(&|| vmm.set_access(base, granule, &gpus).unwrap()), [("set_access", 1)]);
+    assert_eq!(counted(&|| vmm.set_access(base, granule, &gpus).unwrap()), [], "known already");
+    assert_eq!(
+        counted(&|| {
+            vmm.get_access(machine.gpu(0), base).unwrap();
+            vmm.retain_allocation_handle(base).unwrap();
+            vmm.release(handle).unwrap();
+            vmm.allocation_properties(handle).unwrap();
+            vmm.mapping_at(base).unwrap();
+        }),
+        []
+    );
+    assert_eq!(counted(&|| vmm.unmap(base, granule).unwrap()), [("unmap", 1)]);
+    assert_eq!(counted(&|| vmm.release(handle).unwrap()), [("handle_release", 1)]);
+    assert_eq!(counted(&|| vmm.address_free(base, granule).unwrap()), [("address_free", 1)]);
+}
+
+#[test]
+fn a_run_of_many_is_granted_in_one_call_and_the_rest_once_each() {
+    const MANY: usize = 64;
+    let machine = Machine::new(Config::mi300x(2).with_era(Era::A));
+    let (vmm, simulation, granule) = (&machine.vmm, &*machine.simulation, machine.granule());
+    let (base, handle) = (machine.reserve(MANY * granule), machine.create(0, granule));
+    let gpus = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
+    let map_all =
+        || (0..MANY).for_each(|place| machine.map(at(base, place * granule), granule, handle));
+    assert_eq!(calls(simulation, map_all), [("map", MANY as u64)]);
+    let grant_all = || vmm.set_access(base, MANY * granule, &gpus).unwrap();
+    assert_eq!(calls(simulation, grant_all), [("set_access", 1)]);
+    let unmap_all = || vmm.unmap(base, MANY * granule).unwrap();
+    assert_eq!(calls(simulation, unmap_all), [("unmap", MANY as u64)]);
+}
