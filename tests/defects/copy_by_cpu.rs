@@ -1,9 +1,8 @@
 //! A copy by a CPU is done by a thread of the runtime, which uses the signal after it has counted it
 //! down: whoever waited may have destroyed it by then.
 //!
-//! By itself that is a few instructions, and one process in some hundred thousand copies ended by
-//! it. Here the thread is made to step instruction by instruction, and held up behind the one
-//! that counted.
+//! By itself that is a few instructions, and ended two of some hundred runs of `hsa-vmm fuzz`. Here the
+//! thread is made to step instruction by instruction, and held up behind the one that counted.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, load, store};
