@@ -163,6 +163,17 @@ pub struct Link {
     pub numa_distance: u32,
 }
 
+/// Which of two hands moves bytes.
+///
+/// A CPU's copies are this process's own loads and stores. AMD's runtime would have a thread do
+/// them that uses the signal once more after it has said that it is done, when whoever waited for it
+/// may have destroyed it (ROCm 6.1, 6.4 and 7.2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mover {
+    Processor,
+    Agent(NativeAgent),
+}
+
 /// A CPU or GPU, as the runtime described it when it was opened.
 #[derive(Clone, Debug)]
 pub struct Agent {
@@ -195,6 +206,12 @@ impl Agent {
     #[must_use]
     pub fn kind(&self) -> AgentKind {
         self.kind
+    }
+    pub(crate) fn mover(&self) -> Mover {
+        match self.kind {
+            AgentKind::Cpu => Mover::Processor,
+            _ => Mover::Agent(self.native),
+        }
     }
     /// The runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
     #[must_use]

@@ -16,6 +16,20 @@ fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
     (json(&output), output)
 }
 
+/// Fuzzes on a release of AMD's runtime and the emulated driver, which has a fault or none.
+fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Value, Output) {
+    let mut all = vec!["emulate", "--gpus", "2", "--rocr", release];
+    if !fault.is_empty() {
+        all.extend(["--fault", fault]);
+    }
+    all.extend(["--", HSA_VMM, "fuzz", "--format", "json"]);
+    all.extend(arguments);
+    let output = command(&all).current_dir(folder).output().unwrap();
+    // Shown of a test that fails, with the seed.
+    println!("{release}: {}", err(&output));
+    (json(&output), output)
+}
+
 /// Starts what was printed, in the folder where it was.
 fn again(folder: &Path, finding: &Value) -> Output {
     let words = finding["command"].as_str().unwrap();
@@ -82,13 +96,9 @@ fn a_fresh_seed_finds_nothing_on_amds_releases() {
     let name = "a_fresh_seed_finds_nothing_on_amds_releases";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
-        let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM, "fuzz"];
-        let how = ["--threads", "2", "--time", "3s", "--format", "json"];
         let folder = tempfile::tempdir().unwrap();
-        let all = [&start[..], &how].concat();
-        let output = command(&all).current_dir(folder.path()).output().unwrap();
-        println!("{}", err(&output));
-        let report = json(&output);
+        let how = ["--threads", "2", "--time", "3s"];
+        let (report, output) = fuzz_on(release, "", folder.path(), &how);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
         assert!(report["sequences"].as_u64().unwrap() >= 5, "{release}: {report}");
         assert!(err(&output).contains("libhsa-runtime64"), "{release}: {}", err(&output));
@@ -111,19 +121,59 @@ fn a_fault_of_amds_driver_is_found_and_seen_again() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let start =
-            ["emulate", "--rocr", release, "--fault", "GEM_VA#30-1000000=ENOMEM", "--", HSA_VMM];
-        let how = ["fuzz", "--threads", "1", "--seed", "7", "--shrink", "3s", "--format", "json"];
-        let all = [&start[..], &how].concat();
-        let output = command(&all).current_dir(folder.path()).output().unwrap();
+        let how = ["--threads", "1", "--seed", "7", "--shrink", "3s"];
+        let fault = "GEM_VA#30-1000000=ENOMEM";
+        let (report, output) = fuzz_on(release, fault, folder.path(), &how);
         assert_eq!(output.status.code(), Some(1), "{release}: {output:?}");
-        let report = json(&output);
         let finding = &report["finding"];
         assert_eq!(finding["reproduced"], true, "{release}: {finding:#}");
         let seen = again(folder.path(), finding);
         assert_eq!(seen.status.code(), Some(1), "{release}: {seen:?}");
         assert!(err(&seen).contains("libhsa-runtime64"), "{release}: {seen:?}");
     }
+}
+
+#[test]
+fn what_amds_driver_leaks_each_time_is_found() {
+    let name = "what_amds_driver_leaks_each_time_is_found";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        for (fault, of) in [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let how = ["--threads", "1", "--time", "60s", "--shrink", "500ms"];
+            let (report, output) = fuzz_on(release, fault, folder.path(), &how);
+            assert_eq!(output.status.code(), Some(1), "{release}, {fault}: {report:#}");
+            let finding = &report["finding"];
+            assert_eq!(finding["reproduced"], true, "{release}, {fault}: {finding:#}");
+            let words = finding["words"].as_str().unwrap();
+            let numbers = words.match_indices(of).map(|(at, _)| words[at..].split_once([')', ']']));
+            let numbers: Vec<_> = numbers.map(|it| it.map_or("", |(number, _)| number)).collect();
+            assert!(words.contains("what the process has"), "{release}, {fault}: {words}");
+            assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{release}, {fault}: {words}");
+        }
+    }
+}
+
+#[test]
+fn what_amds_runtime_keeps_once_is_no_leak() {
+    let name = "what_amds_runtime_keeps_once_is_no_leak";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        let folder = tempfile::tempdir().unwrap();
+        let how = ["--threads", "1", "--seed", "7", "--sequences", "30"];
+        // Each sequence exports more than once.
+        let fault = "EXPORT_DMABUF#25=leak";
+        let (report, output) = fuzz_on(release, fault, folder.path(), &how);
+        assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
+    }
+}
+
+#[test]
+fn what_the_simulation_leaks_once_is_found() {
+    is_found("hsa_amd_vmem_handle_release#3=leak", "difference", "video memory", 4);
+    is_found("hsa_amd_vmem_address_free#3=leak", "difference", "still reserved", 4);
+    is_found("hsa_amd_vmem_export_shareable_handle#5=leak", "difference", "", 12);
 }
 
 #[test]

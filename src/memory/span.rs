@@ -5,8 +5,8 @@
 //! process's own loads and stores.
 
 use super::error::{MemoryError, Operation, Problem};
-use crate::agent::{AgentId, AgentKind};
-use crate::native::{NativeAgent, read_memory, write_memory};
+use crate::agent::{AgentId, Mover};
+use crate::native::{copy_memory, read_memory, write_memory};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
 
@@ -18,12 +18,6 @@ pub(crate) struct Span {
     pub size: usize,
     /// Who copies.
     pub agent: AgentId,
-}
-
-/// Which of two hands moves the bytes.
-enum Mover {
-    Processor,
-    Agent(NativeAgent),
 }
 
 impl Span {
@@ -46,10 +40,7 @@ impl Span {
             .runtime
             .agent(self.agent)
             .ok_or_else(|| MemoryError::refused(operation, Problem::UnknownAgent(self.agent)))?;
-        Ok(match agent.kind() {
-            AgentKind::Cpu => Mover::Processor,
-            _ => Mover::Agent(agent.native),
-        })
+        Ok(agent.mover())
     }
 
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
@@ -132,12 +123,7 @@ impl Span {
         match mover {
             _ if size == 0 => Ok(()),
             Mover::Processor => {
-                let mut portion = vec![0; size.min(1 << 20)];
-                for done in (0..size).step_by(portion.len()) {
-                    let part = portion.len().min(size - done);
-                    read_memory(from + done, &mut portion[..part]);
-                    write_memory(to + done, &portion[..part]);
-                }
+                copy_memory(to, from, size);
                 Ok(())
             }
             Mover::Agent(_) if !may(agent) => {

@@ -52,3 +52,17 @@ pub(crate) fn write_memory(address: usize, bytes: &[u8]) {
         }
     }
 }
+
+/// Copies from mapped memory to mapped memory, a portion at a time.
+///
+/// The caller answers for both as for [`read_memory`] and [`write_memory`].
+pub(crate) fn copy_memory(to: usize, from: usize, size: usize) {
+    /// What is on its way at a time.
+    const PORTION: usize = 64 << 10;
+    let mut portion = vec![0; size.min(PORTION)];
+    for done in (0..size).step_by(PORTION) {
+        let part = &mut portion[..PORTION.min(size - done)];
+        read_memory(from + done, part);
+        write_memory(to + done, part);
+    }
+}

@@ -25,7 +25,7 @@ pub(crate) use descriptor::out_of_descriptors;
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;
-pub(crate) use memory::{read_memory, write_memory};
+pub(crate) use memory::{copy_memory, read_memory, write_memory};
 pub(crate) use peer::peer_of;
 pub(crate) use pool::Known;
 pub use status::Status;

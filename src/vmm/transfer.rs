@@ -5,8 +5,8 @@
 
 use super::ledger::Range;
 use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
-use crate::agent::{AgentId, AgentKind};
-use crate::native::{Failure, Native, NativeAgent, read_memory, write_memory};
+use crate::agent::{AgentId, AgentKind, Mover};
+use crate::native::{Failure, Native, NativeAgent, copy_memory, read_memory, write_memory};
 
 impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
@@ -51,7 +51,7 @@ impl Vmm {
     }
 
     /// Has an agent copy between two mapped ranges that do not overlap, and waits for it
-    /// (`hsa_amd_memory_async_copy`).
+    /// (`hsa_amd_memory_async_copy`). For a CPU it is this process's own loads and stores.
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of both is mapped, each in one reservation, the size
@@ -75,9 +75,16 @@ impl Vmm {
                 .check_granted(Argument::Destination, to, agent, Access::ReadWrite)
                 .and_then(|()| shared.check_granted(Argument::Source, from, agent, Access::Read))
                 .map_err(refused)?;
-            shared
-                .call(|native| native.copy(to.start, from.start, size, found.native))
-                .map_err(|failure| shared.failure(operation, failure, size))
+            let copied = match found.mover() {
+                Mover::Processor => {
+                    copy_memory(to.start, from.start, size);
+                    Ok(())
+                }
+                Mover::Agent(agent) => {
+                    shared.call(|native| native.copy(to.start, from.start, size, agent))
+                }
+            };
+            copied.map_err(|failure| shared.failure(operation, failure, size))
         };
         shared.at_both_gates(operation, to, from, act)
     }
@@ -96,9 +103,20 @@ impl Vmm {
     ) -> Result<(), VmmError> {
         let (operation, size) = (Operation::CopyToHost, bytes.len());
         let needed = (Argument::Source, Access::Read);
-        self.shared.by_agent(operation, agent, source, size, needed, |native, at, agent| {
-            native.read_by_agent(at, bytes, agent)
-        })
+        self.shared.by_agent(
+            operation,
+            agent,
+            source,
+            size,
+            needed,
+            |native, at, mover| match mover {
+                Mover::Processor => {
+                    read_memory(at, bytes);
+                    Ok(())
+                }
+                Mover::Agent(agent) => native.read_by_agent(at, bytes, agent),
+            },
+        )
     }
 
     /// Has an agent copy this process's own memory to mapped memory, and waits for it
@@ -115,8 +133,14 @@ impl Vmm {
     ) -> Result<(), VmmError> {
         let (operation, size) = (Operation::CopyFromHost, bytes.len());
         let needed = (Argument::Destination, Access::ReadWrite);
-        self.shared.by_agent(operation, agent, destination, size, needed, |native, at, agent| {
-            native.write_by_agent(at, bytes, agent)
+        self.shared.by_agent(operation, agent, destination, size, needed, |native, at, mover| {
+            match mover {
+                Mover::Processor => {
+                    write_memory(at, bytes);
+                    Ok(())
+                }
+                Mover::Agent(agent) => native.write_by_agent(at, bytes, agent),
+            }
         })
     }
 
@@ -221,7 +245,7 @@ impl Shared {
         address: Address,
         size: usize,
         (argument, needed): (Argument, Access),
-        act: impl FnOnce(&Native, usize, NativeAgent) -> Result<(), Failure>,
+        act: impl FnOnce(&Native, usize, Mover) -> Result<(), Failure>,
     ) -> Result<(), VmmError> {
         self.alive(operation)?;
         let refused = |refusal: Refusal| refusal.during(operation);
@@ -233,7 +257,7 @@ impl Shared {
         let range = Range::new(address, size).map_err(refused).map_err(about)?;
         self.at_gate(operation, range, || {
             self.check_granted(argument, range, (index, agent), needed).map_err(refused)?;
-            self.call(|native| act(native, range.start, found.native))
+            self.call(|native| act(native, range.start, found.mover()))
                 .map_err(|failure| self.failure(operation, failure, size))
         })
         .map_err(about)

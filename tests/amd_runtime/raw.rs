@@ -244,6 +244,26 @@ impl Raw {
         self.copy(gpu, address, self.scratch)
     }
 
+    /// Has the CPU copy eight bytes, waits until the runtime says that it is done, and destroys the
+    /// signal. `begun` is told where the signal is.
+    pub fn copy_by_cpu(&self, to: usize, from: usize, begun: impl FnOnce(u64)) {
+        let core = &self.core;
+        let mut done = hsa_signal_t { handle: 0 };
+        let create = core.hsa_signal_create.expect("there");
+        answer(unsafe { create(1, 0, null(), &mut done) }, ()).expect("a signal");
+        begun(done.handle);
+        let copy = core.hsa_amd_memory_async_copy.expect("there");
+        let status = unsafe { copy(at(to), self.cpu, at(from), self.cpu, 8, 0, null(), done) };
+        answer(status, ()).expect("a copy begins");
+        let load = core.hsa_signal_load_scacquire.expect("there");
+        let begun = Instant::now();
+        while unsafe { load(done) } != 0 {
+            assert!(begun.elapsed() < Duration::from_secs(100), "the copy does not end");
+            std::thread::yield_now();
+        }
+        answer(unsafe { core.hsa_signal_destroy.expect("there")(done) }, ()).expect("it is gone");
+    }
+
     /// Has a GPU copy eight bytes.
     fn copy(&self, gpu: hsa_agent_t, to: usize, from: usize) -> Result<(), Fault> {
         let core = &self.core;

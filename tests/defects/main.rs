@@ -12,6 +12,8 @@ mod table;
 
 mod alignment;
 mod beyond_the_range;
+#[cfg(target_arch = "x86_64")]
+mod copy_by_cpu;
 mod descriptors;
 mod fill;
 mod half_applied;

@@ -71,6 +71,10 @@ defects! {
         "hsa_shut_down after an export for IPC, by dma-buf, ends the process now and then",
         "runtime.cpp, Unload: the thread at the socket frees what was freed; fixed by #3256",
         "the runtime is not stopped after such an export: quirk `ipc_server_outlives_stop`";
+    SIGNAL_USED_AFTER_COPY: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
+        "a copy by a CPU ends the process now and then, if its signal is destroyed when it is done",
+        "runtime.cpp, CopyMemory: the thread that copies counts the signal down, and uses it then",
+        "a CPU's copies are this process's own loads and stores";
     REVOKED_IN_NAME_ONLY: [Yes, Yes, Yes],
         "set_access with NONE leaves a GPU's page table as it is",
         "libdrm, amdgpu_bo_va_op: the flags are not passed on",

@@ -35,13 +35,8 @@ fn put(
     sequences: impl Iterator<Item = Sequence>,
     each_operation: bool,
 ) -> anyhow::Result<()> {
-    let is_library = matches!(ground, Ground::Library(_));
-    for (place, mut sequence) in sequences.enumerate() {
+    for sequence in sequences {
         let runtime = runtime(ground, &sequence)?;
-        // What a library makes once and keeps is made by the first, which has to be looked at well.
-        if place == 0 && is_library {
-            sequence.every = None;
-        }
         let mut heard = Ok(());
         let result = perform(&runtime, &sequence, &mut |at| {
             if each_operation && heard.is_ok() {

@@ -14,8 +14,14 @@ pub struct Tally {
     pub refused: u64,
 }
 
+/// How often a sequence is performed again that has left something in the process.
+const AGAIN: usize = 4;
+
 /// Performs a sequence on a runtime of its own machine. `on_operation` is told of each operation
 /// before it is performed, by its place from 0, and of the end as of one more.
+///
+/// A loaded library may make something in the process when it is first needed, and keep it. So a
+/// sequence that leaves something there is performed again: what is left each time is a leak.
 ///
 /// # Errors
 /// What it has brought to light.
@@ -24,13 +30,30 @@ pub fn perform(
     sequence: &Sequence,
     on_operation: &mut dyn FnMut(usize),
 ) -> Result<Tally, Found> {
+    for _ in 0..AGAIN {
+        match perform_once(runtime, sequence, on_operation) {
+            Err((_, Difference::Kept { .. })) => {}
+            result => return result.map_err(found),
+        }
+    }
+    perform_once(runtime, sequence, on_operation).map_err(found)
+}
+
+/// When something was found, and what.
+type Shown = (Moment, Difference);
+
+fn perform_once(
+    runtime: &Runtime,
+    sequence: &Sequence,
+    on_operation: &mut dyn FnMut(usize),
+) -> Result<Tally, Shown> {
     let mut tally = Tally::default();
     let care = sequence.every.map_or(Care::EachStep, Care::Every);
     let trial = begin(runtime, sequence, care)?;
     let trial = go_on(trial, sequence, sequence.operations.len(), &mut tally, on_operation);
-    let trial = trial.map_err(|(_, found)| found)?;
+    let trial = trial.map_err(|(_, shown)| shown)?;
     on_operation(sequence.operations.len());
-    trial.finish().map_err(|difference| found(Moment::End, &difference))?;
+    trial.finish().map_err(|difference| (Moment::End, difference))?;
     Ok(tally)
 }
 
@@ -55,17 +78,17 @@ pub fn perform_beginning(
     operations: usize,
 ) -> Result<Beginning, Found> {
     let mut tally = Tally::default();
-    let trial = begin(runtime, sequence, Care::EachStep)?;
+    let trial = begin(runtime, sequence, Care::EachStep).map_err(found)?;
     let (trial, found) = match go_on(trial, sequence, operations, &mut tally, &mut |_| ()) {
         Ok(trial) => (trial, None),
-        Err((trial, found)) => (*trial, Some(found)),
+        Err((trial, shown)) => (*trial, Some(found(shown))),
     };
     let operations = tally.operations as usize + usize::from(found.is_some());
     Ok(Beginning { vmm: trial.vmm().clone(), operations, found })
 }
 
-fn begin(runtime: &Runtime, sequence: &Sequence, care: Care) -> Result<Trial, Found> {
-    let at_start = |difference| found(Moment::Start, &difference);
+fn begin(runtime: &Runtime, sequence: &Sequence, care: Care) -> Result<Trial, Shown> {
+    let at_start = |difference| (Moment::Start, difference);
     let plan = sequence.fault_plan();
     let plan = plan.map_err(|error| at_start(Difference::Broken(error.to_string())))?;
     let mut trial = Trial::open_with(runtime, care).map_err(at_start)?;
@@ -81,7 +104,7 @@ fn go_on(
     operations: usize,
     tally: &mut Tally,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<Trial, (Box<Trial>, Found)> {
+) -> Result<Trial, (Box<Trial>, Shown)> {
     for (at, operation) in sequence.operations.iter().take(operations).enumerate() {
         // What is in the quarantine is not what the documents speak of.
         if trial.is_spoilt() {
@@ -94,14 +117,13 @@ fn go_on(
                 tally.refused += u64::from(!done);
             }
             Err(difference) => {
-                let found = found(Moment::Operation(at), &difference);
-                return Err((Box::new(trial), found));
+                return Err((Box::new(trial), (Moment::Operation(at), difference)));
             }
         }
     }
     Ok(trial)
 }
 
-fn found(moment: Moment, difference: &Difference) -> Found {
+fn found((moment, difference): Shown) -> Found {
     Found { kind: Kind::Difference, moment, words: difference.to_string() }
 }

@@ -2,7 +2,6 @@
 
 use crate::errno::{Errno, Result};
 use crate::own;
-use crate::queue::Page;
 use crate::real;
 use libc::c_int;
 use std::ffi::CString;
@@ -96,11 +95,6 @@ impl MemoryFile {
         // SAFETY: reads the slice alone.
         let moved = unsafe { libc::pwrite(self.descriptor, start.cast(), length, offset) };
         whole(moved, length)
-    }
-
-    /// Maps the page at an offset for a moment.
-    pub(crate) fn page(&self, offset: u64) -> Result<Page> {
-        Page::new(self.descriptor, offset)
     }
 }
 

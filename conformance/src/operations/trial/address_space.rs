@@ -33,6 +33,11 @@ pub(super) fn shared_bytes() -> usize {
     shared.map(|line| line.range.len()).sum()
 }
 
+/// Whether somewhere in a range there are addresses that nobody may touch, as reserved ones are.
+pub(super) fn is_reserved(range: &Range<usize>) -> bool {
+    lines().iter().any(|line| meets(&line.range, range) && &line.permissions == b"---p")
+}
+
 /// Whether nothing is mapped in a range.
 pub(super) fn is_free(range: &Range<usize>) -> bool {
     let lines = lines();

@@ -56,6 +56,12 @@ impl Trial {
             agree(format_args!("address_free({address:#x}, {size:#x})"), expected, answered)?
                 .is_some();
         if done {
+            let range = address..address + size;
+            same(
+                format_args!("{range:x?} still reserved"),
+                &false,
+                &address_space::is_reserved(&range),
+            )?;
             self.freed.push((address, size));
         }
         Ok(done)

@@ -24,6 +24,17 @@ pub enum Difference {
         /// What was found.
         found: String,
     },
+    /// The process has something that it had not before, or the other way round, where a loaded
+    /// library may make something once and keep it: a leak only if it comes about each time.
+    #[error("{what}: to be {expected}, and is {found}")]
+    Kept {
+        /// What.
+        what: String,
+        /// What there was.
+        expected: String,
+        /// What there is.
+        found: String,
+    },
     /// The library broke a promise that needs no model.
     #[error("{0}")]
     Broken(String),

@@ -6,6 +6,7 @@ mod calls;
 mod compare;
 mod difference;
 mod faults;
+mod outside;
 mod perform;
 mod resolve;
 mod simulation;
@@ -20,6 +21,7 @@ use crate::model::{Model, Shared, World};
 pub use difference::Difference;
 use difference::same;
 use hsa_vmm::{Handle, Runtime, Vmm};
+use outside::Outside;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use window::Window;
@@ -54,22 +56,8 @@ pub struct Trial {
 pub enum Care {
     /// After each operation: the first difference is where it came about.
     EachStep,
-    /// After every so many operations, and at the end: many times as fast. What a library makes
-    /// once in a process and keeps is taken for a leak unless a trial came before with more care.
+    /// After every so many operations, and at the end: many times as fast.
     Every(usize),
-}
-
-/// What this process has that is not the library's alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Outside {
-    descriptors: Option<usize>,
-    shared_bytes: usize,
-}
-
-impl Outside {
-    fn now() -> Self {
-        Self { descriptors: descriptors::count(), shared_bytes: address_space::shared_bytes() }
-    }
 }
 
 impl Trial {
@@ -86,14 +74,7 @@ impl Trial {
     /// # Errors
     /// [`Difference::Broken`] if it cannot be opened or used at all.
     pub fn open_with(runtime: &Runtime, care: Care) -> Result<Self, Difference> {
-        if care == Care::EachStep {
-            // What the runtime makes once and keeps is not to be taken for a leak.
-            drop(Self::begin(runtime, Outside { descriptors: None, shared_bytes: 0 }, care)?);
-        }
-        Self::begin(runtime, Outside::now(), care)
-    }
-
-    fn begin(runtime: &Runtime, before: Outside, care: Care) -> Result<Self, Difference> {
+        let before = Outside::now();
         let mut trial = Self {
             vmm: open(runtime)?,
             model: Model::new(World::of(runtime)),
@@ -150,7 +131,8 @@ impl Trial {
         let done = self.perform(operation)?;
         if !done && !self.is_spoilt() {
             let now = self.descriptors();
-            same("open file descriptors after what was refused", &descriptors, &now)?;
+            let what = "open file descriptors after what was refused";
+            outside::is_unchanged(&self.runtime, what, &descriptors, &now)?;
         }
         self.compare()?;
         self.compare_by_gpus(Some(self.steps))?;
@@ -201,7 +183,7 @@ impl Trial {
         let Self { vmm, runtime, before, .. } = self;
         drop(vmm);
         simulation::is_empty(&runtime)?;
-        same("what the process has", &before, &Outside::now())
+        before.is_unchanged(&runtime)
     }
 
     /// Drops the library with all that it holds, and opens it again.
@@ -217,7 +199,7 @@ impl Trial {
         simulation::has_nothing_in_use(&self.runtime)?;
         if self.exported.is_empty() {
             simulation::is_empty(&self.runtime)?;
-            same("what the process has", &self.before, &Outside::now())?;
+            self.before.is_unchanged(&self.runtime)?;
         }
         self.open_window()
     }

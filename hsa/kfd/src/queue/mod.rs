@@ -3,16 +3,16 @@
 mod aql;
 mod blit;
 mod engine;
+mod frame;
 mod reach;
 mod sdma;
 mod signal;
 mod worker;
 
-pub(crate) use reach::Page;
-
 use crate::drm::DrmFile;
 use crate::errno::{EAGAIN, EINVAL, ENOMEM, Result};
 use crate::slots::Slots;
+use frame::Frame;
 use reach::Reach;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,7 +72,8 @@ impl Queues {
             return Err(ENOMEM);
         }
         let orders = Arc::new(Orders::default());
-        let (reach, told) = (Reach { space }, orders.clone());
+        let frame = Arc::new(Frame::new()?);
+        let (reach, told) = (Reach { space, frame }, orders.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
             thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &told))

@@ -1,11 +1,10 @@
 //! Memory as a GPU sees it: by its page table, and by nothing else.
 
+use super::frame::Frame;
 use crate::drm::DrmFile;
 use crate::errno::{EFAULT, Errno, Result};
 use crate::page_table::{Entry, PAGE, READABLE, WRITABLE};
-use crate::real::{self, Mapping};
 use crate::user;
-use libc::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +21,8 @@ type Access<T> = std::result::Result<T, Fault>;
 #[derive(Clone, Debug)]
 pub(super) struct Reach {
     pub(super) space: Arc<DrmFile>,
+    /// Where it counts in memory that the processor may be counting in, too.
+    pub(super) frame: Arc<Frame>,
 }
 
 impl Reach {
@@ -133,39 +134,7 @@ impl Reach {
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let page = buffer.file().and_then(|file| file.page(at & !4095)).map_err(fault)?;
-        let inside = (at & 4095) as usize;
-        // SAFETY: within the page, which stays mapped until `page` is dropped, and aligned.
-        let number = unsafe { &*page.start().add(inside).cast::<AtomicU64>() };
-        Ok(number.fetch_add(summand, Ordering::AcqRel))
-    }
-}
-
-/// A page of a memory file, mapped for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Page(*mut c_void);
-
-impl Page {
-    /// Maps a page; `offset` is where it starts in the file.
-    pub(crate) fn new(descriptor: libc::c_int, offset: u64) -> Result<Self> {
-        let mapping = Mapping {
-            address: std::ptr::null_mut(),
-            length: 4096,
-            protection: libc::PROT_READ | libc::PROT_WRITE,
-            flags: libc::MAP_SHARED,
-        };
-        // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
-        unsafe { real::map(mapping, descriptor, offset) }.map(Self)
-    }
-
-    fn start(&self) -> *mut u8 {
-        self.0.cast()
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` and by nobody else.
-        unsafe { libc::syscall(libc::SYS_munmap, self.0, 4096usize) };
+        let counted = buffer.file().and_then(|file| self.frame.add(file, at, summand));
+        counted.map_err(fault)
     }
 }

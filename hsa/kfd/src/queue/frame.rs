@@ -1,0 +1,130 @@
+//! Where an engine counts in a buffer's memory, atomically.
+//!
+//! What waits for a count sees it before the engine is through with it: a page that was mapped for
+//! the count and unmapped afterwards would still be seen among the process's mappings, or lie where
+//! the process has just made room for something else. So a queue has one page of addresses for as
+//! long as it is there, and there is always something mapped at it.
+
+use crate::errno::{EINVAL, Result};
+use crate::memory_file::MemoryFile;
+use crate::page_table::PAGE;
+use crate::real::{self, Mapping};
+use libc::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A page of addresses.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// The address, for one count at a time.
+    address: Mutex<usize>,
+}
+
+impl Frame {
+    /// A page with nothing in it.
+    pub(super) fn new() -> Result<Self> {
+        // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
+        let address = unsafe { put(0, None)? };
+        Ok(Self { address: Mutex::new(address) })
+    }
+
+    /// Adds to the number at an offset, a multiple of eight, and gives what it was.
+    pub(super) fn add(&self, file: &MemoryFile, offset: u64, summand: u64) -> Result<u64> {
+        if !offset.is_multiple_of(8) {
+            return Err(EINVAL);
+        }
+        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = offset % PAGE;
+        // SAFETY: the page is this frame's own, and nothing in it is referred to.
+        unsafe { put(*address, Some((file.descriptor(), offset - inside)))? };
+        // SAFETY: within the page, aligned, and mapped until the lock is given back.
+        let number = unsafe { &*((*address + inside as usize) as *const AtomicU64) };
+        let before = number.fetch_add(summand, Ordering::AcqRel);
+        // The memory is not to be kept by this, and if it is, it is for the next time.
+        // SAFETY: as above; the number is not referred to any more.
+        let _ = unsafe { put(*address, None) };
+        Ok(before)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        let address = *self.address.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the page is this frame's own.
+        unsafe { libc::syscall(libc::SYS_munmap, address, PAGE as usize) };
+    }
+}
+
+/// Maps a page of a file at an address, or of nothing; anywhere, if the address is 0.
+///
+/// # Safety
+///
+/// What was at the address is gone.
+unsafe fn put(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
+    let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
+    let (protection, anonymous) = match page {
+        Some(_) => (libc::PROT_READ | libc::PROT_WRITE, 0),
+        None => (libc::PROT_NONE, libc::MAP_ANONYMOUS),
+    };
+    let mapping = Mapping {
+        address: address as *mut c_void,
+        length: PAGE as usize,
+        protection,
+        flags: libc::MAP_SHARED | fixed | anonymous,
+    };
+    let (descriptor, offset) = page.unwrap_or((-1, 0));
+    // SAFETY: the caller answers for the address.
+    unsafe { real::map(mapping, descriptor, offset) }.map(|address| address as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    /// The permissions of the page at an address, if anything is mapped there.
+    fn permissions(address: usize) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().find_map(|line| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            (number(start)..number(end)).contains(&address).then(|| rest[..4].to_owned())
+        })
+    }
+
+    #[test]
+    fn each_count_is_in_the_file() {
+        let file = MemoryFile::plain("count", 3 * PAGE).unwrap();
+        let frame = Frame::new().unwrap();
+        assert_eq!(frame.add(&file, 2 * PAGE + 16, 7), Ok(0));
+        assert_eq!(frame.add(&file, 2 * PAGE + 16, u64::MAX), Ok(7));
+        assert_eq!(frame.add(&file, 12, 1), Err(EINVAL));
+        let mut bytes = [0; 8];
+        file.read(2 * PAGE + 16, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), 6);
+    }
+
+    #[test]
+    fn as_much_is_mapped_while_it_counts_as_before_and_after() {
+        let file = MemoryFile::plain("count", PAGE).unwrap();
+        let frame = Frame::new().unwrap();
+        let address = *frame.address.lock().unwrap();
+        assert_eq!(permissions(address).as_deref(), Some("---s"));
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    frame.add(&file, 0, 1).unwrap();
+                }
+            });
+            for _ in 0..200 {
+                let seen = permissions(address).expect("always something");
+                assert!(seen.ends_with('s'), "{seen}");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(permissions(address).as_deref(), Some("---s"));
+    }
+}

@@ -1,0 +1,165 @@
+//! A copy by a CPU is done by a thread of the runtime, which uses the signal after it has counted it
+//! down: whoever waited may have destroyed it by then.
+//!
+//! By itself that is a few instructions, and ended two of some hundred runs of `hsa-vmm fuzz`. Here the
+//! thread is made to step instruction by instruction, and held up behind the one that counted.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{PAGE, Raw, load, store};
+use crate::table::SIGNAL_USED_AFTER_COPY;
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use std::hint::black_box;
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The page that is copied to, and the number that the copy counts down.
+static TARGET: AtomicUsize = AtomicUsize::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The thread that copies.
+static MOVER: AtomicI32 = AtomicI32::new(0);
+/// How far it is.
+static STAGE: AtomicI32 = AtomicI32::new(0);
+const HELD: i32 = 1;
+const GO_ON: i32 = 2;
+const BEYOND: i32 = 3;
+
+/// Where a signal's value is in it (`amd_signal_t`).
+const VALUE: u64 = 8;
+/// The processor's flag to stop behind each instruction.
+const TRAP: i64 = 0x100;
+
+fn this_thread() -> i32 {
+    // SAFETY: asks, and changes nothing.
+    unsafe { libc::gettid() }
+}
+
+fn protect(address: usize, protection: c_int) {
+    // SAFETY: a page of the test's own.
+    let done = unsafe { libc::mprotect(without_provenance_mut(address), PAGE, protection) };
+    assert_eq!(done, 0);
+}
+
+/// The first store to the target: it may go on, step by step if there is a number to look at.
+extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    MOVER.store(this_thread(), Ordering::SeqCst);
+    protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);
+    if COUNT.load(Ordering::SeqCst) != 0 {
+        // SAFETY: what the kernel gives to a handler.
+        unsafe { flags(context, |flags| flags | TRAP) };
+    }
+}
+
+/// Behind an instruction: is it the one that counted?
+extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    if load(COUNT.load(Ordering::SeqCst)) != 0 {
+        return;
+    }
+    STAGE.store(HELD, Ordering::SeqCst);
+    while STAGE.load(Ordering::SeqCst) != GO_ON {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // SAFETY: as above.
+    unsafe { flags(context, |flags| flags & !TRAP) };
+    STAGE.store(BEYOND, Ordering::SeqCst);
+}
+
+/// Changes the processor's flags where a handler returns to.
+///
+/// # Safety
+/// The context is the one that the handler was given.
+unsafe fn flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
+    // SAFETY: the caller says so.
+    let flags = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext };
+    let flags = &mut flags.gregs[libc::REG_EFL as usize];
+    *flags = change(*flags);
+}
+
+type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+fn handle(signal: c_int, handler: Handler, once: c_int) {
+    // SAFETY: all zeros is an action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | once;
+    // SAFETY: a valid action, whose handler stays.
+    assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
+}
+
+/// Has the next store to a page noticed.
+fn watch(target: usize) {
+    TARGET.store(target, Ordering::SeqCst);
+    // Once: what faults next is what the test is about.
+    handle(libc::SIGSEGV, on_store, libc::SA_RESETHAND);
+    protect(target, libc::PROT_READ);
+}
+
+/// A page of this process.
+fn page() -> usize {
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: the kernel chooses an address where nothing is.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    page.addr()
+}
+
+#[test]
+fn on_the_runtime() {
+    SIGNAL_USED_AFTER_COPY.is_as_recorded("copy_by_cpu::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (to, from) = (page(), page());
+        store(from, 0x5eed);
+        watch(to);
+        handle(libc::SIGTRAP, on_step, 0);
+        raw.copy_by_cpu(to, from, |signal| {
+            COUNT.store((signal + VALUE) as usize, Ordering::SeqCst);
+        });
+        assert_eq!(load(to), 0x5eed);
+        assert_ne!(MOVER.load(Ordering::SeqCst), this_thread());
+        let begun = Instant::now();
+        let until = |stage| {
+            while STAGE.load(Ordering::SeqCst) != stage {
+                assert!(begun.elapsed() < Duration::from_secs(100), "stage {stage} is not reached");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until(HELD);
+        // What was the signal's is soon something else's.
+        for size in (16..1024).step_by(16) {
+            for _ in 0..8 {
+                black_box(Vec::leak(vec![0x41u8; size]));
+            }
+        }
+        STAGE.store(GO_ON, Ordering::SeqCst);
+        until(BEYOND);
+        std::thread::sleep(Duration::from_millis(200));
+        false
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("copy_by_cpu::through_the_library", |ground| {
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        let vmm = Vmm::open(&runtime).unwrap();
+        let (cpu, gpu) = (runtime.host().id(), runtime.gpus().next().unwrap().id());
+        let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu), 0).unwrap();
+        let from = vmm.address_reserve(2 * PAGE, 0, None, 0).unwrap();
+        vmm.map(from, 2 * PAGE, 0, memory, 0).unwrap();
+        let both = AccessDescriptor { agent: cpu, access: Access::ReadWrite };
+        vmm.set_access(from, 2 * PAGE, &[both]).unwrap();
+        let to = from.get() + PAGE;
+        vmm.write(from, b"from one page to another").unwrap();
+        watch(to);
+        vmm.copy(cpu, hsa_vmm::Address::new(to), from, PAGE).unwrap();
+        assert_eq!(MOVER.load(Ordering::SeqCst), this_thread(), "a thread of the runtime's copied");
+        let mut bytes = [0; 24];
+        vmm.copy_to_host(cpu, &mut bytes, hsa_vmm::Address::new(to)).unwrap();
+        assert_eq!(&bytes, b"from one page to another");
+        vmm.copy_from_host(cpu, from, b"to").unwrap();
+        vmm.read(from, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"toom one page to another");
+    });
+}
