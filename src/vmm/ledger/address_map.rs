@@ -31,15 +31,13 @@ impl<V: Copy + Default> Chunk<V> {
         Self { len: 0, keys: [usize::MAX; MOST], values: [V::default(); MOST] }
     }
 
-    /// How many keys are at or below this one.
+    /// How many keys are at or below this one: all of the lines before the last that begins so, and
+    /// some of that one.
     fn count(&self, key: usize) -> usize {
         let is_below = |&other: &usize| usize::from(other <= key);
-        let whole_lines: usize = self.keys.iter().skip(LINE - 1).step_by(LINE).map(is_below).sum();
-        let first = whole_lines * LINE;
-        match self.keys.get(first..first + LINE) {
-            Some(line) => first + line.iter().map(is_below).sum::<usize>(),
-            None => first,
-        }
+        let lines: usize = self.keys.iter().step_by(LINE).skip(1).map(is_below).sum();
+        let last = lines * LINE;
+        last + self.keys[last..last + LINE].iter().map(is_below).sum::<usize>()
     }
 
     /// Where this key is, if it is.
@@ -142,7 +140,7 @@ impl<V: Copy + Default> AddressMap<V> {
         // What comes behind all others begins a chunk, which those that follow will fill.
         let half = if at == MOST { MOST } else { MOST / 2 };
         let mut rest = chunk.split_off(half);
-        if at > half || half == MOST {
+        if at >= half {
             rest.insert(at - half, address, value);
         } else {
             chunk.insert(at, address, value);
@@ -284,5 +282,54 @@ mod tests {
             .filter(|key| key % 16 != 0)
             .for_each(|key| assert!(map.remove(key).is_some()));
         assert!(map.chunks.len() <= 4, "{}", map.chunks.len());
+    }
+
+    #[test]
+    fn chunks_that_are_nearly_empty_are_united() {
+        let mut map = AddressMap::new();
+        (0..2 * MOST).for_each(|key| map.insert(key, ()));
+        let few = MOST / 4;
+        for key in (few..MOST).chain(MOST + few..2 * MOST) {
+            map.remove(key);
+        }
+        assert_eq!(map.chunks.len(), 2, "a quarter of each is enough");
+        map.remove(MOST);
+        assert_eq!(map.chunks.len(), 1);
+        assert_eq!((map.len(), map.check()), (2 * few - 1, Ok(())));
+    }
+
+    #[test]
+    fn what_is_not_as_it_should_be_is_told() {
+        let mut map = AddressMap::new();
+        (0..2 * MOST).for_each(|key| map.insert(key * 2, ()));
+        assert_eq!(map.check(), Ok(()));
+        let second = 2 * MOST;
+        let broken = |breaks: &dyn Fn(&mut AddressMap<()>)| {
+            let mut map = map.clone();
+            breaks(&mut map);
+            map.check().unwrap_err()
+        };
+        let chunk = |map: &mut AddressMap<()>, at, key| {
+            map.chunks.get_mut(&at).unwrap().keys[key] = if key == 0 { 2 } else { at + 1 };
+        };
+        assert!(broken(&|map| chunk(map, 0, MOST - 1)).contains("should not"), "not in order");
+        assert!(broken(&|map| chunk(map, second, 0)).contains("should not"), "of another chunk");
+        let twice = |map: &mut AddressMap<()>| map.chunks.get_mut(&0).unwrap().keys[1] = 0;
+        assert!(broken(&twice).contains("should not"), "twice");
+        let behind = |map: &mut AddressMap<()>| {
+            map.remove(second - 2);
+            map.chunks.get_mut(&0).unwrap().keys[MOST - 1] = 1;
+        };
+        assert!(broken(&behind).contains("not where it should be"));
+        let empty = |map: &mut AddressMap<()>| {
+            map.chunks.insert(1000, Box::new(super::Chunk::new()));
+        };
+        assert!(broken(&empty).contains("is empty"));
+        assert!(broken(&|map| map.len += 1).contains("65 entries are counted and 64 there"));
+        let no_first = |map: &mut AddressMap<()>| {
+            map.chunks.remove(&0);
+            map.len -= MOST;
+        };
+        assert!(broken(&no_first).contains("entries are counted"));
     }
 }

@@ -126,17 +126,15 @@ impl<R, H> Ledger<R, H> {
     /// Whether all of the range is in one reservation and nothing is mapped in it.
     pub fn check_empty(&self, range: Range) -> Result<(), Refusal> {
         self.reservation_around(range)?;
-        // The last one that begins before the end is the only one that can reach in, if none does.
-        let last = self.mappings.below(range.end() - 1);
-        if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
-            return Ok(());
-        }
-        let below = self.entry_at(range.start).map(|(start, _)| start);
-        let inside =
-            || self.mappings.range(range.start..range.end()).next().map(|(start, _)| start);
-        match below.or_else(inside).map(Address::new) {
-            Some(at) => Err(Refusal::new(Argument::Address, Problem::AlreadyMapped { at })),
-            None => Ok(()),
+        // If any reaches into it, the last one that begins before its end does.
+        match self.mappings.below(range.end() - 1) {
+            Some((last, entry)) if last + entry.size > range.start => {
+                let first = self.entry_at(range.start).map(|(start, _)| start);
+                let inside = || self.mappings_in(range).next().map(|(start, _)| start);
+                let at = Address::new(first.or_else(inside).unwrap_or(last));
+                Err(Refusal::new(Argument::Address, Problem::AlreadyMapped { at }))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -133,6 +133,9 @@ mod tests {
         assert_eq!(table.take(rights(3)), one, "the row is used again");
         table.give_back(NOBODY);
         assert_eq!(table.check(&all(1, 1)), Ok(()));
+        table.rows.push((rights(4), 0));
+        assert!(table.check(&all(1, 1)).unwrap_err().contains("2 rows of rights are used"));
+        table.rows.pop();
         table.numbers.clear();
         assert!(table.check(&all(1, 1)).unwrap_err().contains("not found"));
     }

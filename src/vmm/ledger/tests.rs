@@ -3,6 +3,7 @@
 use super::*;
 use crate::agent::AgentId;
 use crate::vmm::Access;
+use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 
@@ -229,4 +230,55 @@ fn serials_are_never_used_twice() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), count, "{seen:?}");
+}
+
+#[test]
+fn what_is_mapped_is_found_by_each_address_inside() {
+    let (mut ledger, handle) = ledger();
+    let base = 1 << 20;
+    let slot = ledger.begin_map(range(base + PAGE, 2 * PAGE), handle).unwrap();
+    ledger.add_mapping(range(base + PAGE, 2 * PAGE), slot);
+    let mut access = AccessSet::default();
+    access.set(1, Access::Read);
+    access.set(2, Access::ReadWrite);
+    ledger.write_access(base + PAGE, access, AgentSet::default());
+    for inside in [base + PAGE, base + PAGE + 1, base + 3 * PAGE - 1] {
+        let found = [0, 1, 2].map(|agent| ledger.access_at(inside, agent));
+        assert_eq!(found, [Some(Access::None), Some(Access::Read), Some(Access::ReadWrite)]);
+        assert_eq!(ledger.slot_at(inside), Some(slot));
+    }
+    for outside in [base, base + PAGE - 1, base + 3 * PAGE] {
+        assert_eq!((ledger.access_at(outside, 1), ledger.slot_at(outside)), (None, None));
+    }
+}
+
+#[test]
+fn slots_are_told_apart() {
+    let (mut ledger, first) = ledger();
+    let second = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+    let base = 1 << 20;
+    map(&mut ledger, range(base, PAGE), first).unwrap();
+    map(&mut ledger, range(base + PAGE, PAGE), second).unwrap();
+    assert_ne!(ledger.slot_at(base), ledger.slot_at(base + PAGE));
+}
+
+#[test]
+fn what_is_rehung_is_counted_where_it_is() {
+    let (mut ledger, handle) = ledger();
+    let (base, other) = (1 << 20, 2 << 20);
+    ledger.reserve(range(other, 4 * PAGE), ());
+    map(&mut ledger, range(base, 4 * PAGE), handle).unwrap();
+    map(&mut ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
+    let (_, record) = ledger.mapping_at(base).unwrap();
+    ledger.rehang([base].into_iter(), [(other, record)].into_iter());
+    assert!(ledger.mapping_at(base).is_none());
+    assert_eq!(ledger.mapping_at(other).unwrap().1.serial, record.serial);
+    assert_eq!(ledger.check(), Ok(()));
+    // One is left in the first reservation, one is in the second.
+    assert!(ledger.check_free(range(base, 16 * PAGE)).is_err());
+    assert!(ledger.check_free(range(other, 4 * PAGE)).is_err());
+    unmap(&mut ledger, other);
+    assert!(ledger.check_free(range(other, 4 * PAGE)).is_ok());
+    unmap(&mut ledger, base + 4 * PAGE);
+    assert!(ledger.check_free(range(base, 16 * PAGE)).is_ok());
 }
