@@ -1,7 +1,7 @@
 //! Performing a sequence on a runtime.
 
 use super::{Found, Kind, Moment, Sequence};
-use crate::operations::{Care, Difference, Trial};
+use crate::operations::{Care, Difference, Trial, tried_again};
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 
@@ -14,14 +14,10 @@ pub struct Tally {
     pub refused: u64,
 }
 
-/// How often a sequence is performed again that has left something in the process.
-const AGAIN: usize = 4;
-
 /// Performs a sequence on a runtime of its own machine. `on_operation` is told of each operation
 /// before it is performed, by its place from 0, and of the end as of one more.
 ///
-/// A loaded library may make something in the process when it is first needed, and keep it. So a
-/// sequence that leaves something there is performed again: what is left each time is a leak.
+/// A sequence that leaves something in the process is performed again ([`tried_again`]).
 ///
 /// # Errors
 /// What it has brought to light.
@@ -30,13 +26,8 @@ pub fn perform(
     sequence: &Sequence,
     on_operation: &mut dyn FnMut(usize),
 ) -> Result<Tally, Found> {
-    for _ in 0..AGAIN {
-        match perform_once(runtime, sequence, on_operation) {
-            Err((_, Difference::Kept { .. })) => {}
-            result => return result.map_err(found),
-        }
-    }
-    perform_once(runtime, sequence, on_operation).map_err(found)
+    let perform = || perform_once(runtime, sequence, on_operation);
+    tried_again(perform, |(_, difference)| difference).map_err(found)
 }
 
 /// When something was found, and what.

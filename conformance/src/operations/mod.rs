@@ -16,4 +16,4 @@ mod trial;
 pub use draw::Stock;
 pub use names::{Amount, Edge, Name, Place, Shift, Span, Spot, Who};
 pub use operation::{Alignment, Descriptor, Extent, Hint, Operation};
-pub use trial::{Care, Difference, Trial};
+pub use trial::{Care, Difference, Trial, tried_again};

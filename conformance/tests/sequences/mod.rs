@@ -3,7 +3,7 @@
 mod regressions;
 
 use hsa_vmm::Runtime;
-use hsa_vmm_conformance::operations::{Operation, Stock, Trial};
+use hsa_vmm_conformance::operations::{Difference, Operation, Stock, Trial, tried_again};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
@@ -107,13 +107,20 @@ fn sequence(
     operations: &[Operation],
     begun: impl Fn(),
 ) -> Result<(), TestCaseError> {
-    let failed = |place: &str, error| TestCaseError::fail(format!("{place}: {error}"));
-    let mut trial = Trial::open(runtime).map_err(|error| failed("at the start", error))?;
-    for (number, operation) in operations.iter().enumerate() {
-        begun();
-        trial.apply(operation).map_err(|error| failed(&format!("operation {number}"), error))?;
-    }
-    trial.finish().map_err(|error| failed("at the end", error))
+    let once = || -> Result<(), (String, Difference)> {
+        let at = |place: &str| {
+            let place = place.to_owned();
+            move |difference| (place, difference)
+        };
+        let mut trial = Trial::open(runtime).map_err(at("at the start"))?;
+        for (number, operation) in operations.iter().enumerate() {
+            begun();
+            trial.apply(operation).map_err(at(&format!("operation {number}")))?;
+        }
+        trial.finish().map_err(at("at the end"))
+    };
+    tried_again(once, |(_, difference)| difference)
+        .map_err(|(place, difference)| TestCaseError::fail(format!("{place}: {difference}")))
 }
 
 fn rand_seed() -> u64 {

@@ -55,3 +55,26 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(
         found: format!("{found:x?}"),
     })
 }
+
+/// How often a trial is made again that has left something in the process.
+const AGAIN: usize = 4;
+
+/// Makes a trial, and again if it has left something in the process: a loaded library may make
+/// something when it is first needed, and keep it. What is left each time is a leak.
+///
+/// `difference` tells what an error of the trial's came of.
+///
+/// # Errors
+/// The last trial's.
+pub fn tried_again<T, E>(
+    mut trial: impl FnMut() -> Result<T, E>,
+    difference: impl Fn(&E) -> &Difference,
+) -> Result<T, E> {
+    for _ in 0..AGAIN {
+        match trial() {
+            Err(error) if matches!(difference(&error), Difference::Kept { .. }) => {}
+            result => return result,
+        }
+    }
+    trial()
+}

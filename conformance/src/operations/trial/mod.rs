@@ -18,8 +18,8 @@ use super::{
 use super::{Operation, Stock};
 use crate::descriptors;
 use crate::model::{Model, Shared, World};
-pub use difference::Difference;
 use difference::same;
+pub use difference::{Difference, tried_again};
 use hsa_vmm::{Handle, Runtime, Vmm};
 use outside::Outside;
 use std::cell::Cell;
