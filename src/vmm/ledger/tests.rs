@@ -282,3 +282,18 @@ fn what_is_rehung_is_counted_where_it_is() {
     unmap(&mut ledger, base + 4 * PAGE);
     assert!(ledger.check_free(range(base, 16 * PAGE)).is_ok());
 }
+
+#[test]
+fn handles_tell_how_often_they_are_referenced_and_mapped() {
+    let (mut ledger, handle) = ledger();
+    let counts = |ledger: &Ledger<(), ()>| {
+        let record = ledger.handle(handle).unwrap();
+        (record.references(), record.mappings())
+    };
+    assert_eq!(counts(&ledger), (1, 0));
+    for page in 0..3 {
+        map(&mut ledger, range((1 << 20) + page * PAGE, PAGE), handle).unwrap();
+    }
+    ledger.retain(1 << 20).unwrap();
+    assert_eq!(counts(&ledger), (2, 3));
+}

@@ -39,6 +39,7 @@ fn check_finds_what_does_not_hold() {
         },
         "nothing keeps slot 1 alive",
     );
+    broken(&|ledger| ledger.mappings.get_mut(base).unwrap().rights = 7, "row 7 of rights");
     broken(&|ledger| ledger.handles.free.push_back(0), "slot 0 would be given to two");
     broken(&|ledger| ledger.handles.free.extend([5, 5]), "slot 5 would be given to two");
     broken(&|ledger| ledger.handles.live = 0, "0 handles are counted and 1 are alive");
