@@ -297,3 +297,70 @@ fn handles_tell_how_often_they_are_referenced_and_mapped() {
     ledger.retain(1 << 20).unwrap();
     assert_eq!(counts(&ledger), (2, 3));
 }
+
+#[test]
+fn a_mapping_may_end_where_another_begins() {
+    let (mut ledger, handle) = ledger();
+    let base = 1 << 20;
+    map(&mut ledger, range(base + 2 * PAGE, 2 * PAGE), handle).unwrap();
+    map(&mut ledger, range(base, 2 * PAGE), handle).unwrap();
+    map(&mut ledger, range(base + 4 * PAGE, PAGE), handle).unwrap();
+    assert_eq!(ledger.check_run(range(base, 5 * PAGE)), Ok(()));
+}
+
+#[test]
+fn names_stay_with_what_was_named() {
+    let (mut ledger, handle) = ledger();
+    let base = 1 << 20;
+    map(&mut ledger, range(base + PAGE, PAGE), handle).unwrap();
+    let reservation = ledger.reservation_at(base).unwrap().1.serial;
+    let mapping = ledger.mapping_at(base + PAGE).unwrap().1.serial;
+    let names = |ledger: &Ledger<(), ()>| {
+        let of = |name: Option<&std::sync::Arc<str>>| name.map(ToString::to_string);
+        (
+            of(ledger.reservation_at(base).unwrap().1.name.as_ref()),
+            of(ledger.mapping_name(mapping)),
+            of(ledger.handle(handle).unwrap().name.as_ref()),
+        )
+    };
+    let some = |text: &str| Some(text.to_owned());
+    ledger.name_reservation(base + 16 * PAGE - 1, None, "pool").unwrap();
+    ledger.name_mapping(base + PAGE + 1, Some(mapping), "page").unwrap();
+    ledger.name_handle(handle, "memory").unwrap();
+    assert_eq!(names(&ledger), (some("pool"), some("page"), some("memory")));
+    ledger.name_reservation(base, Some(reservation), "cache").unwrap();
+    assert_eq!(names(&ledger).0, some("cache"));
+    // Nothing is there, or something else by now.
+    for outside in [base - 1, base + 16 * PAGE] {
+        let refused = ledger.name_reservation(outside, None, "x");
+        assert_eq!(problem(refused), (Argument::Address, Problem::NotReserved));
+    }
+    assert!(ledger.name_reservation(base, Some(reservation + 1000), "x").is_err());
+    let at = Address::new(base);
+    let refused = ledger.name_mapping(base, None, "x");
+    assert_eq!(problem(refused), (Argument::Address, Problem::NotMapped { at }));
+    assert!(ledger.name_mapping(base + PAGE, Some(mapping + 1000), "x").is_err());
+    assert_eq!(names(&ledger), (some("cache"), some("page"), some("memory")));
+    // An empty name takes the name away.
+    ledger.name_reservation(base, None, "").unwrap();
+    ledger.name_mapping(base + PAGE, None, "").unwrap();
+    ledger.name_handle(handle, "").unwrap();
+    assert_eq!(names(&ledger), (None, None, None));
+}
+
+#[test]
+fn every_handle_that_is_alive_is_listed() {
+    let (mut ledger, first) = ledger();
+    let second = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+    let third = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+    map(&mut ledger, range(1 << 20, PAGE), first).unwrap();
+    for released in [first, second] {
+        if let Some(slot) = ledger.begin_release(released).unwrap() {
+            ledger.forget(slot);
+        }
+    }
+    let listed: Vec<_> = ledger.handles().map(|(handle, _)| handle).collect();
+    assert_eq!(listed, [first, third], "mapped, and referenced");
+    let slot = ledger.slot_at(1 << 20).unwrap();
+    assert_eq!(ledger.handle_of_slot(slot).unwrap().0, first);
+}
