@@ -91,17 +91,14 @@ fn perform(
         unexpected,
         ..Done::default()
     };
-    let errors = stage.errors();
-    done.expected = errors.0;
-    for (error, count) in errors.1 {
-        *done.unexpected.entry(error).or_default() += count;
-    }
+    done.add_errors(stage);
     done.leaks = before.leaks(|| Measure::now(runtime, vmm));
     // What a runtime makes late and keeps does not come again; what is lost does.
     if !done.leaks.is_empty() && !STOP.load(Ordering::Relaxed) {
         let before = Measure::now(runtime, vmm);
         let stage = Stage::new(runtime, vmm, scene, &STOP, time.saturating_sub(warm));
         play(verb, &stage, seed, true, pipe)?;
+        done.add_errors(stage);
         if !STOP.load(Ordering::Relaxed) {
             let again = before.leaks(|| Measure::now(runtime, vmm));
             done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
@@ -111,6 +108,18 @@ fn perform(
         done.unexpected.insert(format!("the library's own books: {error}"), 1);
     }
     Ok(done)
+}
+
+impl Done {
+    /// What went wrong on a stage, too.
+    fn add_errors(&mut self, stage: Stage<'_>) {
+        let (expected, unexpected) = stage.errors();
+        for (errors, more) in [(&mut self.expected, expected), (&mut self.unexpected, unexpected)] {
+            for (error, count) in more {
+                *errors.entry(error).or_default() += count;
+            }
+        }
+    }
 }
 
 /// All threads do what the scene asks for, until it is enough.
