@@ -2,7 +2,7 @@
 
 use super::*;
 use hsa_vmm::vmm::{Argument, Problem};
-use hsa_vmm::{Allocation, PoolMemory, Reservation, VmmError};
+use hsa_vmm::{Address, Allocation, PoolMemory, Reservation, Vmm, VmmError};
 
 fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
     let report = machine.vmm.report();
@@ -71,16 +71,45 @@ fn a_name_goes_with_what_it_was_given_to() {
     assert_eq!(names(&machine), [vec![Some("old".to_owned())], vec![None], vec![None]]);
     vmm.unmap(base, GRANULE).unwrap();
     vmm.address_free(base, 2 * GRANULE).unwrap();
-    let again = Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm).unwrap();
-    assert_eq!(names(&machine)[0], [None]);
-    drop(again);
     vmm.release(handle).unwrap();
+    machine.assert_empty();
+}
+
+/// Frees a reservation and reserves the same addresses again. `None` if another thread of the
+/// program was given them meanwhile.
+fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
+    vmm.address_free(base, 2 * GRANULE).unwrap();
+    match Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm) {
+        Ok(again) => Some(again),
+        Err(error) => {
+            assert_eq!(error.problem(), Some(Problem::AddressTaken));
+            None
+        }
+    }
+}
+
+#[test]
+fn a_reservation_at_the_same_address_has_no_name_of_another() {
+    let machine = machine();
+    let named = || {
+        let base = machine.reserve(2 * GRANULE);
+        machine.vmm.name_reservation(base, "old").unwrap();
+        again(&machine.vmm, base)
+    };
+    let reservation = (0..1000).find_map(|_| named()).expect("an address that was freed");
+    assert_eq!(names(&machine)[0], [None]);
+    drop(reservation);
     machine.assert_empty();
 }
 
 /// Somebody else has freed what an owned value stands for, and made another thing there.
 #[test]
 fn an_owned_value_names_nothing_but_its_own() {
+    // Another thread of this program may be given the addresses; then once more.
+    assert!((0..1000).any(|_| names_nothing_but_its_own().is_some()), "an address that was freed");
+}
+
+fn names_nothing_but_its_own() -> Option<()> {
     let machine = machine();
     let vmm = &machine.vmm;
     let reservation = Reservation::of(2 * GRANULE).reserve(vmm).unwrap().named("mine");
@@ -95,14 +124,14 @@ fn an_owned_value_names_nothing_but_its_own() {
     let mapping = mapping.named("not mine");
     assert_eq!(names(&machine)[1], some("memory"));
     vmm.unmap(base, GRANULE).unwrap();
-    vmm.address_free(base, 2 * GRANULE).unwrap();
-    let other = Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm).unwrap();
+    let other = again(vmm, base)?;
     vmm.name_reservation(base, "another's").unwrap();
     assert_eq!(reservation.name(), None);
     vmm.name_reservation(base, "").unwrap();
     let reservation = reservation.named("not mine");
     assert_eq!(names(&machine)[0], [None]);
     drop((mapping, reservation, other));
+    Some(())
 }
 
 #[test]
