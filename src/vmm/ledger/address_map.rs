@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A tree of nodes with up to 64 children, one for each value of six bits of the address. A node keeps
-//! in 64 bits which of them are there, so that a look-up compares nothing: it counts bits. No node
+//! in 64 bits which of them are there, so that a look-up compares nothing: it looks at bits. No node
 //! asks for bits in which all addresses below it are alike. With a million mappings of 2 MiB all steps
 //! but the last are in the processor's caches, and what a look-up costs is waiting for the entry. To
 //! enter one allocates at most once.
@@ -21,6 +21,12 @@ const DIGIT: u32 = 6;
 const USUAL: u32 = 21;
 /// How many nodes there are at most from the root to an entry.
 const DEEPEST: usize = 12;
+/// How many children a node may have.
+const ALL: usize = 1 << DIGIT;
+/// How many are kept one after the other at most.
+const FEW: usize = 24;
+/// With how many each keeps its place at least. A mapping takes no more than 128 bytes so.
+const MANY: usize = 21;
 
 /// What is at a digit.
 #[derive(Clone, Debug)]
@@ -37,7 +43,8 @@ struct Node<V> {
     at: usize,
     /// Which children are there.
     digits: u64,
-    /// Those, by digit.
+    /// Few of them one after the other; of many, a place for each there could be, so that nothing is
+    /// moved when one comes or goes.
     children: Vec<Child<V>>,
 }
 
@@ -58,7 +65,7 @@ impl<V> Child<V> {
             match child {
                 Self::Nothing => return None,
                 Self::Entry(address, value) => return Some((*address, value)),
-                Self::Node(node) => child = node.children.last()?,
+                Self::Node(node) => child = node.nearest(node.digits)?,
             }
         }
     }
@@ -70,13 +77,10 @@ impl<V> Child<V> {
                 *old = value;
                 return false;
             }
-            Self::Node(node) if node.covers(address) => {
-                let (digit, rank) = node.place(address);
-                match node.child_mut(digit, rank) {
-                    Some(child) => return child.insert(address, value),
-                    None => node.add(Self::Entry(address, value)),
-                }
-            }
+            Self::Node(node) if node.covers(address) => match node.child_mut(address) {
+                Some(child) => return child.insert(address, value),
+                None => node.add(Self::Entry(address, value)),
+            },
             Self::Nothing => *self = Self::Entry(address, value),
             _ => {
                 let old = replace(self, Self::Nothing);
@@ -93,11 +97,10 @@ impl<V> Child<V> {
                 _ => None,
             },
             Self::Node(node) => {
-                let (digit, rank) = node.place(address);
-                let child = node.child_mut(digit, rank)?;
+                let child = node.child_mut(address)?;
                 let value = child.remove(address)?;
                 if matches!(child, Self::Nothing) {
-                    node.take(digit, rank);
+                    node.take(address);
                     // What is alone needs no node.
                     if let [_] = *node.children
                         && let Some(alone) = node.children.pop()
@@ -136,40 +139,95 @@ impl<V> Node<V> {
         (address ^ self.at) >> self.at.trailing_zeros() >> 1 == 0
     }
 
-    /// The digit of an address that belongs here, and how many children are below it.
-    fn place(&self, address: usize) -> (u32, usize) {
+    /// The digit of an address that belongs here.
+    fn digit(&self, address: usize) -> u32 {
         // The topmost digit has one bit.
         let shift = match self.at.trailing_zeros() {
             highest if highest == usize::BITS - 1 => highest,
             highest => highest.saturating_sub(DIGIT - 1),
         };
-        let digit = (address >> shift) as u32 % (1 << DIGIT);
-        (digit, (self.digits & ((1 << digit) - 1)).count_ones() as usize)
+        (address >> shift) as u32 % ALL as u32
     }
 
     fn has(&self, digit: u32) -> bool {
         self.digits >> digit & 1 == 1
     }
 
-    fn child_mut(&mut self, digit: u32, rank: usize) -> Option<&mut Child<V>> {
-        if self.has(digit) { self.children.get_mut(rank) } else { None }
+    /// Where the child of a digit is, or would be.
+    fn place(&self, digit: u32) -> usize {
+        if self.children.len() == ALL {
+            digit as usize
+        } else {
+            (self.digits & below(digit)).count_ones() as usize
+        }
+    }
+
+    /// The child with the highest of some digits.
+    fn nearest(&self, digits: u64) -> Option<&Child<V>> {
+        let digit = (self.digits & digits).checked_ilog2()?;
+        self.children.get(self.place(digit))
+    }
+
+    fn child_mut(&mut self, address: usize) -> Option<&mut Child<V>> {
+        let digit = self.digit(address);
+        if !self.has(digit) {
+            return None;
+        }
+        let place = self.place(digit);
+        self.children.get_mut(place)
     }
 
     /// Adds a child where none is.
     fn add(&mut self, child: Child<V>) {
-        let (digit, rank) = self.place(child.lowest());
+        let digit = self.digit(child.lowest());
+        if self.children.len() == FEW {
+            self.spread();
+        }
+        let place = self.place(digit);
         self.digits |= 1 << digit;
-        self.children.insert(rank, child);
-    }
-
-    /// Takes a child away.
-    fn take(&mut self, digit: u32, rank: usize) {
-        self.digits &= !(1 << digit);
-        self.children.remove(rank);
-        if self.children.len() * 4 <= self.children.capacity() {
-            self.children.shrink_to(self.children.len() * 2);
+        match self.children.get_mut(place) {
+            Some(empty @ Child::Nothing) => *empty = child,
+            _ => {
+                if self.children.len() == self.children.capacity() {
+                    let more = self.children.len().min(FEW - self.children.len());
+                    self.children.reserve_exact(more);
+                }
+                self.children.insert(place, child);
+            }
         }
     }
+
+    /// Gives each child that there could be a place of its own.
+    fn spread(&mut self) {
+        let mut close = replace(&mut self.children, Vec::with_capacity(ALL)).into_iter();
+        for digit in 0..ALL as u32 {
+            let child = if self.has(digit) { close.next() } else { None };
+            self.children.push(child.unwrap_or(Child::Nothing));
+        }
+    }
+
+    /// Takes a child away that is nothing any more.
+    fn take(&mut self, address: usize) {
+        let digit = self.digit(address);
+        let place = self.place(digit);
+        self.digits &= !(1 << digit);
+        let left = self.digits.count_ones() as usize;
+        if self.children.len() < ALL {
+            self.children.remove(place);
+            if left * 4 <= self.children.capacity() {
+                self.children.shrink_to(left * 2);
+            }
+        } else if left < MANY {
+            let spread = replace(&mut self.children, Vec::with_capacity(FEW));
+            let is_there = |child: &Child<V>| !matches!(child, Child::Nothing);
+            self.children.extend(spread.into_iter().filter(is_there));
+        }
+    }
+}
+
+/// All digits below one.
+fn below(digit: u32) -> u64 {
+    (1 << digit) - 1
 }
 
 /// Values by address.
@@ -197,13 +255,12 @@ impl<V> AddressMap<V> {
             match child {
                 Child::Entry(here, value) if *here <= address => return Some((*here, value)),
                 Child::Node(node) if node.covers(address) => {
-                    let (digit, rank) = node.place(address);
-                    beside =
-                        rank.checked_sub(1).and_then(|rank| node.children.get(rank)).or(beside);
+                    let digit = node.digit(address);
+                    beside = node.nearest(below(digit)).or(beside);
                     if !node.has(digit) {
                         break;
                     }
-                    child = node.children.get(rank)?;
+                    child = node.children.get(node.place(digit))?;
                 }
                 Child::Node(node) if node.at < address => return child.last(),
                 _ => break,
@@ -218,10 +275,7 @@ impl<V> AddressMap<V> {
             match child {
                 Child::Nothing => return None,
                 Child::Entry(here, value) => return (*here == address).then_some(value),
-                Child::Node(node) => {
-                    let (digit, rank) = node.place(address);
-                    child = node.child_mut(digit, rank)?;
-                }
+                Child::Node(node) => child = node.child_mut(address)?,
             }
         }
     }
@@ -274,13 +328,14 @@ impl<'a, V> Entries<'a, V> {
         while let Child::Node(node) = child
             && node.covers(address)
         {
-            let (digit, rank) = node.place(address);
+            let digit = node.digit(address);
+            let from_there = &node.children[node.place(digit)..];
             entries.ways[entries.depth].next();
-            entries.down(&node.children[rank..]);
+            entries.down(from_there);
             if !node.has(digit) {
                 return entries;
             }
-            child = &node.children[rank];
+            child = &from_there[0];
         }
         // It is all before the address or all behind it.
         if child.lowest() < address {
@@ -314,21 +369,27 @@ impl<'a, V> Iterator for Entries<'a, V> {
 fn check<V>(child: &Child<V>) -> Result<usize, String> {
     let Child::Node(node) = child else { return Ok(matches!(child, Child::Entry(..)).into()) };
     let wrong = |what: &str| Err(format!("the node at {:#x} {what}", child.lowest()));
-    if node.children.len() < 2 || node.children.len() != node.digits.count_ones() as usize {
+    let count = node.digits.count_ones() as usize;
+    let is_close = node.children.len() == count && (2..=FEW).contains(&count);
+    let is_spread = node.children.len() == ALL && count >= MANY;
+    if !is_close && !is_spread {
         return wrong("does not know how many children it has");
     }
+    let mut digits = (0..ALL as u32).filter(|&digit| is_spread || node.has(digit));
     let mut found = 0;
-    for (rank, below) in node.children.iter().enumerate() {
+    for below in &node.children {
+        let digit = digits.next().unwrap_or_default();
         let address = below.lowest();
-        let (digit, expected) = node.place(address);
-        if !node.covers(address) || !node.has(digit) || rank != expected {
+        let is_in_place = match below {
+            Child::Nothing => !node.has(digit),
+            _ => node.has(digit) && node.covers(address) && node.digit(address) == digit,
+        };
+        if !is_in_place {
             return wrong("holds what it should not");
         }
-        let narrower = |below: &Node<V>| below.at.trailing_zeros() < node.at.trailing_zeros();
-        match below {
-            Child::Node(below) if narrower(below) => {}
-            Child::Entry(..) => {}
-            _ => return wrong("holds what is no smaller"),
+        let width = |node: &Node<V>| node.at.trailing_zeros();
+        if matches!(below, Child::Node(below) if width(below) >= width(node)) {
+            return wrong("holds what is no smaller");
         }
         found += check(below)?;
     }

@@ -1,6 +1,6 @@
 //! What it does is what the standard library's map does.
 
-use super::{AddressMap, Child, Node, USUAL};
+use super::{ALL, AddressMap, Child, FEW, MANY, Node, USUAL};
 use std::collections::BTreeMap;
 
 /// Does the same to a map of the standard library's, and compares.
@@ -115,21 +115,37 @@ fn room<V>(child: &Child<V>) -> usize {
 #[test]
 fn what_is_taken_away_leaves_no_room_behind() {
     let mut map = AddressMap::new();
-    (0..64 * 64).for_each(|key| map.insert(key << USUAL, ()));
-    assert_eq!(room(&map.root), 64 + 64 * 64);
-    (0..64 * 64).filter(|key| key % 16 != 0).for_each(|key| {
-        map.remove(key << USUAL);
-    });
-    assert_eq!(map.len(), 256);
-    assert!(room(&map.root) <= 64 + 2 * 256 + 64, "{}", room(&map.root));
-    (0..64 * 64).filter(|key| key % 64 != 0).for_each(|key| {
-        map.remove(key << USUAL);
-    });
-    assert_eq!((map.len(), room(&map.root)), (64, 64), "what is alone needs no node");
-    (1..64).for_each(|key| {
-        map.remove(key << (USUAL + 6));
-    });
-    assert_eq!((map.len(), room(&map.root)), (1, 0));
+    (0..ALL * ALL).for_each(|key| map.insert(key << USUAL, ()));
+    assert_eq!(room(&map.root), ALL + ALL * ALL);
+    // Wherever it stops, no more than about three places are there for each.
+    let mut draw = draws();
+    while map.len() > 1 {
+        let (start, ()) = map.below(draw(ALL * ALL) << USUAL).unwrap_or((0, &()));
+        if start != 0 {
+            map.remove(start);
+        }
+        let room = room(&map.root);
+        assert!(room <= map.len() * ALL / MANY + 2 * ALL, "{room} for {}", map.len());
+    }
+    assert_eq!(room(&map.root), 0, "what is alone needs no node");
+}
+
+#[test]
+fn neighbours_that_come_and_go_move_nothing() {
+    let mut map = AddressMap::new();
+    for (there, room_there) in
+        [(2, 2), (3, 4), (5, 8), (9, 16), (17, FEW), (FEW + 1, ALL), (ALL, ALL)]
+    {
+        (0..there).for_each(|key| map.insert(key << USUAL, ()));
+        assert_eq!(room(&map.root), room_there, "{there}");
+    }
+    for (left, room_there) in [(MANY, ALL), (MANY - 1, FEW), (7, FEW), (6, 12), (3, 6), (2, 6)] {
+        for key in left..ALL {
+            map.remove(key << USUAL);
+        }
+        assert_eq!((map.len(), room(&map.root)), (left, room_there));
+        assert_eq!(map.check(), Ok(()));
+    }
 }
 
 #[test]
@@ -156,7 +172,7 @@ fn what_is_not_as_it_should_be_is_told() {
         |map: &mut AddressMap<()>| first(map).children[63] = Child::Entry(64 << USUAL, ());
     assert!(broken(&foreign).contains("should not"), "of another node");
     let forgotten = |map: &mut AddressMap<()>| first(map).digits &= !1;
-    assert!(broken(&forgotten).contains("how many"));
+    assert!(broken(&forgotten).contains("should not"));
     let moved = |map: &mut AddressMap<()>| root(map).digits = 0b101;
     assert!(broken(&moved).contains("should not"), "another digit");
     let alone = |map: &mut AddressMap<()>| {
@@ -165,7 +181,12 @@ fn what_is_not_as_it_should_be_is_told() {
     };
     assert!(broken(&alone).contains("how many"), "a node for one");
     let nothing = |map: &mut AddressMap<()>| first(map).children[0] = Child::Nothing;
-    assert!(broken(&nothing).contains("no smaller"));
+    assert!(broken(&nothing).contains("should not"), "nothing where something is");
+    let few = |map: &mut AddressMap<()>| {
+        first(map).children[..ALL - MANY + 1].fill(Child::Nothing);
+        first(map).digits &= !0 << (ALL - MANY + 1);
+    };
+    assert!(broken(&few).contains("how many"), "spread, and too few");
     let wide = |map: &mut AddressMap<()>| first(map).at = 1 << (USUAL + 11);
     assert!(broken(&wide).contains("no smaller"));
     assert!(broken(&|map| map.len += 1).contains("129 entries are counted and 128 there"));
