@@ -26,7 +26,7 @@ const ALL: usize = 1 << DIGIT;
 /// How many are kept one after the other at most.
 const FEW: usize = 24;
 /// With how many each keeps its place at least. A mapping takes no more than 128 bytes so.
-const MANY: usize = 21;
+const MANY: usize = 22;
 
 /// What is at a digit.
 #[derive(Clone, Debug)]
