@@ -2,7 +2,6 @@
 
 use super::access::AgentSet;
 use super::ledger::{HandleRecord, MappingRecord, Range, Reserved};
-use super::run::Run;
 use super::turns::Turn;
 use super::{
     Access, Address, Argument, Feature, Handle, Operation, Physical, Problem, Refusal, Shared, Vmm,
@@ -11,6 +10,10 @@ use super::{
 use crate::agent::AgentKind;
 use crate::native::{NativeHandle, close, plug};
 use rustix::io::Errno;
+use smallvec::SmallVec;
+
+/// Something of each mapping of a run, which mostly is one.
+pub(super) type Run<T> = SmallVec<[T; 1]>;
 
 /// A mapping and what is needed to make it anew.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +175,7 @@ impl Shared {
             }
             let mut torn = None;
             let mut down = 0;
-            for piece in &*pieces {
+            for piece in &pieces {
                 match self.take_down(operation, piece) {
                     Ok(kept) => torn = torn.or(kept.err().map(|errno| (piece.start, errno))),
                     // What a stranger has taken must not be mapped over.
@@ -226,11 +229,11 @@ impl Shared {
             self.ledger.handles.in_slot(record.slot, native)
         };
         if let Some(only) = mappings.only(range).and_then(|record| piece(range.start, record)) {
-            return Ok(Run::one(only));
+            return Ok(Run::from_buf([only]));
         }
         mappings.check_run(range).map_err(|refusal| refusal.during(operation))?;
         let all = mappings.inside(range);
-        Ok(Run::Many(all.filter_map(|(start, record)| piece(start, record)).collect()))
+        Ok(all.filter_map(|(start, record)| piece(start, record)).collect())
     }
 
     /// Unmaps one mapping in the runtime, the CPU's view of it first.

@@ -39,7 +39,6 @@ mod quirks;
 mod remap;
 mod report;
 mod reserve;
-mod run;
 mod shareable;
 mod transfer;
 mod turns;

@@ -2,8 +2,7 @@
 //! copied.
 
 use super::ledger::{MappingRecord, Range, Reserved};
-use super::mapping::{Left, Piece, Serial, torn_by};
-use super::run::Run;
+use super::mapping::{Left, Piece, Run, Serial, torn_by};
 use super::transfer::two_ranges;
 use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
 use crate::vmm::access::AgentSet;
@@ -81,15 +80,15 @@ impl Shared {
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return refuse(Argument::Source, Problem::CutDifferently);
             }
-            let forth = there.iter().zip(&*here).map(|(place, memory)| behind(place, memory));
-            let back = here.iter().zip(&*there).map(|(place, memory)| behind(place, memory));
+            let forth = there.iter().zip(&here).map(|(place, memory)| behind(place, memory));
+            let back = here.iter().zip(&there).map(|(place, memory)| behind(place, memory));
             let after: Vec<Piece> = forth.chain(back).collect();
             for piece in &after {
                 let access = |index| (index, piece.record.access.get(index));
                 let access: Vec<_> = (0..self.runtime.agents().len()).map(access).collect();
                 self.check_reach(operation, piece.owner, &access)?;
             }
-            let before: Vec<Piece> = there.iter().chain(&*here).copied().collect();
+            let before: Vec<Piece> = there.iter().chain(&here).copied().collect();
             self.rehang(operation, &before, &after)
         })
     }

@@ -4,8 +4,7 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::{Range, Reserved};
-use super::mapping::Piece;
-use super::run::Run;
+use super::mapping::{Piece, Run};
 use super::{
     Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, not_open,
 };
@@ -176,7 +175,7 @@ impl Vmm {
         }
         shared.at_gate(operation, range, |reserved| {
             let mut parts = Vec::new();
-            for piece in &*shared.covering(operation, reserved, range)? {
+            for piece in shared.covering(operation, reserved, range)? {
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
@@ -234,7 +233,7 @@ impl Shared {
         let range = Range::new(address, size).map_err(refused)?;
         self.at_gate(operation, range, |reserved| {
             let host = self.runtime.host().id();
-            for piece in &*self.covering(operation, reserved, range)? {
+            for piece in self.covering(operation, reserved, range)? {
                 if self.cpu_access_of(&piece.record.access) < needed {
                     let at = Address::new(piece.start.max(range.start));
                     let verb = if needed == Access::Read { "read" } else { "write" };

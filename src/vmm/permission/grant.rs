@@ -17,7 +17,7 @@ impl Shared {
         changes: &[Change],
     ) -> Result<(), VmmError> {
         let mut run = self.run_of(operation, reserved, range, Progress::none)?;
-        for mapping in &*run {
+        for mapping in &run {
             self.check_reach(operation, mapping.before.owner, changes)?;
         }
         if let Err(error) = self.change_run(operation, &mut run, changes) {

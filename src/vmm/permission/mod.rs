@@ -11,9 +11,13 @@ use crate::vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Argument, Operation, Problem, Refusal,
     Shared, Vmm, VmmError,
 };
+use smallvec::SmallVec;
 
 /// What an agent, by its index, is to be granted.
 type Change = (usize, Access);
+
+/// A list that takes no memory of its own for as many as there are in most machines.
+type Changes = SmallVec<[Change; 8]>;
 
 impl Vmm {
     /// Says who may do what with a run of whole mappings (`hipMemSetAccess`,
@@ -129,15 +133,15 @@ impl Shared {
         &self,
         operation: Operation,
         descriptors: &[AccessDescriptor],
-    ) -> Result<Vec<Change>, VmmError> {
+    ) -> Result<Changes, VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         if descriptors.is_empty() {
             return Err(refused(Refusal::new(Argument::Descriptors, Problem::Zero)));
         }
-        let mut changes: Vec<Change> = Vec::with_capacity(descriptors.len());
+        let mut changes = Changes::new();
         for descriptor in descriptors {
             let (index, _) = self.agent(descriptor.agent, Argument::Agent).map_err(refused)?;
-            changes.retain(|&(other, _)| other != index);
+            changes.retain(|&mut (other, _)| other != index);
             changes.push((index, descriptor.access));
         }
         // The CPUs first, each kind as the caller has it.

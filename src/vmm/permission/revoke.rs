@@ -18,7 +18,7 @@ impl Shared {
         // Without one, what is taken down could not be made anew.
         self.check_a_descriptor(operation)?;
         let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
-        for &piece in &*pieces {
+        for piece in pieces {
             let mut record = piece.record;
             for index in revoked.iter() {
                 record.access.set(index, Access::None);
