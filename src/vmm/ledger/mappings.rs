@@ -58,7 +58,7 @@ impl Default for Mappings {
     fn default() -> Self {
         Self {
             entries: AddressMap::new(),
-            rights: RightsTable::new(),
+            rights: RightsTable::default(),
             names: BTreeMap::new(),
             serials: 0..0,
         }
