@@ -65,7 +65,7 @@ const PLACES: usize = 16;
 
 thread_local! {
     /// Where this thread counts.
-    static PLACE: Cell<Option<usize>> = Cell::new(None);
+    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Calls under way that have not been through the queue, of some threads. Its size is that of two of

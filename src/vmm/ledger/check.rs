@@ -96,7 +96,7 @@ impl<H> Ledger<H> {
         if size > most {
             return wrong("exceeds its handle");
         }
-        if start % granule != 0 || size % granule != 0 {
+        if !start.is_multiple_of(granule) || !size.is_multiple_of(granule) {
             return wrong("is off the granule");
         }
         Ok(())

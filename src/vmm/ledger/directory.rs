@@ -19,7 +19,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     /// The reservation that this thread used last: most likely the next one, too. Found here, it is
     /// found without a lock, and threads that work in reservations of their own do not meet.
-    static LAST: RefCell<Option<Arc<Reserved>>> = RefCell::new(None);
+    static LAST: RefCell<Option<Arc<Reserved>>> = const { RefCell::new(None) };
 }
 
 type Entries = BTreeMap<usize, Arc<Reserved>>;

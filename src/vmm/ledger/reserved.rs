@@ -25,7 +25,7 @@ pub(crate) struct Reserved {
     pub(super) ledger: Number,
     state: AtomicU8,
     /// Held while an operation changes something inside.
-    turn: Mutex<()>,
+    gate: Mutex<()>,
     mappings: RwLock<Mappings>,
     pub(super) name: Mutex<Option<Arc<str>>>,
 }
@@ -38,7 +38,7 @@ impl Reserved {
             serial,
             ledger,
             state: AtomicU8::new(OPEN),
-            turn: Mutex::new(()),
+            gate: Mutex::new(()),
             mappings: RwLock::new(Mappings::default()),
             name: Mutex::new(None),
         }
@@ -61,7 +61,7 @@ impl Reserved {
     /// Waits until nobody changes anything inside. `None` if it has been freed or taken out of use
     /// meanwhile.
     pub fn enter(&self) -> Option<MutexGuard<'_, ()>> {
-        let inside = lock(&self.turn);
+        let inside = lock(&self.gate);
         (self.state.load(Ordering::Acquire) == OPEN).then_some(inside)
     }
 

@@ -74,7 +74,7 @@ fn it_fills_and_empties_in_any_direction() {
 fn addresses_that_differ_in_one_bit_only_are_told_apart() {
     for bit in 0..usize::BITS {
         let far = 1usize << bit;
-        compare([(0, 0), (0, far), (0, far | 1), (0, far | far / 2), (5, far), (5, 0)], 1);
+        compare([(0, 0), (0, far), (0, far | 1), (0, far | (far / 2)), (5, far), (5, 0)], 1);
         for other in 0..bit {
             compare([(0, 1 << other), (0, far), (0, 0), (0, far | 1 << other), (5, far)], 1);
         }
