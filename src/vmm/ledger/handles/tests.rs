@@ -92,7 +92,7 @@ fn handles_are_refused_when_stale_foreign_or_invented() {
 #[test]
 fn a_release_that_failed_below_can_be_taken_back() {
     let (ledger, handle) = ledger();
-    let slot = release(ledger, handle).unwrap().unwrap();
+    let slot = release(&ledger, handle).unwrap().unwrap();
     assert!(
         ledger.handles.with(handle, |_| ()).is_err(),
         "nobody may use it while it is being given back"
