@@ -198,7 +198,7 @@ impl Shared {
 
     /// Removes mappings from the ledger, all at once for those who ask, and gives memory back that
     /// was mapped nowhere else and is not referenced.
-    fn remove(&self, operation: Operation, pieces: &[Piece]) {
+    pub(super) fn remove(&self, operation: Operation, pieces: &[Piece]) {
         let dead: Vec<_> = {
             let mut ledger = self.ledger_mut();
             let remove = |piece: &Piece| {
@@ -379,7 +379,7 @@ impl Shared {
     }
 
     /// Keeps what was unmapped reserved, in runtimes that leave a hole or the old memory there.
-    fn keep_reserved(&self, piece: &Piece) -> Result<(), Errno> {
+    pub(super) fn keep_reserved(&self, piece: &Piece) -> Result<(), Errno> {
         let (start, size) = (piece.start, piece.record.size);
         if self.quirks.cpu_unmap_leaves_hole && self.cpu_was_granted_by_runtime(piece) {
             return plug(start, size);

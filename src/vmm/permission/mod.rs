@@ -4,6 +4,8 @@ mod grant;
 mod revoke;
 mod tell;
 
+pub(super) use grant::Progress;
+
 use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{MappingRecord, Range};
@@ -13,7 +15,7 @@ use crate::vmm::{
 };
 
 /// What an agent, by its index, is to be granted.
-type Change = (usize, Access);
+pub(super) type Change = (usize, Access);
 
 impl Vmm {
     /// Says who may do what with a run of whole mappings (`hipMemSetAccess`,
@@ -122,7 +124,7 @@ impl Vmm {
 
 impl Shared {
     /// What is asked for of each agent, the last if one is named twice.
-    fn changes(
+    pub(super) fn changes(
         &self,
         operation: Operation,
         descriptors: &[AccessDescriptor],
@@ -148,7 +150,7 @@ impl Shared {
 
     /// Enters who may use mappings now, of all of them at once: who asks meanwhile is told of no
     /// run that is half changed.
-    fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
+    pub(super) fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
         let mut ledger = self.ledger_mut();
         for (start, record) in records {
             ledger.write_access(start, record.access, record.granted);
@@ -201,6 +203,6 @@ impl Shared {
 }
 
 /// Whether an operation has ended with its range out of use, so that nothing is to be undone.
-fn is_quarantined(error: &VmmError) -> bool {
+pub(super) fn is_quarantined(error: &VmmError) -> bool {
     matches!(error, VmmError::Quarantined { .. })
 }

@@ -1,0 +1,160 @@
+//! Mapping many, and letting agents use them.
+
+use super::{NewMapping, check_list, range_of};
+use crate::vmm::access::{AccessSet, AgentSet};
+use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::mapping::{Piece, torn_by};
+use crate::vmm::permission::{Change, Progress, is_quarantined};
+use crate::vmm::turns::Turn;
+use crate::vmm::{
+    AccessDescriptor, Argument, Handle, Operation, Problem, Refusal, Shared, VmmError,
+};
+
+impl Shared {
+    pub(super) fn map_many(
+        &self,
+        mappings: &[NewMapping],
+        access: &[AccessDescriptor],
+    ) -> Result<(), VmmError> {
+        let operation = Operation::Map;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        self.alive(operation)?;
+        let mut wanted = Vec::with_capacity(mappings.len());
+        for &NewMapping { address, size, handle } in mappings {
+            wanted.push((Range::new(address, size).map_err(refused)?, handle));
+        }
+        wanted.sort_by_key(|(range, _)| range.start);
+        let ranges: Vec<Range> = wanted.iter().map(|&(range, _)| range).collect();
+        check_list(operation, &ranges)?;
+        let changes = match access {
+            [] => Vec::new(),
+            access => self.changes(Operation::SetAccess, access)?,
+        };
+        {
+            // As for one: a bad handle is told before a bad range.
+            let ledger = self.ledger();
+            for &(_, handle) in &wanted {
+                ledger.handle(handle).map_err(refused)?;
+            }
+        }
+        self.at_gates(operation, &ranges, || {
+            let mut new = self.begin(operation, &wanted)?;
+            match self.make(operation, &mut new, &changes) {
+                Ok(()) => {
+                    self.enter_all(&new);
+                    Ok(())
+                }
+                Err((up, error)) => {
+                    let (up, never) = new.split_at(up);
+                    let error = self.take_back(operation, up, error);
+                    never.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// Keeps all the memory alive, if each of them may be mapped.
+    fn begin(
+        &self,
+        operation: Operation,
+        wanted: &[(Range, Handle)],
+    ) -> Result<Vec<Progress>, VmmError> {
+        let mut new = Vec::with_capacity(wanted.len());
+        let begun: Result<(), Refusal> = {
+            let mut ledger = self.ledger_mut();
+            wanted.iter().try_for_each(|&(range, handle)| {
+                let slot = ledger.begin_map(range, handle)?;
+                let gone = Refusal::new(Argument::Handle, Problem::Released);
+                let physical = &ledger.handle_in(slot).ok_or(gone)?.payload;
+                let record = MappingRecord {
+                    size: range.size,
+                    slot,
+                    // It has one when all of them are there.
+                    serial: 0,
+                    access: AccessSet::default(),
+                    granted: AgentSet::default(),
+                };
+                let (native, owner) = (physical.native, physical.owner);
+                let piece = Piece { start: range.start, record, native, owner };
+                new.push(Progress::none(piece));
+                Ok(())
+            })
+        };
+        match begun {
+            Ok(()) => Ok(new),
+            Err(refusal) => {
+                new.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
+                Err(refusal.during(operation))
+            }
+        }
+    }
+
+    /// Makes the mappings in the runtime. A failure tells how many of them were mapped before it.
+    fn make(
+        &self,
+        operation: Operation,
+        new: &mut [Progress],
+        changes: &[Change],
+    ) -> Result<(), (usize, VmmError)> {
+        let grant = Operation::SetAccess;
+        for mapping in &*new {
+            self.check_reach(grant, mapping.before.owner, changes).map_err(|error| (0, error))?;
+        }
+        for (up, mapping) in new.iter().enumerate() {
+            let (Range { start, size }, native) =
+                (range_of(&mapping.before), mapping.before.native);
+            self.call_in_turn(Turn::Read, |runtime| runtime.map(start, size, native))
+                .map_err(|failure| (up, self.failure(operation, failure, size)))?;
+        }
+        let all = new.len();
+        let rows = self.rows(new.iter().map(|mapping| range_of(&mapping.before)));
+        let mut rest = new;
+        for row in rows {
+            let (neighbours, others) = rest.split_at_mut(row);
+            if !changes.is_empty() {
+                self.change_run(grant, neighbours, changes).map_err(|error| (all, error))?;
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Enters mappings that are there, with who may use them, at once for those who ask.
+    fn enter_all(&self, new: &[Progress]) {
+        let mut ledger = self.ledger_mut();
+        for Progress { before, record, .. } in new {
+            ledger.add_mapping(range_of(before), record.slot);
+            ledger.write_access(before.start, record.access, record.granted);
+        }
+    }
+
+    /// Unmaps what was mapped before an error. What cannot be unmapped is entered, so that it is known
+    /// what is there, and its reservation is taken out of use.
+    fn take_back(&self, operation: Operation, up: &[Progress], error: VmmError) -> VmmError {
+        let mut answer = error;
+        for mapping in up.iter().rev() {
+            let Progress { ref before, record, .. } = *mapping;
+            let now = Piece { record, ..*before };
+            let down = if mapping.mapped { self.take_down(operation, &now) } else { Ok(Ok(())) };
+            match down {
+                Ok(Ok(())) => self.end_use(operation, record.slot),
+                Ok(Err(errno)) => {
+                    self.end_use(operation, record.slot);
+                    answer = self.quarantine(operation, before.start, torn_by(errno));
+                }
+                Err(broken) => {
+                    // Whoever was asked for may be in.
+                    let mut left = *mapping;
+                    left.record.granted = record.granted.and(mapping.asked);
+                    self.enter_all(&[left]);
+                    if !self.is_out_of_use(before.start) {
+                        answer = self.not_undone(operation, before.start, error, broken.error);
+                    }
+                }
+            }
+        }
+        debug_assert!(!is_quarantined(&error) || is_quarantined(&answer));
+        answer
+    }
+}
