@@ -200,9 +200,11 @@ impl Hip {
             why: error.to_string(),
         };
         // SAFETY: that it is HIP's library is what naming it means.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|error| wrong(&error))?;
+        let library = unsafe { libloading::Library::new(path) };
+        let library = library.map_err(|error| wrong(&in_full(&error)))?;
         // SAFETY: as above; it stays loaded for good.
-        let functions = unsafe { Functions::load(&library) }.map_err(|error| wrong(&error))?;
+        let functions = unsafe { Functions::load(&library) };
+        let functions = functions.map_err(|error| wrong(&in_full(&error)))?;
         // It leaves threads behind that run in it.
         core::mem::forget(library);
         call!(functions, hipInit(0)).map_err(|error| wrong(&error))?;
@@ -257,6 +259,14 @@ impl Hip {
         let mut handle = null_mut();
         call!(self.functions, hipMemCreate(&mut handle, SIZE, &PROPERTIES, 0))?;
         Ok(handle)
+    }
+}
+
+/// What the linker said, which the error keeps behind itself.
+fn in_full(error: &libloading::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }
 

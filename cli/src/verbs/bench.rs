@@ -93,8 +93,8 @@ by_name!(
     OperationName,
     Operation,
     [
-        Open, Reserve, Create, Map, SetAccess, GetAccess, Retain, Properties, Export, Import, Unmap,
-        Release, Free, Cycle
+        Open, Reserve, Create, Map, SetAccess, GetAccess, Retain, Properties, Export, Import,
+        Unmap, Release, Free, Cycle
     ]
 );
 
