@@ -6,20 +6,25 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    known: Vec<bool>,
+    /// Of each whether it is known: bytes too, which are filled at once also where nothing is
+    /// optimised. Tests live on this.
+    known: Vec<u8>,
 }
+
+const KNOWN: u8 = 1;
+const UNKNOWN: u8 = 0;
 
 impl Contents {
     /// So many bytes that nobody has written yet.
     #[must_use]
     pub fn unknown(size: usize) -> Self {
-        Self { bytes: vec![0; size], known: vec![false; size] }
+        Self { bytes: vec![0; size], known: vec![UNKNOWN; size] }
     }
 
     /// These bytes.
     #[must_use]
     pub fn of(bytes: Vec<u8>) -> Self {
-        Self { known: vec![true; bytes.len()], bytes }
+        Self { known: vec![KNOWN; bytes.len()], bytes }
     }
 
     /// How many bytes there are.
@@ -43,7 +48,7 @@ impl Contents {
 
     /// Forgets what is there.
     pub fn forget(&mut self, range: Range<usize>) {
-        self.known[range].fill(false);
+        self.known[range].fill(UNKNOWN);
     }
 
     /// Adds other bytes at the end.
@@ -60,7 +65,7 @@ impl Contents {
         }
         let pairs = self.bytes.iter().zip(found).enumerate();
         pairs
-            .filter(|&(place, _)| self.known[place])
+            .filter(|&(place, _)| self.known[place] == KNOWN)
             .find(|(_, (expected, found))| expected != found)
             .map(|(place, (&expected, &found))| (place, expected, found))
     }
