@@ -21,29 +21,34 @@ impl Contents {
         Self { bytes: vec![0; size], known: vec![UNKNOWN; size] }
     }
 
-    /// These bytes.
-    #[must_use]
-    pub fn of(bytes: Vec<u8>) -> Self {
-        Self { known: vec![KNOWN; bytes.len()], bytes }
-    }
-
     /// How many bytes there are.
     #[must_use]
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// A copy of some of them.
-    #[must_use]
-    pub fn part(&self, range: Range<usize>) -> Self {
-        Self { bytes: self.bytes[range.clone()].to_vec(), known: self.known[range].to_vec() }
+    /// Writes bytes from here on.
+    pub fn write(&mut self, from: usize, new: &[u8]) {
+        let place = from..from + new.len();
+        self.bytes[place.clone()].copy_from_slice(new);
+        self.known[place].fill(KNOWN);
     }
 
-    /// Puts other bytes in the place of those from here on.
-    pub fn overwrite(&mut self, from: usize, new: &Self) {
-        let place = from..from + new.size();
-        self.bytes[place.clone()].copy_from_slice(&new.bytes);
-        self.known[place].copy_from_slice(&new.known);
+    /// Writes these few bytes again and again.
+    pub fn fill(&mut self, place: Range<usize>, pattern: [u8; 4]) {
+        // In pieces that the processor copies at once.
+        let piece = pattern.repeat(256);
+        for part in self.bytes[place.clone()].chunks_mut(piece.len()) {
+            part.copy_from_slice(&piece[..part.len()]);
+        }
+        self.known[place].fill(KNOWN);
+    }
+
+    /// Puts some of other bytes in the place of those from here on.
+    pub fn overwrite(&mut self, from: usize, other: &Self, part: Range<usize>) {
+        let place = from..from + part.len();
+        self.bytes[place.clone()].copy_from_slice(&other.bytes[part.clone()]);
+        self.known[place].copy_from_slice(&other.known[part]);
     }
 
     /// Forgets what is there.
@@ -51,10 +56,10 @@ impl Contents {
         self.known[range].fill(UNKNOWN);
     }
 
-    /// Adds other bytes at the end.
-    pub fn append(&mut self, other: &Self) {
-        self.bytes.extend_from_slice(&other.bytes);
-        self.known.extend_from_slice(&other.known);
+    /// Adds some of other bytes at the end.
+    pub fn append(&mut self, other: &Self, part: Range<usize>) {
+        self.bytes.extend_from_slice(&other.bytes[part.clone()]);
+        self.known.extend_from_slice(&other.known[part]);
     }
 
     /// The first byte that is known and not what was found: its place, itself, and what was found.
