@@ -92,7 +92,7 @@ fn library(path: &Path) -> std::result::Result<Library, BenchError> {
 /// What has a table of the runtime's functions.
 enum Source {
     Simulated(Simulation),
-    Loaded(Library),
+    Loaded(Box<Library>),
 }
 
 impl Source {
@@ -121,7 +121,7 @@ impl Opener for Raw<'_> {
     fn open(&mut self) -> std::result::Result<(), BenchError> {
         let source = match self.backend {
             Backend::Simulated(text) => Source::Simulated(simulation(text)?),
-            Backend::Loaded(path) => Source::Loaded(library(path)?),
+            Backend::Loaded(path) => Source::Loaded(Box::new(library(path)?)),
         };
         // SAFETY: it takes no arguments.
         answered("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
