@@ -92,25 +92,35 @@ fn neighbours_in_two_reservations_are_not_told_of_together() {
     }
 }
 
-/// Where a mapping is in its reservation, and who may do what.
-fn books(nine: &Nine) -> Vec<(usize, usize, Vec<(usize, Access)>, [bool; 2])> {
+/// A mapping, by what is the same on two machines.
+#[derive(Debug, PartialEq, PartialOrd)]
+struct Book {
+    reservation: usize,
+    offset: usize,
+    /// Agents by their places.
+    access: Vec<(usize, u32)>,
+    /// Whether each GPU reaches it.
+    reached: [bool; 2],
+}
+
+fn books(nine: &Nine) -> Vec<Book> {
     let agents: Vec<_> = nine.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
-    let place = |address: Address| {
-        let inside = |&(number, base): &(usize, &Address)| {
-            let size = [8, 3][number] * nine.granule;
-            (base.get()..base.get() + size).contains(&address.get())
-        };
-        let (number, base) = nine.bases.iter().enumerate().find(inside).unwrap();
-        (number, address.get() - base.get())
-    };
     let book = |MappingInfo { address, access, .. }: MappingInfo| {
-        let (reservation, offset) = place(address);
-        let who = |(agent, access)| (agents.iter().position(|it| *it == agent).unwrap(), access);
-        let reached = [0, 1].map(|gpu| nine.machine.simulation.page(gpu, address.get()).is_some());
-        (reservation, offset, access.into_iter().map(who).collect(), reached)
+        let inside = |number: &usize| {
+            let start = nine.bases[*number].get();
+            (start..start + [8, 3][*number] * nine.granule).contains(&address.get())
+        };
+        let reservation = (0..2).find(inside).expect("one of the two");
+        let place = |agent| agents.iter().position(|it| *it == agent).expect("one of these");
+        Book {
+            reservation,
+            offset: address.get() - nine.bases[reservation].get(),
+            access: access.iter().map(|&(agent, it)| (place(agent), it.to_bits())).collect(),
+            reached: [0, 1].map(|gpu| nine.machine.simulation.page(gpu, address.get()).is_some()),
+        }
     };
     let mut all: Vec<_> = nine.machine.vmm.mappings().into_iter().map(book).collect();
-    all.sort_by_key(|book| (book.0, book.1));
+    all.sort_by_key(|book| (book.reservation, book.offset));
     all
 }
 
