@@ -14,15 +14,16 @@ impl Shared {
         self.alive(operation)?;
         let ranges = in_order(operation, runs)?;
         let changes = self.changes(operation, access)?;
-        self.at_gates(operation, &ranges, || {
+        self.at_gates(operation, &ranges, |reservations| {
             let mut all = Vec::with_capacity(ranges.len());
             for &range in &ranges {
-                all.extend(self.run_of(operation, range, Progress::none)?);
+                let reserved = reservations.around(operation, range)?;
+                all.extend(self.run_of(operation, reserved, range, Progress::none)?);
             }
             for mapping in &all {
                 self.check_reach(operation, mapping.before.owner, &changes)?;
             }
-            let rows = self.rows(all.iter().map(|mapping| range_of(&mapping.before)));
+            let rows = reservations.rows(all.iter().map(|mapping| range_of(&mapping.before)));
             let mut done = 0;
             for row in rows {
                 let end = done + row;
@@ -31,7 +32,8 @@ impl Shared {
                 }
                 done = end;
             }
-            self.write_run(all.iter().map(|mapping| (mapping.before.start, &mapping.record)));
+            let records = all.iter().map(|mapping| (mapping.before.start, &mapping.record));
+            self.ledger.write_access_of_many(&reservations.0, records);
             Ok(())
         })
     }

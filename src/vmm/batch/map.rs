@@ -1,14 +1,12 @@
 //! Mapping many, and letting agents use them.
 
-use super::{NewMapping, check_list, range_of};
+use super::{NewMapping, Reservations, check_list, range_of};
 use crate::vmm::access::{AccessSet, AgentSet};
-use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::ledger::{HandleRecord, MappingRecord, Range};
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::{Change, Progress, is_quarantined};
 use crate::vmm::turns::Turn;
-use crate::vmm::{
-    AccessDescriptor, Argument, Handle, Operation, Problem, Refusal, Shared, VmmError,
-};
+use crate::vmm::{AccessDescriptor, Handle, Operation, Physical, Refusal, Shared, VmmError};
 
 impl Shared {
     pub(super) fn map_many(
@@ -27,26 +25,25 @@ impl Shared {
         let ranges: Vec<Range> = wanted.iter().map(|&(range, _)| range).collect();
         check_list(operation, &ranges)?;
         let changes = match access {
-            [] => Vec::new(),
+            [] => Default::default(),
             access => self.changes(Operation::SetAccess, access)?,
         };
         {
             // As for one: a bad handle is told before a bad range.
-            let ledger = self.ledger();
             for &(_, handle) in &wanted {
-                ledger.handle(handle).map_err(refused)?;
+                self.ledger.handles.with(handle, |_| ()).map_err(refused)?;
             }
         }
-        self.at_gates(operation, &ranges, || {
-            let mut new = self.begin(operation, &wanted)?;
-            match self.make(operation, &mut new, &changes) {
+        self.at_gates(operation, &ranges, |reservations| {
+            let mut new = self.begin(operation, reservations, &wanted)?;
+            match self.make(operation, reservations, &mut new, &changes) {
                 Ok(()) => {
-                    self.enter_all(&new);
+                    self.enter_all(reservations, &new);
                     Ok(())
                 }
                 Err((up, error)) => {
                     let (up, never) = new.split_at(up);
-                    let error = self.take_back(operation, up, error);
+                    let error = self.take_back(operation, reservations, up, error);
                     never.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
                     Err(error)
                 }
@@ -58,42 +55,42 @@ impl Shared {
     fn begin(
         &self,
         operation: Operation,
+        reservations: &Reservations,
         wanted: &[(Range, Handle)],
     ) -> Result<Vec<Progress>, VmmError> {
-        let mut new = Vec::with_capacity(wanted.len());
-        let begun: Result<(), Refusal> = {
-            let mut ledger = self.ledger_mut();
-            wanted.iter().try_for_each(|&(range, handle)| {
-                let slot = ledger.begin_map(range, handle)?;
-                let gone = Refusal::new(Argument::Handle, Problem::Released);
-                let physical = &ledger.handle_in(slot).ok_or(gone)?.payload;
-                let record = MappingRecord {
-                    size: range.size,
-                    slot,
-                    // It has one when all of them are there.
-                    serial: 0,
-                    access: AccessSet::default(),
-                    granted: AgentSet::default(),
-                };
-                let (native, owner) = (physical.native, physical.owner);
-                let piece = Piece { start: range.start, record, native, owner };
-                new.push(Progress::none(piece));
-                Ok(())
-            })
-        };
-        match begun {
-            Ok(()) => Ok(new),
-            Err(refusal) => {
-                new.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
-                Err(refusal.during(operation))
-            }
+        let mut new: Vec<Progress> = Vec::with_capacity(wanted.len());
+        for &(range, handle) in wanted {
+            let look =
+                |record: &HandleRecord<Physical>| (record.payload.native, record.payload.owner);
+            let begun = reservations.around(operation, range).and_then(|reserved| {
+                let begun = self.ledger.begin_map(reserved, range, handle, look);
+                begun.map_err(|refusal| refusal.during(operation))
+            });
+            let (slot, (native, owner)) = match begun {
+                Ok(begun) => begun,
+                Err(error) => {
+                    new.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
+                    return Err(error);
+                }
+            };
+            let record = MappingRecord {
+                size: range.size,
+                slot,
+                // It has one when all of them are there.
+                serial: 0,
+                access: AccessSet::default(),
+                granted: AgentSet::default(),
+            };
+            new.push(Progress::none(Piece { start: range.start, record, native, owner }));
         }
+        Ok(new)
     }
 
     /// Makes the mappings in the runtime. A failure tells how many of them were mapped before it.
     fn make(
         &self,
         operation: Operation,
+        reservations: &Reservations,
         new: &mut [Progress],
         changes: &[Change],
     ) -> Result<(), (usize, VmmError)> {
@@ -108,7 +105,7 @@ impl Shared {
                 .map_err(|failure| (up, self.failure(operation, failure, size)))?;
         }
         let all = new.len();
-        let rows = self.rows(new.iter().map(|mapping| range_of(&mapping.before)));
+        let rows = reservations.rows(new.iter().map(|mapping| range_of(&mapping.before)));
         let mut rest = new;
         for row in rows {
             let (neighbours, others) = rest.split_at_mut(row);
@@ -121,17 +118,20 @@ impl Shared {
     }
 
     /// Enters mappings that are there, with who may use them, at once for those who ask.
-    fn enter_all(&self, new: &[Progress]) {
-        let mut ledger = self.ledger_mut();
-        for Progress { before, record, .. } in new {
-            ledger.add_mapping(range_of(before), record.slot);
-            ledger.write_access(before.start, record.access, record.granted);
-        }
+    fn enter_all(&self, reservations: &Reservations, new: &[Progress]) {
+        let records = new.iter().map(|it| (it.before.start, &it.record));
+        self.ledger.add_mappings(&reservations.0, records);
     }
 
     /// Unmaps what was mapped before an error. What cannot be unmapped is entered, so that it is known
     /// what is there, and its reservation is taken out of use.
-    fn take_back(&self, operation: Operation, up: &[Progress], error: VmmError) -> VmmError {
+    fn take_back(
+        &self,
+        operation: Operation,
+        reservations: &Reservations,
+        up: &[Progress],
+        error: VmmError,
+    ) -> VmmError {
         let mut answer = error;
         for mapping in up.iter().rev() {
             let Progress { ref before, record, .. } = *mapping;
@@ -147,7 +147,7 @@ impl Shared {
                     // Whoever was asked for may be in.
                     let mut left = *mapping;
                     left.record.granted = record.granted.and(mapping.asked);
-                    self.enter_all(&[left]);
+                    self.enter_all(reservations, &[left]);
                     if !self.is_out_of_use(before.start) {
                         answer = self.not_undone(operation, before.start, error, broken.error);
                     }

@@ -15,13 +15,13 @@ mod grant;
 mod map;
 mod unmap;
 
-use super::gate::Gate;
-use super::ledger::Range;
+use super::ledger::{Range, Reserved};
 use super::mapping::Piece;
 use super::{
     AccessDescriptor, Address, Argument, Handle, Operation, Problem, Refusal, Shared, Vmm,
-    VmmError, gate_in,
+    VmmError, not_open,
 };
+use std::sync::Arc;
 
 /// A mapping that [`Vmm::map_many`] is to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,65 +84,77 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Does something inside the reservations around these ranges while nobody else does.
+    /// Does something inside the reservations around these ranges, which are in order, while nobody
+    /// else does.
     fn at_gates<T>(
         &self,
         operation: Operation,
         ranges: &[Range],
-        act: impl FnOnce() -> Result<T, VmmError>,
+        act: impl FnOnce(&Reservations) -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
         'again: loop {
-            let gates = self.gates(operation, ranges)?;
-            let mut inside = Vec::with_capacity(gates.len());
-            for gate in &gates {
+            let reservations = self.reservations_around(operation, ranges)?;
+            let mut inside = Vec::with_capacity(reservations.0.len());
+            // The lower one first, whoever asks, so that two operations cannot wait for each other.
+            for reserved in &reservations.0 {
                 // It may have been freed, and its addresses reserved anew, meanwhile.
-                let Some(entered) = gate.enter() else { continue 'again };
+                let Some(entered) = reserved.enter() else { continue 'again };
                 inside.push(entered);
             }
-            return act();
+            return act(&reservations);
         }
     }
 
-    /// The gates of the reservations around ranges that are in order. The lower reservation comes
-    /// first, whoever asks, so that two operations cannot wait for each other.
-    fn gates(&self, operation: Operation, ranges: &[Range]) -> Result<Vec<Gate>, VmmError> {
-        let ledger = self.ledger();
-        let mut gates: Vec<Gate> = Vec::new();
+    fn reservations_around(
+        &self,
+        operation: Operation,
+        ranges: &[Range],
+    ) -> Result<Reservations, VmmError> {
+        let mut found: Vec<Arc<Reserved>> = Vec::new();
         for &range in ranges {
-            let gate = gate_in(&ledger, operation, range)?;
-            if !gates.last().is_some_and(|last| last.is(&gate)) {
-                gates.push(gate);
+            if found.last().is_some_and(|last| last.holds_all(range)) {
+                continue;
             }
+            let reserved = self.ledger.reservation_around(range);
+            let reserved = reserved.map_err(|refusal| refusal.during(operation))?;
+            not_open::<()>(operation, &reserved)?;
+            found.push(reserved);
         }
-        Ok(gates)
+        Ok(Reservations(found))
+    }
+
+    /// Whether an address is in a reservation that is out of use.
+    fn is_out_of_use(&self, address: usize) -> bool {
+        self.ledger.at(address, Reserved::is_quarantined).unwrap_or_default()
+    }
+}
+
+/// The reservations that a batch is about, by address, each once.
+struct Reservations(Vec<Arc<Reserved>>);
+
+impl Reservations {
+    /// The one around a range of the batch.
+    fn around(&self, operation: Operation, range: Range) -> Result<&Reserved, VmmError> {
+        let behind = self.0.partition_point(|reserved| reserved.base <= range.start);
+        let found = behind.checked_sub(1).and_then(|before| self.0.get(before));
+        let gone = Refusal::new(Argument::Address, Problem::NotReserved);
+        found.map(|reserved| &**reserved).ok_or_else(|| gone.during(operation))
     }
 
     /// How many of these ranges, which are in order, are neighbours in one reservation: of each row,
     /// one after the other.
     fn rows(&self, ranges: impl Iterator<Item = Range>) -> Vec<usize> {
-        let ledger = self.ledger();
         let mut rows: Vec<usize> = Vec::new();
         let mut end = 0;
-        // Where the reservation ends that the last one is in.
-        let mut wall = 0;
         for range in ranges {
+            let is_another = self.0.binary_search_by_key(&range.start, |it| it.base).is_ok();
             match rows.last_mut() {
-                Some(row) if range.start == end && end < wall => *row += 1,
-                _ => {
-                    rows.push(1);
-                    let found = ledger.reservation_at(range.start);
-                    wall = found.map_or(0, |(base, record)| base + record.size);
-                }
+                Some(row) if range.start == end && !is_another => *row += 1,
+                _ => rows.push(1),
             }
             end = range.end();
         }
         rows
-    }
-
-    /// Whether a range is in a reservation that is out of use.
-    fn is_out_of_use(&self, address: usize) -> bool {
-        let ledger = self.ledger();
-        ledger.reservation_at(address).is_some_and(|(_, record)| record.quarantined)
     }
 }
 

@@ -22,15 +22,15 @@ impl Shared {
         let operation = Operation::Unmap;
         self.alive(operation)?;
         let ranges = in_order(operation, runs)?;
-        self.at_gates(operation, &ranges, || {
+        self.at_gates(operation, &ranges, |reservations| {
             let mut all = Vec::with_capacity(ranges.len());
             for &range in &ranges {
-                all.extend(self.run(operation, range)?);
+                all.extend(self.run(operation, reservations.around(operation, range)?, range)?);
             }
             let rows = if self.quirks.unmap_of_several_fails {
                 vec![1; all.len()]
             } else {
-                self.rows(all.iter().map(range_of))
+                reservations.rows(all.iter().map(range_of))
             };
             let (mut down, mut torn) = (0, Vec::new());
             for row in rows {
@@ -49,7 +49,10 @@ impl Shared {
                 }
                 down += row.len();
             }
-            self.remove(operation, &all[..down]);
+            let gone = all[..down].iter().map(|piece| piece.start);
+            for record in self.ledger.remove_many(&reservations.0, gone) {
+                self.give_back(operation, &record.payload, record.size);
+            }
             let quarantine = |(start, errno)| self.quarantine(operation, start, torn_by(errno));
             torn.into_iter().map(quarantine).last().map_or(Ok(()), Err)
         })
