@@ -60,9 +60,11 @@ pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<Strin
 /// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
 /// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
 /// the kernel refuses for another reason than a lack of descriptors cannot be known before.
-pub const ABORTS: [(&str, &str); 10] = [
+pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
+    ("map many", "EXPORT_DMABUF"),
+    ("map many", "PRIME_FD_TO_HANDLE"),
     ("change", "EXPORT_DMABUF"),
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),

@@ -93,13 +93,13 @@ by_name!(
     OperationName,
     Operation,
     [
-        Reserve, Create, Map, SetAccess, GetAccess, Retain, Properties, Export, Import, Unmap,
-        Release, Free, Cycle
+        Open, Reserve, Create, Map, SetAccess, GetAccess, Retain, Properties, Export, Import,
+        Unmap, Release, Free, Cycle
     ]
 );
 
 pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
-    let ground = verb.ground()?;
+    let mut ground = verb.ground()?;
     let mut levels: Vec<Level> = verb.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
         levels = vec![Level::Raw, Level::Vmm, Level::Owned, Level::C];
@@ -110,15 +110,26 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         ([], _) => vec![1],
         (said, _) => said.to_vec(),
     };
-    let bar = progress::bar(100 * live.len() as u64, "bench");
+    let (opens, operations) = verb.operations();
+    let live = if operations.is_empty() { Vec::new() } else { live };
+    let bar = progress::bar(100 * (live.len() as u64 + u64::from(opens)), "bench");
     let mut results = Vec::new();
+    if opens {
+        let (backend, samples) = (ground.backend().clone(), verb.samples as usize);
+        // Where one is open already, it costs nothing to open it again.
+        drop(ground);
+        let mut told = |part: f64| bar.set_position((part * 100.0) as u64);
+        results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut told)?);
+        ground = Ground::open(backend)?;
+    }
     for (number, &live) in live.iter().enumerate() {
+        let number = number + usize::from(opens);
         let options = Options {
             live: live as usize,
             samples: verb.samples as usize,
             calls: verb.calls.map(usize::from),
             levels: levels.clone(),
-            operations: verb.operation.iter().map(|name| name.0).collect(),
+            operations: operations.clone(),
             hip: verb.hip.clone(),
         };
         let mut told = |part: f64| bar.set_position(100 * number as u64 + (part * 100.0) as u64);
@@ -143,6 +154,18 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
 }
 
 impl Bench {
+    /// Whether opening is to be measured, and what else is.
+    fn operations(&self) -> (bool, Vec<Operation>) {
+        let mut wanted: Vec<Operation> = self.operation.iter().map(|name| name.0).collect();
+        let (all, wanted_open) = (wanted.is_empty(), wanted.contains(&Operation::Open));
+        wanted.retain(|&operation| operation != Operation::Open);
+        match all {
+            // A picture is of what depends on live mappings.
+            true => (self.format != BenchFormat::Svg, Operation::ALL.to_vec()),
+            false => (wanted_open, wanted),
+        }
+    }
+
     /// The runtime that was asked for; `nothing` is the simulation's that does nothing.
     fn ground(&self) -> anyhow::Result<Ground> {
         if let Choice::Library(path) = &self.common.runtime
