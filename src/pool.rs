@@ -149,3 +149,21 @@ impl Pool {
             && self.flags.contains(PoolFlags::COARSE_GRAINED)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_shown_by_their_names() {
+        for (segment, name) in [
+            (Segment::Global, "global"),
+            (Segment::ReadOnly, "read-only"),
+            (Segment::Private, "private"),
+            (Segment::Group, "group"),
+            (Segment::Other(7), "segment 7"),
+        ] {
+            assert_eq!(segment.to_string(), name);
+        }
+    }
+}

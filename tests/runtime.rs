@@ -43,6 +43,11 @@ fn an_mi300x_is_described() {
     assert_eq!(pool.size(), 192 * GIB);
     assert_eq!((pool.granule(), pool.recommended_granule()), (4 * KIB, 2 * MIB));
     assert!(pool.allocatable() && pool.flags().contains(PoolFlags::COARSE_GRAINED));
+    assert_eq!(pool.alignment(), 4 * KIB);
+    // What is a GPU's nobody else reaches unasked; the host's own memory everybody does.
+    assert!(!pool.accessible_by_all());
+    let hosts = runtime.host().pools();
+    assert!(hosts.iter().any(|pool| pool.accessible_by_all()), "{hosts:?}");
     assert_eq!(runtime.host().handle_pool().map(|pool| pool.size()), None);
     let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci()).collect();
     assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));

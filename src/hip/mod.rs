@@ -121,4 +121,10 @@ mod tests {
         }
         assert!("hip5".parse::<HipProfile>().is_err());
     }
+
+    #[test]
+    fn an_error_is_shown_by_hips_name_and_number() {
+        assert_eq!(HipError::InvalidValue.to_string(), "hipErrorInvalidValue (1)");
+        assert_eq!(HipError::Unknown.to_string(), "hipErrorUnknown (999)");
+    }
 }

@@ -28,6 +28,7 @@ int hostile_started;          /* how often it was started and not stopped */
 int hostile_linger;           /* how many microseconds an export or a change of access takes */
 int hostile_told;             /* how many changes of access it has made */
 int hostile_races;            /* how many creates and releases met an export */
+int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -65,8 +66,8 @@ hsa_status_t hsa_system_get_info(hsa_system_info_t attribute, void *value) {
 }
 
 hsa_status_t hsa_iterate_agents(hsa_status_t (*callback)(hsa_agent_t, void *), void *data) {
-  hsa_status_t status = callback((hsa_agent_t){CPU}, data);
-  return status ? status : callback((hsa_agent_t){GPU}, data);
+  hsa_status_t status = callback((hsa_agent_t){hostile_gpu_first ? GPU : CPU}, data);
+  return status ? status : callback((hsa_agent_t){hostile_gpu_first ? CPU : GPU}, data);
 }
 
 hsa_status_t hsa_agent_get_info(hsa_agent_t agent, hsa_agent_info_t attribute, void *value) {
