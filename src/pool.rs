@@ -155,6 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn flags_are_said_in_words() {
+        let words = |flags: PoolFlags| flags.words().collect::<Vec<_>>();
+        assert_eq!(words(PoolFlags::COARSE_GRAINED), ["coarse"]);
+        assert_eq!(words(PoolFlags::FINE_GRAINED | PoolFlags::KERNARG), ["fine", "kernarg"]);
+        assert_eq!(words(PoolFlags::EXTENDED_FINE_GRAINED), ["extended"]);
+    }
+
+    #[test]
     fn segments_are_shown_by_their_names() {
         for (segment, name) in [
             (Segment::Global, "global"),
