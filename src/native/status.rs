@@ -111,7 +111,7 @@ mod tests {
         let known = Status::RESOURCE_BUSY;
         assert_eq!(known.to_string(), "HSA_STATUS_ERROR_RESOURCE_BUSY (0x2e)");
         assert_eq!(format!("{known:?}"), known.to_string());
-        assert_eq!((known.value(), Status::new(0x2e)), (0x102d, known));
+        assert_eq!((known.value(), Status::new(0x2e)), (0x2e, known));
         let unknown = Status::new(0xdead);
         assert_eq!(unknown.to_string(), "the unknown status 0xdead");
         assert_eq!((unknown.value(), unknown.name()), (0xdead, None));
