@@ -3,7 +3,7 @@
 mod machine;
 mod process;
 
-use hsa_vmm::simulation::{Config, FaultPlan, GpuPermissions};
+use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::vmm::{Feature, Problem};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HandleType, VmmError};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
@@ -216,34 +216,6 @@ fn what_others_keep_after_a_revocation_can_be_taken_from_them() {
         process::assert_untouchable(base.get(), size, &name);
         machine.vmm.unmap(base, size).unwrap();
         process::assert_taken(base.get(), size, &name);
-    }
-}
-
-/// A failure may be undone by making the mapping anew. Who was forbidden it before has then really
-/// lost it, and the library must know: else it would forbid it once more when the next failure is
-/// undone, and AMD's runtime maps for a GPU what it is to forbid it.
-#[test]
-fn what_a_failure_took_away_the_next_failure_does_not_give_back() {
-    let _alone = process::alone();
-    for (name, config) in both_ways() {
-        let (machine, base, granule) = mapped(config);
-        let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
-        machine.grant(base, granule, peer, Access::ReadWrite);
-        machine.grant(base, granule, peer, Access::None);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{name}: only remembered");
-        for (who, agent) in [("owner", owner), ("peer", peer)] {
-            let refuse = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
-            machine.simulation.set_faults(refuse);
-            let wanted = [access(agent, Access::ReadWrite)];
-            machine.vmm.set_access(base, granule, &wanted).unwrap_err();
-            machine.simulation.set_faults(FaultPlan::none());
-            for gpu in 0..2 {
-                let page = machine.simulation.page(gpu, base.get());
-                assert_eq!(page, None, "{name}: GPU {gpu} after the {who}'s failure");
-            }
-        }
-        machine.grant(base, granule, peer, Access::ReadWrite);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{name}");
     }
 }
 
