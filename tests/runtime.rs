@@ -119,6 +119,7 @@ fn every_release_tells_its_version() {
         assert_eq!(info.extension, (1, minor), "{release}");
         assert!(reported || minor == 4);
         assert_eq!((info.name.as_str(), info.path.as_ref()), ("simulation", None));
+        assert!(info.build.starts_with("hsa-sim "), "{release}: {}", info.build);
         assert!(info.virtual_memory && info.without_virtual_memory.is_none(), "{release}");
         let has = |name: &str| {
             let found = info.optional_functions.iter().find(|(function, _)| *function == name);
