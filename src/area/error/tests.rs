@@ -78,6 +78,17 @@ fn what_is_below_is_told_in_amls_numbers_and_hips() {
 }
 
 #[test]
+fn a_fork_is_a_fork_whatever_is_below() {
+    let (of_vmm, of_memory) = (OnVmm::Map, OnMemory::Allocate);
+    for error in [
+        vmm(VmmError::Forked { operation: of_vmm }),
+        memory(MemoryError::Forked { operation: of_memory }),
+    ] {
+        assert_eq!(error.cause(), Some(Cause::Forked));
+    }
+}
+
+#[test]
 fn virtual_memory_has_the_code_of_the_profile_that_was_asked_for() {
     let error = vmm(VmmError::InvalidArgument {
         operation: OnVmm::AddressFree,
