@@ -230,6 +230,24 @@ fn a_runtime_that_does_not_share_is_told_from_one_that_fails() {
     }
 }
 
+/// The runtime says that it is out of resources, or less than that.
+#[test]
+fn an_export_that_lacks_a_descriptor_says_so() {
+    for status in [OUT_OF_RESOURCES, 0x1000] {
+        let end = process::in_child(|| {
+            let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
+            let (_simulation, runtime) = machine(plan);
+            let ipc = Ipc::open(&runtime).unwrap();
+            let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+            let export = || ipc.get_mem_handle(memory.address());
+            let error = process::with_descriptors(0, export).unwrap_err();
+            assert!(matches!(error, IpcError::OutOfDescriptors { .. }), "{error}");
+            export().unwrap();
+        });
+        assert_eq!(end, End::Well, "{status:#x}");
+    }
+}
+
 /// As `NoGpuTst_hipIpc…` of hip-tests.
 #[test]
 fn a_machine_without_gpus_shares_nothing() {
