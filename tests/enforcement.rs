@@ -353,8 +353,8 @@ fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
     }
 }
 
-/// Of two CPUs the runtime is told of one, also when a mapping is made anew: it would go on letting
-/// the other in.
+/// Where this process maps the memory itself, the runtime is not told of CPUs, also when a mapping is
+/// made anew; else it is told of one for all.
 #[test]
 fn what_two_cpus_have_after_a_revocation_they_can_lose() {
     let _alone = process::alone();
@@ -369,7 +369,10 @@ fn what_two_cpus_have_after_a_revocation_they_can_lose() {
             machine.vmm.revoke(base, size, &[peer]).unwrap();
             machine.vmm.write(base, b"kept").unwrap();
             let both = [first, second].map(|cpu| access(cpu, Access::None));
+            let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
             machine.vmm.set_access(base, size, &both).unwrap();
+            let told = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
+            assert_eq!(told, !machine.simulation.config().dmabuf_cpu_mapping, "{release}");
             process::assert_untouchable(base.get(), size, release);
             machine.vmm.unmap(base, size).unwrap();
             process::assert_untouchable(base.get(), size, release);

@@ -119,27 +119,27 @@ fn bytes_go_to_and_fro_between_gpus_and_the_host() {
     for (destination, source) in [(one, one), (one, two), (one, host), (host, two), (host, host)] {
         let case = format!("to {destination} from {source}");
         let allocate = |agent| {
-            let memory = PoolMemory::allocate(&runtime, agent, 64 << 10).expect("memory");
+            let memory = PoolMemory::allocate(&runtime, agent, 256 << 10).expect("memory");
             assert_eq!((memory.agent(), memory.runtime().host().id()), (agent, host));
             memory
         };
         let (to, from) = (allocate(destination), allocate(source));
-        from.fill(8, 0x3332_3130, 16 << 10).unwrap();
-        to.fill(0, u32::MAX, 64 << 10).unwrap();
+        from.fill(8, 0x3332_3130, 200_000).unwrap();
+        to.fill(0, u32::MAX, 256 << 10).unwrap();
         // A GPU copies if there is one: the destination's, or else the source's.
         let mover = if destination == host { source } else { destination };
         if destination != source {
-            let refused = to.copy(4, &from, 8, 10_000).unwrap_err();
+            let refused = to.copy(4, &from, 8, 150_000).unwrap_err();
             assert_eq!(refused.problem(), Some(Problem::NotAllowed(mover)), "{case}");
             let kept = if mover == source { &to } else { &from };
             kept.allow(&[mover]).unwrap();
         }
-        to.copy(4, &from, 8, 10_000).unwrap_or_else(|error| panic!("{case}: {error}"));
-        let mut bytes = vec![0; 10_008];
+        to.copy(4, &from, 8, 150_000).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let mut bytes = vec![0; 150_008];
         to.read(0, &mut bytes).unwrap();
         assert_eq!(bytes[..4], [0xff; 4], "{case}");
-        assert!(bytes[4..10_004].chunks(4).all(|word| word == b"0123"), "{case}");
-        assert_eq!(bytes[10_004..], [0xff; 4], "{case}");
+        assert!(bytes[4..150_004].chunks(4).all(|word| word == b"0123"), "{case}");
+        assert_eq!(bytes[150_004..], [0xff; 4], "{case}");
     }
     assert_idle(&simulation);
 }
