@@ -8,7 +8,7 @@ use hsa_vmm::memory::{Grain, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::{
     Address, AgentId, HipError, HipProfile, Ipc, IpcError, MemoryError, PoolFlags, PoolMemory,
-    Runtime,
+    Runtime, Vmm,
 };
 use machine::assert_idle;
 use process::End;
@@ -202,10 +202,13 @@ fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
     let freed = gone.address();
     gone.free().unwrap();
     let local = 0_u64;
+    let vmm = Vmm::open(&runtime).unwrap();
+    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
     for (address, problem) in [
         (host.address(), NotExported::HostMemory),
         (freed, NotExported::NotAllocated),
         (Address::from(&raw const local), NotExported::NotAllocated),
+        (reserved, NotExported::VirtualMemory),
         (Address::NULL, NotExported::Null),
     ] {
         let error = ipc.get_mem_handle(address).unwrap_err();
