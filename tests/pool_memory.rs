@@ -199,11 +199,12 @@ fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
     assert_eq!(ipc.runtime().agents().len(), runtime.agents().len());
     let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
     let gone = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+    let vmm = Vmm::open(&runtime).unwrap();
+    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
+    // Last, so that nothing else is at its address.
     let freed = gone.address();
     gone.free().unwrap();
     let local = 0_u64;
-    let vmm = Vmm::open(&runtime).unwrap();
-    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
     for (address, problem) in [
         (host.address(), NotExported::HostMemory),
         (freed, NotExported::NotAllocated),

@@ -86,10 +86,10 @@ hsa_status_t hsa_amd_agent_iterate_memory_pools(
 hsa_status_t hsa_amd_memory_pool_get_info(
     hsa_amd_memory_pool_t pool, hsa_amd_memory_pool_info_t attribute, void *value) {
   (void)pool;
+  /* Not the location, which older runtimes have no attribute for either. */
   switch ((int)attribute) {
   case HSA_AMD_MEMORY_POOL_INFO_SEGMENT: *(uint32_t *)value = HSA_AMD_SEGMENT_GLOBAL; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = 4; return SUCCESS;
-  case HSA_AMD_MEMORY_POOL_INFO_LOCATION: *(uint32_t *)value = 1; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED: *(bool *)value = true; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_SIZE: *(size_t *)value = 1 << 30; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE: *(size_t *)value = 4096; return SUCCESS;
