@@ -199,9 +199,6 @@ fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
     assert_eq!(ipc.runtime().agents().len(), runtime.agents().len());
     let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
     let gone = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
-    let vmm = Vmm::open(&runtime).unwrap();
-    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
-    // Last, so that nothing else is at its address.
     let freed = gone.address();
     gone.free().unwrap();
     let local = 0_u64;
@@ -209,12 +206,15 @@ fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
         (host.address(), NotExported::HostMemory),
         (freed, NotExported::NotAllocated),
         (Address::from(&raw const local), NotExported::NotAllocated),
-        (reserved, NotExported::VirtualMemory),
         (Address::NULL, NotExported::Null),
     ] {
         let error = ipc.get_mem_handle(address).unwrap_err();
         assert_eq!(error.problem(), Some(problem), "{error}");
     }
+    let vmm = Vmm::open(&runtime).unwrap();
+    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
+    let error = ipc.get_mem_handle(reserved).unwrap_err();
+    assert_eq!(error.problem(), Some(NotExported::VirtualMemory), "{error}");
 }
 
 /// With a kernel driver that is not AMD's own package, its runtime answers so.
