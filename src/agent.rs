@@ -313,3 +313,27 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_a_number_and_back() {
+        let id = AgentId { runtime: 7, index: 3 };
+        assert_eq!((id.index(), id.to_bits()), (3, 0x7_0000_0003));
+        assert_eq!(AgentId::from_bits(id.to_bits()), id);
+        assert_eq!(
+            (id.to_string(), format!("{id:?}")),
+            ("agent 3".into(), "agent 3 of runtime 7".into())
+        );
+    }
+
+    #[test]
+    fn kinds_and_enforcement_are_said_in_words() {
+        let kinds = [AgentKind::Cpu, AgentKind::Gpu, AgentKind::Other(2)];
+        assert_eq!(kinds.map(|kind| kind.to_string()), ["CPU", "GPU", "device type 2"]);
+        let both = [Enforcement::Enforced, Enforcement::Remembered];
+        assert_eq!(both.map(|it| it.to_string()), ["enforced", "remembered"]);
+    }
+}

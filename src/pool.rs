@@ -149,3 +149,29 @@ impl Pool {
             && self.flags.contains(PoolFlags::COARSE_GRAINED)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_said_in_words() {
+        let words = |flags: PoolFlags| flags.words().collect::<Vec<_>>();
+        assert_eq!(words(PoolFlags::COARSE_GRAINED), ["coarse"]);
+        assert_eq!(words(PoolFlags::FINE_GRAINED | PoolFlags::KERNARG), ["fine", "kernarg"]);
+        assert_eq!(words(PoolFlags::EXTENDED_FINE_GRAINED), ["extended"]);
+    }
+
+    #[test]
+    fn segments_are_shown_by_their_names() {
+        for (segment, name) in [
+            (Segment::Global, "global"),
+            (Segment::ReadOnly, "read-only"),
+            (Segment::Private, "private"),
+            (Segment::Group, "group"),
+            (Segment::Other(7), "segment 7"),
+        ] {
+            assert_eq!(segment.to_string(), name);
+        }
+    }
+}

@@ -71,7 +71,11 @@ impl DriverState {
     /// Looks at `/dev/kfd` as the runtime would.
     #[must_use]
     pub fn probe() -> Self {
-        match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd") {
+        Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd"))
+    }
+
+    fn of<T>(opened: &std::io::Result<T>) -> Self {
+        match opened {
             Ok(_) => Self::Present,
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Self::Forbidden,
             Err(_) => Self::Missing,
@@ -413,5 +417,26 @@ impl From<LoadError> for RuntimeError {
 impl From<Failure> for RuntimeError {
     fn from(Failure { call, status }: Failure) -> Self {
         Self::Discovery { call, status }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_driver_that_may_not_be_used_is_told_from_one_that_is_not_there() {
+        let state = |kind: Option<ErrorKind>| {
+            DriverState::of(&kind.map_or(Ok(()), |it| Err(Error::from(it))))
+        };
+        for (kind, expected, advice) in [
+            (None, DriverState::Present, "dmesg"),
+            (Some(ErrorKind::PermissionDenied), DriverState::Forbidden, "`render` and `video`"),
+            (Some(ErrorKind::NotFound), DriverState::Missing, "amdgpu"),
+        ] {
+            assert_eq!(state(kind), expected);
+            assert!(expected.to_string().contains(advice), "{expected}");
+        }
     }
 }

@@ -68,3 +68,32 @@ impl fmt::Display for Stranger {
 }
 
 impl core::error::Error for Stranger {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_is_named_and_so_is_who_would_be_trusted() {
+        let known = Stranger { user: Some(7), trusted: 1000 };
+        assert_eq!(known.to_string(), "of user 7; only user 1000 is trusted (Trust says whom)");
+        let nobody = Stranger { user: None, trusted: 0 };
+        let words = nobody.to_string();
+        assert!(
+            words.starts_with("of a user who has no number in this user namespace;"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn who_is_trusted_gets_in_and_nobody_else() {
+        let this = geteuid().as_raw();
+        assert_eq!(Trust::SameUser.check(this), Ok(()));
+        assert_eq!(Trust::User(this).check(this), Ok(()));
+        assert_eq!(Trust::Anyone.check(this + 1), Ok(()));
+        let other = this + 1;
+        let stranger = Stranger { user: Some(other), trusted: this };
+        assert_eq!(Trust::SameUser.check(other), Err(stranger));
+        assert_eq!(Trust::User(other).check(this).unwrap_err().trusted, other);
+    }
+}

@@ -127,6 +127,24 @@ fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
     base
 }
 
+/// AMD's runtimes name their CPUs first; nothing promises it.
+#[test]
+fn the_cpu_is_given_its_access_also_where_a_gpu_is_named_first() {
+    let _alone = process::alone();
+    let hostile = Hostile::new();
+    hostile.set(c"hostile_gpu_first", 1);
+    let (runtime, vmm, gpu) = hostile.open();
+    assert_eq!(runtime.agents()[0].id(), gpu);
+    let base = two_mappings(&vmm, gpu);
+    for number in 0..2 {
+        let end = process::loading_from(at(base, number * 4096).get());
+        assert_eq!(end, process::End::Well, "{number}");
+    }
+    let host = runtime.host().id();
+    vmm.set_access(base, 2 * 4096, &[access(host, Access::None)]).unwrap();
+    process::assert_untouchable(base.get(), 2 * 4096, "taken away");
+}
+
 /// Nothing is done there any more, and what is there stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Address) {
     let listed = vmm.quarantine();
@@ -134,6 +152,8 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
     let entry = listed.iter().find(|entry| entry.address == base).unwrap();
     assert_eq!(entry.size, 4 * 4096);
     assert!(entry.reason.contains("stranger"), "{entry}");
+    let told = format!("0x4000 bytes at {base} since {}: {}", entry.operation, entry.reason);
+    assert_eq!(entry.to_string(), told);
     let properties = AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id());
     let handle = vmm.create(4096, &properties, 0).unwrap();
     let gpu = vmm.runtime().gpus().next().unwrap().id();

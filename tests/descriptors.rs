@@ -64,6 +64,28 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
     });
 }
 
+/// AMD's runtime before 7.14 ends the process when it lets a GPU in without one: it is not asked.
+/// Whoever is in needs none to be allowed more or less.
+#[test]
+fn only_a_gpu_that_is_let_in_needs_a_descriptor() {
+    on_each_release(|machine| {
+        let granule = machine.granule();
+        let (base, _) = machine.mapped(0, granule);
+        machine.grant(base, granule, machine.gpu(0), Access::Read);
+        let calls = || machine.simulation.calls("hsa_amd_vmem_set_access");
+        allow_more(0);
+        machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
+        machine.grant(base, granule, machine.gpu(1), Access::None);
+        if machine.vmm.quirks().grant_without_descriptor_aborts {
+            let before = calls();
+            let peer = [access(machine.gpu(1), Access::Read)];
+            let answer = machine.vmm.set_access(base, granule, &peer);
+            assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
+            assert_eq!(calls(), before);
+        }
+    });
+}
+
 #[test]
 fn running_out_of_descriptors_half_way_changes_nothing() {
     on_each_release(|machine| {

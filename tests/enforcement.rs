@@ -353,6 +353,34 @@ fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
     }
 }
 
+/// Where this process maps the memory itself, the runtime is not told of CPUs, also when a mapping is
+/// made anew; else it is told of one for all.
+#[test]
+fn what_two_cpus_have_after_a_revocation_they_can_lose() {
+    let _alone = process::alone();
+    for (release, config) in machine::releases() {
+        for config in [config.clone(), without_cpu_mapping(config)] {
+            let config = with_two_cpus(config).with_gpu_permissions(GpuPermissions::Enforced);
+            let (machine, base, size) = mapped(config);
+            let [first, second] = [machine.cpu(0), machine.cpu(1)];
+            let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
+            let all = [first, second, owner, peer].map(|agent| access(agent, Access::ReadWrite));
+            machine.vmm.set_access(base, size, &all).unwrap();
+            machine.vmm.revoke(base, size, &[peer]).unwrap();
+            machine.vmm.write(base, b"kept").unwrap();
+            let both = [first, second].map(|cpu| access(cpu, Access::None));
+            let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
+            machine.vmm.set_access(base, size, &both).unwrap();
+            let told = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
+            assert_eq!(told, !machine.simulation.config().dmabuf_cpu_mapping, "{release}");
+            process::assert_untouchable(base.get(), size, release);
+            machine.vmm.unmap(base, size).unwrap();
+            process::assert_untouchable(base.get(), size, release);
+            assert_eq!(machine.vmm.quarantine(), [], "{release}");
+        }
+    }
+}
+
 #[test]
 fn what_two_cpus_lose_in_one_call_is_lost() {
     let _alone = process::alone();

@@ -46,6 +46,45 @@ fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_c
 }
 
 #[test]
+fn a_hint_that_is_aligned_costs_one_call() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let free = machine.reserve(granule);
+        machine.vmm.address_free(free, granule).unwrap();
+        let calls = || {
+            let of = |function| machine.simulation.calls(function);
+            let plain = of("hsa_amd_vmem_address_reserve");
+            (plain + of("hsa_amd_vmem_address_reserve_align"), of("hsa_amd_vmem_address_free"))
+        };
+        let (reserved, freed) = calls();
+        // Whether it is had is up to other threads, which may have taken it meanwhile.
+        machine.vmm.address_reserve(granule, 0, Some(free), 0).unwrap();
+        assert_eq!(calls(), (reserved + 1, freed), "{release}");
+    }
+}
+
+/// Each try exports the memory and closes it again.
+#[test]
+fn that_the_cpu_cannot_map_memory_itself_is_found_out_once() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(without_cpu_mapping(config));
+        let granule = machine.granule();
+        let exports = || {
+            let of = |function| machine.simulation.calls(function);
+            of("hsa_amd_vmem_export_shareable_handle")
+        };
+        for _ in 0..3 {
+            let (base, _) = machine.mapped(0, granule);
+            for wanted in [Access::Read, Access::ReadWrite] {
+                machine.grant(base, granule, machine.cpu(0), wanted);
+            }
+            assert_eq!(exports(), 1, "{release}");
+        }
+    }
+}
+
+#[test]
 fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
     let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
     let granule = machine.granule();

@@ -3,9 +3,13 @@
 mod machine;
 mod process;
 
+use hsa_vmm::ipc::Problem as NotExported;
 use hsa_vmm::memory::{Grain, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
-use hsa_vmm::{AgentId, HipError, HipProfile, Ipc, MemoryError, PoolFlags, PoolMemory, Runtime};
+use hsa_vmm::{
+    Address, AgentId, HipError, HipProfile, Ipc, IpcError, MemoryError, PoolFlags, PoolMemory,
+    Runtime, Vmm,
+};
 use machine::assert_idle;
 use process::End;
 use std::sync::Arc;
@@ -106,6 +110,146 @@ fn agents_of_another_runtime_are_refused() {
     let theirs = PoolMemory::allocate(&other, foreign, 4096).unwrap();
     let error = memory.copy(0, &theirs, 0, 64).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::ForeignMemory));
+}
+
+#[test]
+fn bytes_go_to_and_fro_between_gpus_and_the_host() {
+    let (simulation, runtime) = machine(FaultPlan::default());
+    let [one, two, host] = [gpu(&runtime, 0), gpu(&runtime, 1), runtime.host().id()];
+    for (destination, source) in [(one, one), (one, two), (one, host), (host, two), (host, host)] {
+        let case = format!("to {destination} from {source}");
+        let allocate = |agent| {
+            let memory = PoolMemory::allocate(&runtime, agent, 256 << 10).expect("memory");
+            assert_eq!((memory.agent(), memory.runtime().host().id()), (agent, host));
+            memory
+        };
+        let (to, from) = (allocate(destination), allocate(source));
+        from.fill(8, 0x3332_3130, 200_000).unwrap();
+        to.fill(0, u32::MAX, 256 << 10).unwrap();
+        // A GPU copies if there is one: the destination's, or else the source's.
+        let mover = if destination == host { source } else { destination };
+        if destination != source {
+            let refused = to.copy(4, &from, 8, 150_000).unwrap_err();
+            assert_eq!(refused.problem(), Some(Problem::NotAllowed(mover)), "{case}");
+            let kept = if mover == source { &to } else { &from };
+            kept.allow(&[mover]).unwrap();
+        }
+        to.copy(4, &from, 8, 150_000).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let mut bytes = vec![0; 150_008];
+        to.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes[..4], [0xff; 4], "{case}");
+        assert!(bytes[4..150_004].chunks(4).all(|word| word == b"0123"), "{case}");
+        assert_eq!(bytes[150_004..], [0xff; 4], "{case}");
+    }
+    assert_idle(&simulation);
+}
+
+#[test]
+fn what_is_not_inside_is_refused_and_nothing_is_written() {
+    let (_, runtime) = machine(FaultPlan::default());
+    for agent in [gpu(&runtime, 0), runtime.host().id()] {
+        let [memory, other] =
+            [8, 16].map(|size| PoolMemory::allocate(&runtime, agent, size).unwrap());
+        memory.write(0, b"untouched"[..8].as_ref()).unwrap();
+        let beyond = |offset, size| Problem::Beyond { offset, size, whole: 8 };
+        for (what, answer, problem) in [
+            ("read", memory.read(4, &mut [0; 5]), beyond(4, 5)),
+            ("read", memory.read(usize::MAX, &mut [0; 2]), beyond(usize::MAX, 2)),
+            ("write", memory.write(8, b"x"), beyond(8, 1)),
+            ("fill", memory.fill(4, 7, 8), beyond(4, 8)),
+            ("fill", memory.fill(2, 7, 4), Problem::NotWords),
+            ("fill", memory.fill(4, 7, 2), Problem::NotWords),
+            ("copy", memory.copy(4, &other, 0, 8), beyond(4, 8)),
+            ("copy", other.copy(0, &memory, 1, 8), beyond(1, 8)),
+        ] {
+            let error = answer.unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{what}: ")), "{error}");
+            assert_eq!(error.problem(), Some(problem), "{agent}");
+        }
+        // No bytes at all are inside everywhere, also at the end.
+        memory.read(8, &mut []).unwrap();
+        memory.write(8, &[]).unwrap();
+        memory.fill(8, 7, 0).unwrap();
+        memory.copy(8, &other, 16, 0).unwrap();
+        let mut bytes = [0; 8];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"untouche");
+        let nothing = PoolMemory::allocate(&runtime, agent, 0).unwrap_err();
+        assert_eq!(nothing.problem(), Some(Problem::Zero));
+    }
+}
+
+/// Of a GPU without a large BAR.
+#[test]
+fn who_cannot_reach_memory_is_not_allowed_to_use_it() {
+    let mut config = Config::consumer();
+    config.gpus.truncate(1);
+    let runtime = Runtime::simulated(config).unwrap();
+    let (owner, host) = (gpu(&runtime, 0), runtime.host().id());
+    let memory = PoolMemory::allocate(&runtime, owner, 4096).unwrap();
+    let error = memory.allow(&[host]).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::Unreachable { agent: host, owner }));
+    assert!(!memory.is_open_to(host) && memory.is_open_to(owner));
+}
+
+#[test]
+fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
+    let (_, runtime) = machine(FaultPlan::default());
+    let ipc = Ipc::open(&runtime).unwrap();
+    assert_eq!(ipc.runtime().agents().len(), runtime.agents().len());
+    let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
+    let gone = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+    let freed = gone.address();
+    gone.free().unwrap();
+    let local = 0_u64;
+    for (address, problem) in [
+        (host.address(), NotExported::HostMemory),
+        (freed, NotExported::NotAllocated),
+        (Address::from(&raw const local), NotExported::NotAllocated),
+        (Address::NULL, NotExported::Null),
+    ] {
+        let error = ipc.get_mem_handle(address).unwrap_err();
+        assert_eq!(error.problem(), Some(problem), "{error}");
+    }
+    let vmm = Vmm::open(&runtime).unwrap();
+    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
+    let error = ipc.get_mem_handle(reserved).unwrap_err();
+    assert_eq!(error.problem(), Some(NotExported::VirtualMemory), "{error}");
+}
+
+/// With a kernel driver that is not AMD's own package, its runtime answers so.
+#[test]
+fn a_runtime_that_does_not_share_is_told_from_one_that_fails() {
+    for (status, shares) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
+        let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
+        let (simulation, runtime) = machine(plan);
+        let ipc = Ipc::open(&runtime).unwrap();
+        let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+        let error = ipc.get_mem_handle(memory.address()).unwrap_err();
+        assert_eq!(matches!(error, IpcError::Runtime { .. }), shares, "{error}");
+        assert_eq!(error.to_string().contains("HSA_ENABLE_IPC_MODE_LEGACY=0"), !shares, "{error}");
+        ipc.get_mem_handle(memory.address()).expect("the next time it does");
+        drop(memory);
+        assert_idle(&simulation);
+    }
+}
+
+/// The runtime says that it is out of resources, or less than that.
+#[test]
+fn an_export_that_lacks_a_descriptor_says_so() {
+    for status in [OUT_OF_RESOURCES, 0x1000] {
+        let end = process::in_child(|| {
+            let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
+            let (_simulation, runtime) = machine(plan);
+            let ipc = Ipc::open(&runtime).unwrap();
+            let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+            let export = || ipc.get_mem_handle(memory.address());
+            let error = process::with_descriptors(0, export).unwrap_err();
+            assert!(matches!(error, IpcError::OutOfDescriptors { .. }), "{error}");
+            export().unwrap();
+        });
+        assert_eq!(end, End::Well, "{status:#x}");
+    }
 }
 
 /// As `NoGpuTst_hipIpc…` of hip-tests.

@@ -9,7 +9,9 @@ use hsa_vmm::agent::LinkKind;
 use hsa_vmm::runtime::RuntimeError;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::vmm::Feature;
-use hsa_vmm::{AgentKind, AllocationProperties, Granularity, PoolFlags, Runtime, Vmm, VmmError};
+use hsa_vmm::{
+    AgentKind, AllocationProperties, Granularity, PoolFlags, Runtime, Segment, Vmm, VmmError,
+};
 use machine::{KIB, MIB, Machine, with_two_cpus};
 use std::process::Command;
 use std::sync::Arc;
@@ -43,6 +45,15 @@ fn an_mi300x_is_described() {
     assert_eq!(pool.size(), 192 * GIB);
     assert_eq!((pool.granule(), pool.recommended_granule()), (4 * KIB, 2 * MIB));
     assert!(pool.allocatable() && pool.flags().contains(PoolFlags::COARSE_GRAINED));
+    assert_eq!((pool.alignment(), pool.largest_allocation()), (4 * KIB, 192 * GIB));
+    let shared = gpu.pools().iter().find(|pool| pool.segment() == Segment::Group).unwrap();
+    assert_eq!((shared.allocatable(), shared.largest_allocation()), (false, 0));
+    let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
+    assert_eq!(runtime.memory_left(foreign), None);
+    // What is a GPU's nobody else reaches unasked; the host's own memory everybody does.
+    assert!(!pool.accessible_by_all());
+    let hosts = runtime.host().pools();
+    assert!(hosts.iter().any(|pool| pool.accessible_by_all()), "{hosts:?}");
     assert_eq!(runtime.host().handle_pool().map(|pool| pool.size()), None);
     let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci()).collect();
     assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));
@@ -50,6 +61,18 @@ fn an_mi300x_is_described() {
     assert!(gpu.reaches(second.id()) && second.reaches(gpu.id()) && gpu.reaches(gpu.id()));
     let peer = gpu.peers().iter().find(|peer| peer.agent == second.id()).unwrap();
     assert!(peer.links.iter().any(|link| link.kind == LinkKind::Xgmi), "{peer:?}");
+}
+
+#[test]
+fn memory_that_is_in_use_is_not_left() {
+    let machine = Machine::new(Config::mi300x(2));
+    let left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
+    let all = Some(192 * GIB as u64);
+    assert!(left().eq([all, all]));
+    let handle = machine.create(1, 2 * MIB);
+    assert!(left().eq([all, all.map(|all| all - 2 * MIB as u64)]));
+    machine.vmm.release(handle).unwrap();
+    assert!(left().eq([all, all]));
 }
 
 #[test]
@@ -96,6 +119,7 @@ fn every_release_tells_its_version() {
         assert_eq!(info.extension, (1, minor), "{release}");
         assert!(reported || minor == 4);
         assert_eq!((info.name.as_str(), info.path.as_ref()), ("simulation", None));
+        assert!(info.build.starts_with("hsa-sim "), "{release}: {}", info.build);
         assert!(info.virtual_memory && info.without_virtual_memory.is_none(), "{release}");
         let has = |name: &str| {
             let found = info.optional_functions.iter().find(|(function, _)| *function == name);

@@ -3,7 +3,7 @@
 mod machine;
 mod process;
 
-use hsa_vmm::simulation::Config;
+use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::{HandleTypes, Location, Problem};
 use hsa_vmm::{Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation};
 use machine::{KIB, Machine, access, at, without_cpu_mapping};
@@ -275,6 +275,33 @@ fn the_position_of_the_callers_descriptor_stays() {
     std::io::Seek::seek(&mut shared, std::io::SeekFrom::Start(123)).unwrap();
     machine.vmm.import_from_shareable_handle(shared.as_fd(), FILE).unwrap();
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
+}
+
+/// ROCm 7.14 does not say whose an import is, and refuses whoever comes after its owner: then the
+/// mapping is made anew. The first to come is nobody's second, and costs no more than elsewhere.
+#[test]
+fn an_import_of_an_unknown_owner_lets_one_gpu_in_after_the_other() {
+    let config = Config::mi300x(2).with_era(Era::C);
+    for config in [config.clone(), without_cpu_mapping(config)] {
+        for owner in 0..2 {
+            let machine = Machine::new(config.clone());
+            let (granule, gpus) = (machine.granule(), machine.gpus());
+            let descriptor = export(&machine, machine.create(owner, granule));
+            let import = machine.vmm.import_from_shareable_handle(descriptor, FILE).unwrap();
+            let base = machine.reserve(granule);
+            machine.map(base, granule, import);
+            let unmaps = || machine.simulation.calls("hsa_amd_vmem_unmap");
+            let before = unmaps();
+            machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+            machine.grant(base, granule, gpus[0], Access::ReadWrite);
+            assert_eq!(unmaps(), before, "of GPU {owner}");
+            machine.grant(base, granule, gpus[1], Access::ReadWrite);
+            for gpu in 0..2 {
+                let page = machine.simulation.page(gpu, base.get());
+                assert!(page.is_some_and(|page| page.writable), "of GPU {owner}: GPU {gpu}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -330,3 +330,6 @@ impl AreaError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

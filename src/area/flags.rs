@@ -117,6 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn only_what_is_mapped_and_not_made_is_there_already() {
+        for bits in 0..16 {
+            let flags = AreaFlags::from_bits_retain(bits);
+            let made = flags.intersects(AreaFlags::HOST | AreaFlags::UNIFIED);
+            let existing = flags.contains(AreaFlags::MAPPED) && !made;
+            assert_eq!(flags.maps_existing_memory(), existing, "{flags}");
+            assert_eq!(AreaFlags::from_bits_retain(bits | 0x30).unknown(), 0x30, "{flags}");
+        }
+    }
+
+    #[test]
     fn the_numbers_are_amls() {
         let numbers = [AreaFlags::HOST, AreaFlags::UNIFIED, AreaFlags::MAPPED, AreaFlags::GLOBAL];
         assert_eq!(numbers.map(|flag| flag.bits()), [1, 2, 4, 8]);

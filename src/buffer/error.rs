@@ -136,3 +136,29 @@ impl BufferError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vmm::{Argument, Operation, Problem};
+
+    #[test]
+    fn every_error_is_one_of_hips() {
+        let cause = VmmError::InvalidArgument {
+            operation: Operation::AddressFree,
+            argument: Argument::Address,
+            problem: Problem::StillMapped { mappings: 1 },
+        };
+        let address = Address::new(4096);
+        for (error, hip6, hip7) in [
+            (BufferError::from(cause), 999, 1),
+            (BufferError::AddressLost { address, size: 1, cause }, 2, 2),
+            (BufferError::PagesLost { first: 1, count: 1, cause }, 999, 999),
+            (BufferError::BeyondMaximum { wanted: 2, maximum: 1 }, 1, 1),
+            (BufferError::Paused, 1, 1),
+        ] {
+            let codes = [HipProfile::Hip6, HipProfile::Hip7].map(|it| error.hip(it).code());
+            assert_eq!(codes, [hip6, hip7], "{error}");
+        }
+    }
+}

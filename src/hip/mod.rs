@@ -121,4 +121,23 @@ mod tests {
         }
         assert!("hip5".parse::<HipProfile>().is_err());
     }
+
+    #[test]
+    fn an_error_is_shown_by_hips_name_and_number() {
+        for (error, shown) in [
+            (HipError::InvalidValue, "hipErrorInvalidValue (1)"),
+            (HipError::OutOfMemory, "hipErrorOutOfMemory (2)"),
+            (HipError::NotInitialized, "hipErrorNotInitialized (3)"),
+            (HipError::InvalidDevicePointer, "hipErrorInvalidDevicePointer (17)"),
+            (HipError::NoDevice, "hipErrorNoDevice (100)"),
+            (HipError::InvalidDevice, "hipErrorInvalidDevice (101)"),
+            (HipError::InvalidContext, "hipErrorInvalidContext (201)"),
+            (HipError::OperatingSystem, "hipErrorOperatingSystem (304)"),
+            (HipError::HostMemoryAlreadyRegistered, "hipErrorHostMemoryAlreadyRegistered (712)"),
+            (HipError::NotSupported, "hipErrorNotSupported (801)"),
+            (HipError::Unknown, "hipErrorUnknown (999)"),
+        ] {
+            assert_eq!(error.to_string(), shown);
+        }
+    }
 }

@@ -308,3 +308,6 @@ impl IpcError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -176,3 +176,6 @@ impl MemoryError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,3 +84,44 @@ pub(crate) fn copy_memory(to: usize, from: usize, size: usize) {
         write_memory(to + done, part);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of which no two near each other are the same.
+    fn pattern(size: usize) -> Vec<u8> {
+        (0..size).map(|at| (at % 251) as u8).collect()
+    }
+
+    #[test]
+    fn every_byte_goes_where_it_belongs_and_no_other() {
+        for size in [0, 1, 7, 8, 9, 23, 64 << 10, (128 << 10) + 13] {
+            for (skip, offset) in [(0, 0), (1, 0), (0, 3), (5, 5), (7, 2)] {
+                let source = pattern(skip + size);
+                let expected = &source[skip..];
+                let mut read = vec![0; size];
+                read_memory(source.as_ptr() as usize + skip, &mut read);
+                assert!(read == expected, "{size} bytes from {skip}: read");
+                let mut whole = vec![0xff; offset + size + 9];
+                let begin = whole.as_mut_ptr() as usize + offset;
+                let inside = |whole: &[u8], what: &str| {
+                    let (before, rest) = whole.split_at(offset);
+                    let (part, after) = rest.split_at(size);
+                    let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0xff);
+                    assert!(part == expected, "{size} bytes to {offset}: {what}");
+                    assert!(untouched(before) && untouched(after), "{what} beside");
+                };
+                write_memory(begin, expected);
+                inside(&whole, "written");
+                whole.fill(0xff);
+                copy_memory(
+                    whole.as_mut_ptr() as usize + offset,
+                    source.as_ptr() as usize + skip,
+                    size,
+                );
+                inside(&whole, "copied");
+            }
+        }
+    }
+}

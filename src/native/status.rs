@@ -101,3 +101,28 @@ impl fmt::Debug for Status {
         fmt::Display::fmt(self, f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_shown_by_its_name_and_value() {
+        let known = Status::RESOURCE_BUSY;
+        assert_eq!(known.to_string(), "HSA_STATUS_ERROR_RESOURCE_BUSY (0x2e)");
+        assert_eq!(format!("{known:?}"), known.to_string());
+        assert_eq!((known.value(), Status::new(0x2e)), (0x2e, known));
+        let unknown = Status::new(0xdead);
+        assert_eq!(unknown.to_string(), "the unknown status 0xdead");
+        assert_eq!((unknown.value(), unknown.name()), (0xdead, None));
+    }
+
+    #[test]
+    fn success_and_an_iteration_that_was_stopped_are_no_failure() {
+        let check = |value| Status::new(value).check("a call");
+        assert_eq!(check(sys::HSA_STATUS_SUCCESS), Ok(()));
+        assert_eq!(check(sys::HSA_STATUS_INFO_BREAK), Ok(()));
+        let failure = Failure { call: "a call", status: Status::ERROR };
+        assert_eq!(check(sys::HSA_STATUS_ERROR), Err(failure));
+    }
+}

@@ -128,3 +128,6 @@ impl From<Malformed> for TransportError {
         Self::Malformed(malformed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,3 +65,19 @@ impl<T: ?Sized> From<*mut T> for Address {
         Self(pointer.cast::<u8>() as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_and_its_address_are_the_same() {
+        let mut value = 7_u64;
+        let writable: *mut u64 = &mut value;
+        let address = Address::from(writable);
+        assert_eq!(address, Address::from(writable.cast_const()));
+        assert_eq!((address.get(), address.as_ptr()), (writable as usize, writable.cast()));
+        assert_eq!(address.to_string(), format!("{writable:p}"));
+        assert_eq!(format!("{address:?}"), format!("{writable:p}"));
+    }
+}

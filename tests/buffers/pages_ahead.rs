@@ -61,6 +61,29 @@ fn a_sequence_that_grows_finds_its_pages_there() {
 }
 
 #[test]
+fn pages_in_stock_need_no_new_memory() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let options = PagedBuffer::of(8 * PAGE).in_pages_of(PAGE).with_stock(3);
+        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        wait_for(&buffer, |found| found.ready == 3);
+        let plan = FaultPlan::none().always(CREATE, 0x1008);
+        machine.simulation.set_faults(plan);
+        // Wherever they are: nothing is mapped before it is asked for.
+        for pages in [5..6, 0..2] {
+            assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{era}");
+            buffer.map(pages.clone()).unwrap();
+            buffer.write(pages.start * PAGE, &[7]).unwrap();
+        }
+        let error = buffer.map(7..8).expect_err("none is ready, and none can be made");
+        assert!(matches!(error, BufferError::Vmm(VmmError::OutOfMemory { .. })), "{era}: {error}");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
+#[test]
 fn pages_ahead_go_with_the_sequence_that_needed_them() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
     let buffer = buffer(&machine, 4);

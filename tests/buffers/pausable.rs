@@ -7,7 +7,7 @@ use crate::machine::{KIB, MIB, Machine, eras, with_two_cpus};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
 use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
-use hsa_vmm::vmm::Problem;
+use hsa_vmm::vmm::{Location, Problem};
 use hsa_vmm::{Access, AllocationProperties, Reservation, VmmError};
 
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
@@ -328,6 +328,8 @@ fn what_makes_no_buffer_is_refused() {
     assert!(matches!(huge, VmmError::OutOfMemory { .. }), "{huge}");
     let on_cpu = AllocationProperties::on(machine.cpu(0));
     create(1, &on_cpu);
+    let nowhere = AllocationProperties { location: Location::Unknown, ..on_cpu };
+    assert_eq!(create(1, &nowhere).problem(), Some(Problem::NoLocation));
     machine.assert_empty();
 }
 

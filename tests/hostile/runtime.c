@@ -28,6 +28,7 @@ int hostile_started;          /* how often it was started and not stopped */
 int hostile_linger;           /* how many microseconds an export or a change of access takes */
 int hostile_told;             /* how many changes of access it has made */
 int hostile_races;            /* how many creates and releases met an export */
+int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -65,8 +66,8 @@ hsa_status_t hsa_system_get_info(hsa_system_info_t attribute, void *value) {
 }
 
 hsa_status_t hsa_iterate_agents(hsa_status_t (*callback)(hsa_agent_t, void *), void *data) {
-  hsa_status_t status = callback((hsa_agent_t){CPU}, data);
-  return status ? status : callback((hsa_agent_t){GPU}, data);
+  hsa_status_t status = callback((hsa_agent_t){hostile_gpu_first ? GPU : CPU}, data);
+  return status ? status : callback((hsa_agent_t){hostile_gpu_first ? CPU : GPU}, data);
 }
 
 hsa_status_t hsa_agent_get_info(hsa_agent_t agent, hsa_agent_info_t attribute, void *value) {
@@ -85,10 +86,10 @@ hsa_status_t hsa_amd_agent_iterate_memory_pools(
 hsa_status_t hsa_amd_memory_pool_get_info(
     hsa_amd_memory_pool_t pool, hsa_amd_memory_pool_info_t attribute, void *value) {
   (void)pool;
+  /* Not the location, which older runtimes have no attribute for either. */
   switch ((int)attribute) {
   case HSA_AMD_MEMORY_POOL_INFO_SEGMENT: *(uint32_t *)value = HSA_AMD_SEGMENT_GLOBAL; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = 4; return SUCCESS;
-  case HSA_AMD_MEMORY_POOL_INFO_LOCATION: *(uint32_t *)value = 1; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED: *(bool *)value = true; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_SIZE: *(size_t *)value = 1 << 30; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE: *(size_t *)value = 4096; return SUCCESS;

@@ -106,6 +106,23 @@ plays! {
         importer.ok(&format!("close_raw {}", opened - 77));
     }
 
+    what_is_opened_reaches_from_the_offset_to_the_end(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        let inside = address + 0x1_2340;
+        exporter.write(address + SIZE - 4, "last");
+        let opened = importer.open(&exporter.get(inside));
+        let size = SIZE - 0x1_2340;
+        assert_eq!(importer.ok(&format!("size {opened}")), size.to_string());
+        assert!(importer.ok(&format!("read {opened} {size}")).ends_with("6c617374"));
+        assert_refused(&importer.ask(&format!("read {opened} {}", size + 1)), INVALID_VALUE);
+        importer.ok(&format!("fill {opened} {} {size}", 0x6464_6464));
+        exporter.holds(inside - 4, "\0\0\0\0dddd");
+        exporter.holds(address + SIZE - 4, "dddd");
+        assert_refused(&importer.ask(&format!("fill {opened} 0 {}", size + 4)), INVALID_VALUE);
+    }
+
     memory_of_any_size_is_shared(ground) {
         let stage = Stage::on(ground);
         let (mut exporter, mut importer) = (stage.player(), stage.player());

@@ -181,6 +181,10 @@ impl Props {
                 )?;
                 Ok(String::new())
             }
+            "size" => {
+                let size = self.find(number(1), |it| Ok(it.size()), |it, _| Ok(it.size()))?;
+                Ok(size.to_string())
+            }
             "state" => Ok(format!("{} {}", descriptors(), regions().len())),
             "limit" => {
                 limit(number(1) as u64);

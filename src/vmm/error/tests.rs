@@ -20,8 +20,18 @@ fn a_refusal_names_the_operation_the_argument_and_what_is_wrong() {
 
 #[test]
 fn what_is_no_refusal_names_no_argument() {
-    let operation = Operation::SetAccess;
-    for error in [VmmError::Forked { operation }, VmmError::OutOfDescriptors { operation }] {
+    let (operation, call, status) = (Operation::SetAccess, "call", Status::new(0x1000));
+    let (feature, address, errno) = (Feature::Function, Address::new(1), Errno::NOMEM);
+    for error in [
+        VmmError::Forked { operation },
+        VmmError::NotSupported { operation, feature },
+        VmmError::OutOfMemory { operation, call, status, size: 1 },
+        VmmError::OutOfDescriptors { operation },
+        VmmError::Runtime { operation, call, status },
+        VmmError::System { operation, call, errno },
+        VmmError::Quarantined { operation, address, now: false },
+    ] {
+        assert!(error.to_string().starts_with("set_access: "), "{error}");
         assert_eq!(error.operation(), operation);
         assert_eq!((error.argument(), error.problem()), (None, None), "{error}");
     }

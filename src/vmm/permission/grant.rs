@@ -140,7 +140,8 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let Progress { before, record, .. } = *mapping;
         let wanted = MappingRecord { access: changed(record.access, gpus), ..record };
-        match self.rebuild(operation, &Piece { record, ..before }, &wanted) {
+        let now = Piece { record, ..before };
+        match self.rebuild(operation, &now, &wanted) {
             Ok(granted) => {
                 mapping.record = MappingRecord { granted, ..wanted };
                 mapping.asked = granted;
@@ -150,16 +151,10 @@ impl Shared {
                 match broken.left {
                     Left::Whole => {}
                     Left::Nothing => mapping.mapped = false,
-                    // Everybody has lost it, or some have it anew.
+                    // Everybody may have lost it, or some have it anew.
                     Left::Refused | Left::Mapping => {
-                        let nobody = MappingRecord { granted: AgentSet::default(), ..wanted };
-                        let nobody = Piece { record: nobody, ..before };
-                        let there = match broken.left {
-                            Left::Refused => Piece { record, ..before },
-                            _ => nobody,
-                        };
                         mapping.asked = (0..self.runtime.agents().len()).collect();
-                        match self.take_down(operation, &there) {
+                        match self.take_down(operation, &now) {
                             Ok(Ok(())) => mapping.mapped = false,
                             // It is down, but this process may still see what was there.
                             Ok(Err(errno)) => {

@@ -1,0 +1,31 @@
+//! What errors of an exchange say of themselves.
+
+use super::*;
+
+#[test]
+fn every_step_is_said_in_words() {
+    for (step, words) in [
+        (Step::Connect, "making a channel"),
+        (Step::AskWhoItIs, "asking who the other end is"),
+        (Step::Send, "sending"),
+        (Step::Receive, "receiving"),
+        (Step::Offer, "offering"),
+        (Step::Fetch, "fetching"),
+    ] {
+        let error = TransportError::OutOfDescriptors { step };
+        assert!(error.to_string().starts_with(&format!("{words}: no file")), "{error}");
+    }
+}
+
+#[test]
+fn what_the_system_answers_is_told_apart() {
+    let step = Step::Send;
+    let system = |errno| TransportError::system(step, errno);
+    for errno in [Errno::MFILE, Errno::NFILE] {
+        assert_eq!(system(errno), TransportError::OutOfDescriptors { step });
+    }
+    for errno in [Errno::PIPE, Errno::CONNRESET, Errno::NOTCONN] {
+        assert_eq!(system(errno), TransportError::Gone { step, bytes: 0 });
+    }
+    assert_eq!(system(Errno::NOBUFS), TransportError::System { step, errno: Errno::NOBUFS });
+}

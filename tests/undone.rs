@@ -1,0 +1,219 @@
+//! What a change of access that fails leaves: who had access keeps it, undisturbed, nobody else has
+//! got any, and the library knows.
+
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
+use hsa_vmm::vmm::{Quirks, VmmOptions};
+use hsa_vmm::{Access, AccessDescriptor, Address, VmmError};
+use machine::{Machine, access, at, eras, releases, without_cpu_mapping};
+
+const SET_ACCESS: &str = "hsa_amd_vmem_set_access";
+const MAP: &str = "hsa_amd_vmem_map";
+const UNMAP: &str = "hsa_amd_vmem_unmap";
+
+/// One mapping of the first GPU's memory.
+fn mapped(machine: &Machine) -> (Address, usize) {
+    let granule = machine.granule();
+    let base = machine.reserve(granule);
+    machine.map(base, granule, machine.create(0, granule));
+    (base, granule)
+}
+
+/// Changes access while the first call of a function fails.
+fn change_while_failing(
+    machine: &Machine,
+    function: &str,
+    (base, size): (Address, usize),
+    wanted: &[AccessDescriptor],
+) -> VmmError {
+    machine.simulation.set_faults(FaultPlan::none().fail(function, 1, 0x1000));
+    let error = machine.vmm.set_access(base, size, wanted).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    error
+}
+
+/// A failure may be undone by making the mapping anew. Who was forbidden it before has then really
+/// lost it, and the library must know: else it would forbid it once more when the next failure is
+/// undone, and AMD's runtime maps for a GPU what it is to forbid it.
+#[test]
+fn what_a_failure_took_away_the_next_failure_does_not_give_back() {
+    let _alone = process::alone();
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let place @ (base, size) = mapped(&machine);
+        let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
+        machine.grant(base, size, peer, Access::ReadWrite);
+        machine.grant(base, size, peer, Access::None);
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{era}: only remembered");
+        for (who, agent) in [("owner", owner), ("peer", peer)] {
+            let wanted = [access(agent, Access::ReadWrite)];
+            change_while_failing(&machine, SET_ACCESS, place, &wanted);
+            for gpu in 0..2 {
+                let page = machine.simulation.page(gpu, base.get());
+                assert_eq!(page, None, "{era}: GPU {gpu} after the {who}'s failure");
+            }
+        }
+        machine.grant(base, size, peer, Access::ReadWrite);
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{era}");
+    }
+}
+
+/// It may be using the memory: to unmap it even for a moment would fault.
+#[test]
+fn who_had_access_is_not_disturbed_by_a_change_that_fails() {
+    let _alone = process::alone();
+    for (era, config) in eras() {
+        for config in [config.clone(), without_cpu_mapping(config)] {
+            let config = config.with_gpu_permissions(GpuPermissions::Enforced);
+            let machine = Machine::new(config);
+            let place @ (base, size) = mapped(&machine);
+            let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
+            machine.grant(base, size, owner, Access::ReadWrite);
+            let unmaps = machine.simulation.calls(UNMAP);
+            let less = [access(owner, Access::Read)];
+            change_while_failing(&machine, SET_ACCESS, place, &less);
+            let also_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
+            change_while_failing(&machine, SET_ACCESS, place, &also_cpu);
+            assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{era}");
+            let page = machine.simulation.page(0, base.get());
+            assert!(page.is_some_and(|page| page.writable), "{era}: {page:?}");
+            process::assert_untouchable(base.get(), size, era);
+        }
+    }
+}
+
+/// In ROCm 6 and 7.0 it leaves a hole then when it unmaps, which the library has to know of.
+#[test]
+fn the_runtime_goes_on_knowing_a_cpu_that_was_let_in_and_is_out_again() {
+    let _alone = process::alone();
+    for (release, config) in releases() {
+        let machine = Machine::new(without_cpu_mapping(config));
+        let (base, size) = mapped(&machine);
+        let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
+        machine.grant(base, size, owner, Access::ReadWrite);
+        // First the CPU, and then it fails.
+        machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 2, 0x1000));
+        let wanted = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
+        machine.vmm.set_access(base, size, &wanted).unwrap_err();
+        machine.simulation.set_faults(FaultPlan::none());
+        process::assert_untouchable(base.get(), size, release);
+        machine.vmm.unmap(base, size).unwrap();
+        process::assert_untouchable(base.get(), size, release);
+        assert_eq!(machine.vmm.quarantine(), [], "{release}");
+    }
+}
+
+/// Where the runtime gives the CPU its access, what is there after it failed differs from what was
+/// there before, and so does whether unmapping leaves a hole.
+#[test]
+fn a_revocation_that_fails_twice_is_undone() {
+    let _alone = process::alone();
+    for (release, config) in releases() {
+        for config in [config.clone(), without_cpu_mapping(config)] {
+            let machine = Machine::new(config);
+            let size = machine.granule();
+            let base = machine.reserve(2 * size);
+            let places = [base, at(base, size)];
+            let [owner, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
+            let all = [owner, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
+            for place in places {
+                machine.map(place, size, machine.create(0, size));
+                machine.vmm.set_access(place, size, &all).unwrap();
+                machine.vmm.write(place, b"kept").unwrap();
+            }
+            let none = FaultPlan::none;
+            for (what, faults, revoked) in [
+                (
+                    "granting, and again",
+                    none().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
+                    peer,
+                ),
+                (
+                    "unmapping, and then granting the first",
+                    none().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
+                    cpu,
+                ),
+            ] {
+                let when = format!("{release}: {what}");
+                machine.simulation.set_faults(faults);
+                let error = machine.vmm.revoke(base, 2 * size, &[revoked]).unwrap_err();
+                machine.simulation.set_faults(none());
+                assert!(!matches!(error, VmmError::Quarantined { .. }), "{when}: {error}");
+                assert_eq!(machine.vmm.quarantine(), [], "{when}");
+                for place in places {
+                    let mut bytes = [0; 4];
+                    machine.vmm.read(place, &mut bytes).unwrap();
+                    assert_eq!(&bytes, b"kept", "{when}");
+                    let pages =
+                        [0, 1].map(|gpu| machine.simulation.page(gpu, place.get()).is_some());
+                    assert_eq!(pages, [true, true], "{when}");
+                }
+            }
+            machine.vmm.unmap(base, 2 * size).unwrap();
+            process::assert_untouchable(base.get(), 2 * size, release);
+        }
+    }
+}
+
+/// As after a change of access that failed.
+#[test]
+fn what_a_failed_revocation_took_away_the_next_failure_does_not_give_back() {
+    let _alone = process::alone();
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let place @ (base, size) = mapped(&machine);
+        let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
+        let both = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, size, &both).unwrap();
+        machine.grant(base, size, peer, Access::None);
+        machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, 0x1000));
+        machine.vmm.revoke(base, size, &[owner]).unwrap_err();
+        let pages = || [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
+        assert_eq!(pages(), [true, false], "{era}");
+        change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
+        assert_eq!(pages(), [true, false], "{era}");
+    }
+}
+
+/// A quirk that is worked around where there is no need changes no answer, also where making a
+/// mapping anew fails: the CPU, which came first, sees nothing of it.
+#[test]
+fn the_cpu_loses_what_it_got_when_a_peer_is_refused() {
+    let _alone = process::alone();
+    for (era, config) in eras() {
+        let mut quirks = Quirks::of_extension((1, config.extension_minor as u16));
+        quirks.peer_after_owner_fails = true;
+        let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+        let machine = Machine::with(config, options);
+        let place @ (base, size) = mapped(&machine);
+        machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
+        let both = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
+        for function in [UNMAP, MAP, SET_ACCESS] {
+            change_while_failing(&machine, function, place, &both);
+            process::assert_untouchable(base.get(), size, &format!("{era}: {function}"));
+            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
+            assert_eq!(pages, [true, false], "{era}: {function}");
+        }
+        machine.vmm.set_access(base, size, &both).unwrap();
+        machine.vmm.write(base, b"both").unwrap();
+        assert_eq!(machine.vmm.quarantine(), [], "{era}");
+    }
+}
+
+/// Whom ROCm 7.14 lets in only by way of making the mapping anew, the runtime knows from then on.
+#[test]
+fn a_peer_that_came_after_the_owner_can_be_forbidden_again() {
+    let _alone = process::alone();
+    let config = Config::mi300x(2).with_era(Era::C);
+    let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
+    let (base, size) = mapped(&machine);
+    for gpu in 0..2 {
+        machine.grant(base, size, machine.gpu(gpu), Access::ReadWrite);
+    }
+    machine.grant(base, size, machine.gpu(1), Access::None);
+    let readable = [0, 1]
+        .map(|gpu| machine.simulation.page(gpu, base.get()).is_some_and(|page| page.readable));
+    assert_eq!(readable, [true, false]);
+}
