@@ -6,6 +6,7 @@ use super::table;
 use crate::Ending;
 use crate::arguments::Common;
 use crate::choice::Choice;
+use crate::output::Output;
 use crate::progress;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -13,7 +14,6 @@ use comfy_table::{Cell, CellAlignment};
 use hsa_vmm_bench::{Backend, Ground, Level, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
-use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -54,9 +54,8 @@ pub struct Bench {
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: BenchFormat,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// How results are shown.
@@ -99,6 +98,7 @@ by_name!(
 );
 
 pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
+    verb.output.check()?;
     let ground = verb.ground()?;
     let mut levels: Vec<Level> = verb.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
@@ -134,11 +134,7 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         }
         BenchFormat::Svg => plot::draw(&results)?,
     };
-    match &verb.output {
-        Some(path) => std::fs::write(path, shown)
-            .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?,
-        None => anstream::stdout().lock().write_all(shown.as_bytes())?,
-    }
+    verb.output.write(|out| Ok(out.write_all(shown.as_bytes())?))?;
     Ok(Ending::Well)
 }
 

@@ -32,7 +32,7 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         say(&format!("order: --shuffle {seed}"));
     }
     let report = put(verb, &options)?;
-    verb.output.write(|out| write(out, verb.format, &report))?;
+    let written = verb.output.write(|out| write(out, verb.format, &report));
     for case in report.cases.iter().filter(|case| case.known_passed) {
         anstream::eprintln!("{}: {}", case.name, case.detail);
     }
@@ -41,6 +41,7 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         anstream::eprintln!("{} known defects of this runtime", summary.known);
     }
     anstream::eprintln!("{summary}");
+    written?;
     Ok(if summary.failed == 0 { Ending::Well } else { Ending::Failed })
 }
 

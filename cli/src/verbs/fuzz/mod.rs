@@ -5,7 +5,7 @@ mod crew;
 mod finding;
 mod progress;
 
-use crate::Ending;
+use crate::{Ending, output};
 use crate::arguments::Format;
 use crate::choice::{Ground, say};
 use anyhow::bail;
@@ -22,6 +22,7 @@ use std::thread::available_parallelism;
 const EVERY: usize = 16;
 
 pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
+    verb.save.as_deref().map_or(Ok(()), output::check)?;
     let machine = match verb.common.ground()? {
         Ground::Simulation(simulated) => {
             let machine = simulated.text.clone().map_or(Machine::Any, Machine::Simulated);
