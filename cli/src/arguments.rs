@@ -1,6 +1,6 @@
 //! What the command understands.
 
-use crate::choice::Choice;
+use crate::choice::RuntimeOptions;
 use crate::output::Output;
 use crate::verbs::bringup::Bringup;
 use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
 use hsa_vmm_conformance::KnownFailures;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -44,26 +44,11 @@ Examples:
 In the text, `r (can write)` and `none (can read and write)` are GPUs: what they are forbidden is only
 remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
 
-/// What the verbs have that use a runtime.
+/// What the verbs have that use the library on a runtime.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
-    #[arg(
-        long,
-        value_name = "RUNTIME",
-        env = "HSA_VMM_RUNTIME",
-        default_value = "auto",
-        help_heading = "Runtime"
-    )]
-    pub runtime: Choice,
-    /// How many GPUs the simulation has
-    #[arg(long, value_name = "N", help_heading = "Runtime",
-          value_parser = clap::value_parser!(u8).range(1..=8))]
-    pub gpus: Option<u8>,
-    /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
-    #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
-          value_parser = simulation)]
-    pub sim: Option<String>,
+    #[command(flatten)]
+    pub runtime: RuntimeOptions,
     /// Whose error codes and granularities: `hip6` or `hip7`
     #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
@@ -73,12 +58,22 @@ pub struct Common {
     pub log: Option<LevelFilter>,
 }
 
-/// A simulation's description, if it is understood. It is kept as text because `--gpus` may add to
-/// it.
-fn simulation(text: &str) -> Result<String, String> {
-    text.parse::<hsa_vmm::simulation::Config>()
-        .map(|_| text.to_owned())
-        .map_err(|error| error.to_string())
+impl Common {
+    /// The words that ask for the same again.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words = self.runtime.words();
+        words.push(word("--profile", self.profile.to_string()));
+        words.extend(self.log.map(|level| word("--log", level.to_string())));
+        words
+    }
+}
+
+/// An option and its value in one word, so that a value that begins with `-` is no option.
+pub fn word(option: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut word = OsString::from(option);
+    word.push("=");
+    word.push(value);
+    word
 }
 
 /// A list of known failures, if it can be read.
@@ -407,9 +402,32 @@ impl FromStr for Releases {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn the_arguments_make_sense() {
         use clap::CommandFactory;
-        super::Arguments::command().debug_assert();
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_the_same() {
+        for words in [
+            &["--runtime", "./-odd name", "--profile", "hip6", "--log", "debug"][..],
+            &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
+            &["--runtime", "auto"],
+        ] {
+            let parse = |words: &[OsString]| {
+                let head = ["hsa-vmm", "conform"].map(OsString::from);
+                let all = head.into_iter().chain(words.iter().cloned());
+                match Arguments::parse_from(all).verb {
+                    Verb::Conform(verb) => verb.common,
+                    verb => panic!("{verb:?}"),
+                }
+            };
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            let common = parse(&words);
+            assert_eq!(format!("{common:?}"), format!("{:?}", parse(&common.words())));
+        }
     }
 }

@@ -141,21 +141,21 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
 impl Bench {
     /// The runtime that was asked for; `nothing` is the simulation's that does nothing.
     fn ground(&self) -> anyhow::Result<Ground> {
-        if let Choice::Library(path) = &self.common.runtime
+        if let Choice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
-            let gpus = self.common.gpus.unwrap_or(1);
+            let gpus = self.common.runtime.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
             return Ok(ground);
         }
-        let runtime = self.common.open()?;
+        let runtime = self.common.runtime.open()?;
         let backend = match runtime.info().path.clone() {
             Some(path) => Backend::Loaded(path),
             None if self.hip.is_some() => {
                 bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
             }
-            None => Backend::Simulated(self.common.simulation().unwrap_or_default()),
+            None => Backend::Simulated(self.common.runtime.simulation().unwrap_or_default()),
         };
         Ok(Ground::on(runtime, backend)?)
     }

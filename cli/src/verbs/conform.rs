@@ -88,7 +88,7 @@ fn put(verb: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
         bar.set_position(progress.done as u64);
     };
     if verb.in_process {
-        let runtime = verb.common.open()?;
+        let runtime = verb.common.runtime.open()?;
         let report = run_cases(&runtime, options, &mut advance);
         bar.finish_and_clear();
         return Ok(report);

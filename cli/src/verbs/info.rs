@@ -8,7 +8,7 @@ use hsa_vmm_conformance::describe::{RuntimeDescription, describe, size};
 use std::io::Write;
 
 pub fn run(verb: &Info) -> anyhow::Result<Ending> {
-    let runtime = verb.common.open()?;
+    let runtime = verb.common.runtime.open()?;
     let mut out = anstream::stdout().lock();
     match verb.format {
         Format::Json => {

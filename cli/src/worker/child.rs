@@ -11,7 +11,7 @@ use std::io::{BufRead, Write, stdin, stdout};
 
 /// Does what is asked for on standard input, and says what came of it on standard output.
 pub fn serve(common: &Common) -> anyhow::Result<Ending> {
-    let ground = common.ground()?;
+    let ground = common.runtime.ground()?;
     say(&Answer::Ready(ground.to_string()))?;
     for line in stdin().lock().lines() {
         match serde_json::from_str(&line?).context("no task of a worker")? {

@@ -39,7 +39,7 @@ impl Worker {
         ear: Sender<(usize, Event)>,
     ) -> anyhow::Result<Self> {
         let mut command = hsa_rocr::again()?;
-        command.args(arguments(common)).stdin(Stdio::piped());
+        command.arg("worker").args(common.words()).stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start a process to work in")?;
         let (Some(tasks), Some(answers), Some(errors)) =
@@ -101,19 +101,6 @@ fn wait_a_little(child: &mut Child) -> Option<std::process::ExitStatus> {
     }
     drop(child.kill());
     child.wait().ok()
-}
-
-/// The verb, and what tells it which runtime it is to be.
-fn arguments(common: &Common) -> Vec<std::ffi::OsString> {
-    let mut all = vec!["worker".into(), "--runtime".into()];
-    all.push(common.runtime.as_argument());
-    if let Some(simulation) = &common.sim {
-        all.extend(["--sim".into(), simulation.into()]);
-    }
-    if let Some(gpus) = common.gpus {
-        all.extend(["--gpus".into(), gpus.to_string().into()]);
-    }
-    all
 }
 
 fn listen(answers: ChildStdout, number: usize, ear: &Sender<(usize, Event)>) {

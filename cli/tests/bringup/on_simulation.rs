@@ -107,7 +107,7 @@ fn until_and_nonsense() {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = run(&["bringup", "--runtime", "sim", "--sim", "nonsense=1"]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     says(&err(&output), &["nonsense"]);
     let output = run(&["bringup", "--runtime", "sim", "--log", "/nowhere/log"]);
     assert_eq!(output.status.code(), Some(1));

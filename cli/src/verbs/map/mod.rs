@@ -24,7 +24,7 @@ pub fn run(verb: &Map) -> anyhow::Result<Ending> {
     }
     let (what, vmm, performed, otherwise) = match recorded {
         Recorded::Trace(trace) => {
-            let runtime = verb.common.open()?;
+            let runtime = verb.common.runtime.open()?;
             let it = replay_beginning(&runtime, verb.trace, &trace, operations)?;
             let otherwise = it
                 .divergence
@@ -37,10 +37,10 @@ pub fn run(verb: &Map) -> anyhow::Result<Ending> {
             )
         }
         Recorded::Sequence(mut sequence) => {
-            verb.common.choose_for(&mut sequence);
+            verb.common.runtime.choose_for(&mut sequence);
             let runtime = match sequence.simulation()? {
                 Some(simulation) => simulation,
-                None => verb.common.open()?,
+                None => verb.common.runtime.open()?,
             };
             let it = perform_beginning(&runtime, &sequence, operations)
                 .map_err(|found| anyhow!("{found}"))?;

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Performs sequences one after the other in a process of their own.
 pub fn run(verb: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Ending> {
     for sequence in &mut sequences {
-        verb.common.choose_for(sequence);
+        verb.common.runtime.choose_for(sequence);
         sequence.check()?;
     }
     let mut performer = Performer::new(&verb.common, PATIENCE);

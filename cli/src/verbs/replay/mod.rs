@@ -32,7 +32,7 @@ pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
         }
         Err(error) => Some(Err(error)),
     });
-    let runtime = verb.common.open()?;
+    let runtime = verb.common.runtime.open()?;
     let bar = progress::bar(0, "traces");
     let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();

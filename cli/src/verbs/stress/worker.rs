@@ -41,7 +41,7 @@ pub fn run(verb: &Stress, part: &Part) -> anyhow::Result<()> {
         let few = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..few };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
     }
-    let runtime = match verb.common.open() {
+    let runtime = match verb.common.runtime.open() {
         Ok(runtime) => runtime,
         Err(error) => return tell(&mut pipe, &Message::NoRuntime(format!("{error:#}"))),
     };
