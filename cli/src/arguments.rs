@@ -241,8 +241,8 @@ pub struct Conform {
     #[arg(long, conflicts_with = "time_limit")]
     pub in_process: bool,
     /// Be the process that has the runtime; started by `conform` itself
-    #[arg(long, value_name = "TOKEN", hide = true)]
-    pub worker: Option<String>,
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: ReportFormat,

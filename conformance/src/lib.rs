@@ -49,6 +49,7 @@ mod snapshot;
 mod tally;
 pub mod trace;
 mod translation;
+pub mod worker;
 
 pub use attempt::{Ended, Lost};
 pub use case::{Case, NotPassed, Status, Verdict};

@@ -16,8 +16,8 @@ use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, r
 use std::io::Write;
 
 pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
-    if let Some(token) = &verb.worker {
-        return worker::work(verb, token);
+    if verb.worker {
+        return worker::work(verb);
     }
     if verb.list {
         return list(verb);
@@ -93,7 +93,7 @@ fn put(verb: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
         bar.finish_and_clear();
         return Ok(report);
     }
-    let mut command = |token: &str| worker::command(&verb.common, token);
+    let mut command = || worker::command(&verb.common);
     let containment = Containment { command: &mut command, time_limit: verb.time_limit };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
         Event::Started(note) => bar.suspend(|| say(note)),

@@ -119,7 +119,7 @@ fn until_and_nonsense() {
     // A level is climbed only for somebody.
     let output = run(&["bringup", "--runtime", "sim", "--climb", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    says(&err(&output), &["is gone"]);
+    says(&err(&output), &["this is for workers"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::Ending;
 use hsa_sys as sys;
 use hsa_vmm::simulation::Simulation;
 use hsa_vmm_conformance::describe;
+use hsa_vmm_conformance::worker::Orders;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
@@ -45,9 +46,13 @@ pub fn climb(verb: &Bringup, level: Level, recorder: &Recorder) -> anyhow::Resul
 }
 
 /// The other process of the level "shared".
-pub fn be_other_process(verb: &Bringup, recorder: &Recorder) -> anyhow::Result<Ending> {
+pub fn be_other_process(
+    verb: &Bringup,
+    recorder: &Recorder,
+    orders: &Orders,
+) -> anyhow::Result<Ending> {
     let Some(table) = open(verb, recorder)? else { return Ok(Ending::Failed) };
-    match other_process::import(&Hsa::new(table, recorder)) {
+    match other_process::import(&Hsa::new(table, recorder), orders) {
         Ok(()) => Ok(Ending::Well),
         Err(Stopped) => Ok(Ending::Failed),
     }

@@ -1,7 +1,7 @@
 //! `hsa-vmm bringup`: from "the library loads" to "under load", and where it stops.
 //!
 //! ```text
-//!   bringup ── a level ──► ascent ──────── a pipe ─────────► climb ── hsa ──► the runtime
+//!   bringup ── a level ──► ascent ──────── a worker ───────► climb ── hsa ──► the runtime
 //!                            │  records, before and after each call
 //!                            ▼
 //!                failure: the call, interface, logs, machine ──► show, JSON, reproduce
@@ -25,10 +25,11 @@ mod show;
 pub use arguments::{ABOUT, Bringup};
 
 use crate::arguments::Format;
-use crate::{Ending, contained, output};
+use crate::{Ending, output};
 use anyhow::Context;
 use ascent::{Ascent, Outcome, ascend};
 use failure::Failure;
+use hsa_vmm_conformance::worker::begin;
 use kernel_log::KernelLog;
 use level::Level;
 use recorder::Recorder;
@@ -98,10 +99,10 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
 
 /// In the process of a level.
 fn inside(verb: &Bringup, level: Level) -> anyhow::Result<Ending> {
-    contained::begin()?;
-    let recorder = Recorder::take_output(u8::from(verb.other_process))?;
+    let (orders, answers) = begin()?;
+    let recorder = Recorder::new(answers, u8::from(verb.other_process));
     if verb.other_process {
-        return climb::be_other_process(verb, &recorder);
+        return climb::be_other_process(verb, &recorder, &orders);
     }
     climb::climb(verb, level, &recorder)?;
     Ok(Ending::Well)

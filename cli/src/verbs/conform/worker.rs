@@ -8,7 +8,7 @@ use std::io;
 use std::process::Command;
 
 /// Works for the process that has started this one.
-pub fn work(verb: &Conform, token: &str) -> anyhow::Result<Ending> {
+pub fn work(verb: &Conform) -> anyhow::Result<Ending> {
     let open = || {
         verb.common.runtime.open_and_tell().map_err(|error| NotOpened {
             no_runtime: is_no_runtime(&error),
@@ -16,13 +16,13 @@ pub fn work(verb: &Conform, token: &str) -> anyhow::Result<Ending> {
         })
     };
     let options = Options { profile: verb.common.profile, ..Options::default() };
-    serve(token, open, &options)?;
+    serve(open, &options)?;
     Ok(Ending::Well)
 }
 
 /// Starts this command as a worker.
-pub fn command(common: &Common, token: &str) -> io::Result<Command> {
+pub fn command(common: &Common) -> io::Result<Command> {
     let mut command = hsa_rocr::again()?;
-    command.args(["conform", "--worker", token]).args(common.words());
+    command.args(["conform", "--worker"]).args(common.words());
     Ok(command)
 }

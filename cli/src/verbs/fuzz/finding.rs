@@ -2,7 +2,7 @@
 
 use super::arguments::Fuzz;
 use crate::choice::Choice;
-use crate::worker::Performer;
+use crate::performer::Performer;
 use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
 use std::env;

@@ -3,7 +3,7 @@
 use crate::Ending;
 use crate::arguments::{Format, Replay};
 use crate::choice::say;
-use crate::worker::Performer;
+use crate::performer::Performer;
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;

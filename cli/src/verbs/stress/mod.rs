@@ -19,26 +19,25 @@ mod worker;
 pub use arguments::{ABOUT, Stress};
 
 use crate::arguments::Format;
-use crate::contained::{self, Contained, End, Next};
 use crate::progress::Steps;
 use crate::{Ending, verbs};
 use anyhow::Context;
 use arguments::Part;
+use hsa_vmm_conformance::worker::{End, Heard, Prints, Worker, listen};
 use measure::{Leak, taken_of_machine};
 use message::{Done, Message, Progress};
 use scene::Scene;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to give back what it holds, and to count, beyond its time.
 const GIVES_BACK: Duration = Duration::from_secs(120);
-/// How often the processes are listened to.
-const LISTENS: Duration = Duration::from_millis(20);
+/// How often it is shown how far they are.
+const SHOWS: Duration = Duration::from_millis(100);
 
 pub fn run(verb: &Stress) -> anyhow::Result<Ending> {
     if let Some(part) = &verb.worker {
@@ -107,9 +106,7 @@ fn of_machine(before: Option<i64>) -> Option<Leak> {
 
 /// One of a scene's processes, as seen from here.
 struct Process {
-    contained: Contained,
-    /// Held open: closed, it says that it is enough.
-    input: Option<std::process::ChildStdin>,
+    worker: Worker,
     progress: Progress,
     done: Option<Done>,
     ended: bool,
@@ -127,24 +124,27 @@ fn play(
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         let part = serde_json::to_string(&Part { number, scene, milliseconds, seed })?;
         let arguments = std::env::args_os().skip(1).chain(["--worker".into(), part.into()]);
-        let mut command = contained::again(arguments).context("cannot start this program again")?;
-        command.stdin(Stdio::piped());
-        let mut contained = Contained::start(command).context("cannot start this program again")?;
-        let input = contained.input();
+        let worker = hsa_rocr::again().and_then(|mut command| {
+            command.args(arguments);
+            Worker::start(command, Prints::Kept)
+        });
+        let worker = worker.context("cannot start this program again")?;
         let progress = Progress::default();
-        processes.push(Process { contained, input, progress, done: None, ended: false });
+        processes.push(Process { worker, progress, done: None, ended: false });
     }
     let began = Instant::now();
     let mut played = Played::new(scene);
     let steps = Bar::new(scene, time);
     while processes.iter().any(|process| !process.ended) {
         if enough.load(Ordering::Relaxed) {
-            processes.iter_mut().for_each(|process| process.input = None);
+            processes.iter().for_each(|process| process.worker.enough());
         }
+        let working = processes.iter().filter(|process| !process.ended);
+        listen(working.map(|process| &process.worker), SHOWS);
         let late = began.elapsed() > time + GIVES_BACK;
         for (process, number) in processes.iter_mut().zip(1..) {
             if !process.ended {
-                process.listen(&mut played, number, late)?;
+                process.hear(&mut played, number, late);
             }
         }
         steps.show(began.elapsed(), &processes);
@@ -155,36 +155,33 @@ fn play(
 
 impl Process {
     /// Hears what it has said since; one that is late is ended.
-    fn listen(&mut self, played: &mut Played, number: u32, late: bool) -> anyhow::Result<()> {
+    fn hear(&mut self, played: &mut Played, number: u32, late: bool) {
         loop {
-            match self.contained.next(LISTENS) {
-                Next::Line(line) => match serde_json::from_str(&line) {
-                    Ok(Message::Started) => {}
-                    Ok(Message::NoRuntime(error)) => played.no_runtime = Some(error),
-                    Ok(Message::Progress(progress) | Message::GivesBack(progress)) => {
-                        self.progress = progress;
-                    }
-                    Ok(Message::Done(done)) => self.done = Some(*done),
-                    Err(error) => played.wrong(format!("process {number} said {line}: {error}")),
-                },
-                Next::Late if late => {
-                    self.contained.stop()?;
+            match self.worker.hear(Duration::ZERO) {
+                Heard::Answer(Message::Started) => {}
+                Heard::Answer(Message::NoRuntime(error)) => played.no_runtime = Some(error),
+                Heard::Answer(Message::Progress(progress) | Message::GivesBack(progress)) => {
+                    self.progress = progress;
+                }
+                Heard::Answer(Message::Done(done)) => self.done = Some(*done),
+                Heard::Garbage(line) => played.wrong(format!("process {number} said `{line}`")),
+                Heard::Late if late => {
+                    self.worker.stop();
                     self.ended = true;
                     played.wrong(format!("process {number} hangs; it was ended"));
-                    return Ok(());
+                    return;
                 }
-                Next::Late => return Ok(()),
-                Next::Nothing => {
+                Heard::Late => return,
+                Heard::Ended(end) => {
                     self.ended = true;
-                    let end = self.contained.finish()?;
-                    // A line that says what it died of is worth more than its number.
-                    let said = self.contained.said(0, None);
-                    if end != End::Exited(0) || (self.done.is_none() && played.no_runtime.is_none())
-                    {
-                        let last = said.trim().lines().last().unwrap_or("it said nothing");
+                    let has_told = self.done.is_some() || played.no_runtime.is_some();
+                    if end != End::Exited(0) || !has_told {
+                        // A line that says what it died of is worth more than its number.
+                        let printed = self.worker.printed();
+                        let last = printed.trim().lines().last().unwrap_or("it said nothing");
                         played.wrong(format!("process {number}: {end}; {last}"));
                     }
-                    return Ok(());
+                    return;
                 }
             }
         }
