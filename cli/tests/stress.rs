@@ -97,6 +97,13 @@ fn what_is_leaked_on_purpose_is_found() {
 }
 
 #[test]
+fn what_is_kept_once_is_no_leak() {
+    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "kept"];
+    let report = report(&simulated(&more), 0);
+    assert!(leaks(&report).is_empty(), "{report:#}");
+}
+
+#[test]
 fn an_error_that_is_not_expected_is_told_and_fails() {
     let faults = "faults=hsa_amd_vmem_map#50=0x1000";
     let report = report(&simulated(&["--sim", faults, "--time", "500ms", "--scene", "mixed"]), 1);

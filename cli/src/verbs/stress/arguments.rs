@@ -74,4 +74,6 @@ pub enum Plant {
     Descriptor,
     /// Addresses that are not freed
     Addresses,
+    /// A descriptor that is opened once in a process and kept: no leak
+    Kept,
 }
