@@ -295,6 +295,8 @@ fn bad_numbers_are_bad_usage() {
     for arguments in [
         &["--time-limit", "0"][..],
         &["--time-limit", "soon"],
+        &["--time-limit", "-1"],
+        &["--time-limit", "inf"],
         &["--repeat", "0"],
         &["--shuffle", "x"],
         &["--known", "/nowhere/known.toml"],

@@ -48,7 +48,7 @@ fn again(folder: &Path, finding: &Value) -> Output {
 fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
-    let arguments = ["--sim", &simulation, "--seed", "7", "--time", "60s", "--patience", "5s"];
+    let arguments = ["--sim", &simulation, "--seed", "7", "--time", "60s", "--time-limit", "5s"];
     let (report, output) = fuzz(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(1), "{faults}: {output:?}");
     let finding = &report["finding"];

@@ -1,13 +1,17 @@
 //! `hsa-vmm conform`: the named cases.
 
+mod arguments;
 mod worker;
 
+pub use arguments::Conform;
+
 use super::table;
-use crate::arguments::{Arguments, Conform, ReportFormat};
+use crate::arguments::Arguments;
 use crate::choice::say;
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
+use arguments::ReportFormat;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use comfy_table::Cell;

@@ -51,13 +51,16 @@ fn status(status: Status) -> Cell {
     if status == Status::Fail { cell.add_attribute(Attribute::Bold) } else { cell }
 }
 
-/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`; a number alone is of seconds.
 fn time(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
-        Ok(time) => Ok(time),
-        Err(error) => Err(error.to_string()),
+    let time = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+    };
+    if time.is_zero() {
+        return Err("it must not be zero".to_owned());
     }
+    Ok(time)
 }
 
 /// The program and its arguments.

@@ -82,7 +82,7 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
     let mut worker = worker.context("cannot start this program again")?;
     let mut told = Told::default();
     let end = loop {
-        match worker.hear(verb.limit.saturating_sub(began.elapsed())) {
+        match worker.hear(verb.time_limit.saturating_sub(began.elapsed())) {
             Heard::Answer(record) => told.add(record),
             Heard::Garbage(line) => tracing::warn!(line, "not understood"),
             // What it said before it was stopped is still heard.
@@ -92,7 +92,7 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
     };
     let took = began.elapsed();
     let said = worker.printed();
-    let outcome = told.outcome(end, verb.limit);
+    let outcome = told.outcome(end, verb.time_limit);
     let driver = emulated(&driver_log, driver_from, &told);
     let Told { calls, facts, runtime, .. } = told;
     let mut ascent = Ascent { level, outcome, calls, facts, runtime, took, driver, said };

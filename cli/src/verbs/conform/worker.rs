@@ -1,6 +1,7 @@
 //! `hsa-vmm conform` as the process that has the runtime.
 
-use crate::arguments::{Common, Conform};
+use super::Conform;
+use crate::arguments::Common;
 use crate::{Ending, is_no_runtime};
 use hsa_vmm_conformance::Options;
 use hsa_vmm_conformance::contain::{NotOpened, serve};

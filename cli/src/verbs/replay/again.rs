@@ -1,7 +1,8 @@
 //! What fuzzing has found, once more.
 
+use super::Replay;
 use crate::Ending;
-use crate::arguments::{Format, Replay};
+use crate::arguments::Format;
 use crate::choice::say;
 use crate::performer::Performer;
 use hsa_vmm_conformance::fuzz::Sequence;
