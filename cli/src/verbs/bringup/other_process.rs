@@ -1,6 +1,6 @@
 //! The level "shared": memory that goes to another process as a descriptor, and back.
 
-use super::climb::{Ground, Host, find_agents, find_ground, read_by, with_host, write_by};
+use super::climb::{Ground, Host, find_agents, find_ground, with_host};
 use super::hsa::{Address, Handle, Hsa};
 use super::level::Level;
 use super::record::{Argument, Record};
@@ -28,11 +28,11 @@ pub fn export(
     ground: &Ground,
     va: &Address,
     memory: &Handle,
-    host: &Host,
+    host: &Host<'_>,
 ) -> Result<()> {
     let gpu = &ground.gpus[0];
     hsa.grant(va, ground.size, &[gpu])?;
-    write_by(hsa, gpu, va, ground.size, host, THERE)?;
+    host.write_by(gpu, va, THERE)?;
     let dmabuf = hsa.export(memory)?;
     let mut other =
         start().map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
@@ -57,7 +57,7 @@ pub fn export(
     });
     match end {
         End::Exited(0) => {
-            read_by(hsa, gpu, va, ground.size, host, BACK)?;
+            host.read_by(gpu, va, BACK)?;
             hsa.recorder.fact("written here, read and answered there");
             Ok(())
         }
@@ -118,8 +118,8 @@ pub fn import(hsa: &Hsa<'_>, orders: &Orders) -> Result<()> {
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, &ground, |host| {
-        read_by(hsa, gpu, &va, size, host, THERE)?;
-        write_by(hsa, gpu, &va, size, host, BACK)
+        host.read_by(gpu, &va, THERE)?;
+        host.write_by(gpu, &va, BACK)
     })?;
     hsa.unmap(&va, size)?;
     hsa.release(&memory)?;
