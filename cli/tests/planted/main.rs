@@ -5,8 +5,8 @@
 //! each took, `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or
 //! plan contains it.
 
+#[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
-#[path = "planted/table.rs"]
 mod table;
 
 use hsa_rocr::test;
