@@ -17,6 +17,7 @@ use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_vmm::HipProfile;
 use std::ffi::{OsStr, OsString};
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual-memory management of an HSA runtime.
@@ -64,6 +65,18 @@ pub fn word(option: &str, value: impl AsRef<OsStr>) -> OsString {
     word.push("=");
     word.push(value);
     word
+}
+
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`; a number alone is of seconds.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let time = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+    };
+    if time.is_zero() {
+        return Err("it must not be zero".to_owned());
+    }
+    Ok(time)
 }
 
 /// What to do.

@@ -5,7 +5,9 @@ mod choice;
 mod last_call;
 mod output;
 mod performer;
+mod program;
 mod progress;
+mod table;
 mod verbs;
 
 use anstyle::{AnsiColor, Style};

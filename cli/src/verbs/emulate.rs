@@ -59,7 +59,7 @@ pub struct Emulate {
 }
 
 pub fn run(verb: &Emulate) -> anyhow::Result<Ending> {
-    let (program, arguments) = super::split(&verb.program)?;
+    let (program, arguments) = crate::program::split(&verb.program)?;
     let mut command = match verb.rocr {
         Some(release) => rocr::command(&Installation::open(&folder(), release)?, program),
         None if hsa_rocr::is_program(program) => Command::new(program),
@@ -75,8 +75,8 @@ pub fn run(verb: &Emulate) -> anyhow::Result<Ending> {
     };
     command.args(arguments);
     emulation(verb).apply(&mut command)?;
-    command.env(super::UNDER, words(verb));
-    super::become_program(command, program)
+    command.env(crate::program::UNDER, words(verb));
+    crate::program::become_program(command, program)
 }
 
 /// What was asked for, as it would be typed, but for files to write to.

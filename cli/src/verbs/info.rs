@@ -1,8 +1,8 @@
 //! `hsa-vmm info`: what there is.
 
-use super::table;
 use crate::Ending;
 use crate::arguments::{Common, Format};
+use crate::table::table;
 use clap::Args;
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe, size};

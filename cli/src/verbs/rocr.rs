@@ -1,8 +1,8 @@
 //! `hsa-vmm rocr`: AMD's own runtime.
 
-use super::table;
 use crate::Ending;
 use crate::progress::Steps;
+use crate::table::table;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hsa_rocr::{Installation, Release, UnknownRelease, fetch, fetch_hip, folder};
@@ -90,10 +90,10 @@ fn start(verb: &RocrRun) -> anyhow::Result<Ending> {
         Some(release) => Installation::open(&folder(), release)?,
         None => newest().map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
     };
-    let (program, arguments) = super::split(&verb.program)?;
+    let (program, arguments) = crate::program::split(&verb.program)?;
     let mut command = self::command(&installation, program);
     command.args(arguments);
-    super::become_program(command, program)
+    crate::program::become_program(command, program)
 }
 
 /// A command that starts a program with a release, which is also what this command uses if it is

@@ -2,12 +2,12 @@
 
 mod plot;
 
-use super::table;
 use crate::Ending;
 use crate::arguments::Common;
 use crate::choice::Choice;
 use crate::output::Output;
 use crate::progress;
+use crate::table::table;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};

@@ -28,7 +28,7 @@ pub struct Bringup {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Load)]
     pub until: Level,
     /// How long a level may take before it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::verbs::time,
+    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::time,
           default_value = "20s")]
     pub time_limit: Duration,
     /// How to print it

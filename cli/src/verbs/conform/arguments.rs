@@ -1,8 +1,8 @@
 //! What `hsa-vmm conform` understands.
 
 use crate::arguments::Common;
+use crate::arguments::time;
 use crate::output::Output;
-use crate::verbs::time;
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::KnownFailures;
 use std::num::NonZeroUsize;

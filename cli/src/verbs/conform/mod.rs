@@ -5,9 +5,9 @@ mod worker;
 
 pub use arguments::Conform;
 
-use super::table;
 use crate::arguments::Arguments;
 use crate::choice::say;
+use crate::table::table;
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
@@ -141,7 +141,7 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
     for case in &report.cases {
         results.add_row(vec![
             Cell::new(&case.name),
-            super::status(case.status),
+            crate::table::status(case.status),
             Cell::new(format!("{:.1}", case.duration_us as f64 / 1000.0))
                 .set_alignment(comfy_table::CellAlignment::Right),
             Cell::new(&case.detail),

@@ -1,7 +1,7 @@
 //! What `hsa-vmm fuzz` understands.
 
+use crate::arguments::time;
 use crate::arguments::{Common, Format};
-use crate::verbs::time;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;

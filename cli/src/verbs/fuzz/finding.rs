@@ -192,7 +192,7 @@ fn smaller(
 fn command(verb: &Fuzz, drawing: &Drawing, file: &std::path::Path) -> String {
     let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
     // What `hsa-vmm emulate` or `hsa-vmm rocr run` was asked for.
-    let under = env::var(crate::verbs::UNDER).map(|words| format!("{program} {words} -- "));
+    let under = env::var(crate::program::UNDER).map(|words| format!("{program} {words} -- "));
     let runtime = match (&drawing.machine, &verb.common.runtime.choice) {
         // The variable says so there, too.
         (Machine::Loaded, Choice::Library(path)) if under.is_err() => {

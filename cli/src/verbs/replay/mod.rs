@@ -2,8 +2,8 @@
 
 mod again;
 
-use super::table;
 use crate::arguments::{Common, Format};
+use crate::table::table;
 use crate::{Ending, progress};
 use anyhow::{Context, bail};
 use clap::Args;

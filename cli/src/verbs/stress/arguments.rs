@@ -1,8 +1,8 @@
 //! What `hsa-vmm stress` understands.
 
 use super::scene::Scene;
+use crate::arguments::time;
 use crate::arguments::{Common, Format};
-use crate::verbs::time;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

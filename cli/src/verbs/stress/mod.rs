@@ -8,27 +8,28 @@
 //! ```
 
 mod arguments;
+mod bar;
 mod crowded;
 mod measure;
 mod message;
 mod mixed;
+mod report;
 mod scene;
 mod stage;
 mod worker;
 
 pub use arguments::{ABOUT, Stress};
 
+use crate::Ending;
 use crate::arguments::Format;
-use crate::progress::Steps;
-use crate::{Ending, verbs};
 use anyhow::Context;
 use arguments::Part;
+use bar::Bar;
 use hsa_vmm_conformance::worker::{End, Heard, Prints, Worker, listen};
 use measure::{Leak, taken_of_machine};
 use message::{Done, Message, Progress};
+use report::{Played, Report};
 use scene::Scene;
-use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,7 +135,7 @@ fn play(
     }
     let began = Instant::now();
     let mut played = Played::new(scene);
-    let steps = Bar::new(scene, time);
+    let bar = Bar::new(scene, time);
     while processes.iter().any(|process| !process.ended) {
         if enough.load(Ordering::Relaxed) {
             processes.iter().for_each(|process| process.worker.enough());
@@ -147,7 +148,8 @@ fn play(
                 process.hear(&mut played, number, late);
             }
         }
-        steps.show(began.elapsed(), &processes);
+        let so_far: Vec<_> = processes.iter().map(|process| process.progress).collect();
+        bar.show(began.elapsed(), &so_far);
     }
     processes.into_iter().filter_map(|process| process.done).for_each(|done| played.add(done));
     Ok(played)
@@ -185,165 +187,5 @@ impl Process {
                 }
             }
         }
-    }
-}
-
-/// What came of a scene.
-#[derive(Debug, Serialize)]
-struct Played {
-    scene: Scene,
-    operations: u64,
-    /// A second, of all processes together.
-    rate: u64,
-    /// The most that any process held at once of what the scene is about, in percent of its limit.
-    fullest: Option<f64>,
-    most: u64,
-    expected: BTreeMap<String, u64>,
-    unexpected: BTreeMap<String, u64>,
-    leaks: Vec<Leak>,
-    skipped: Option<String>,
-    #[serde(skip)]
-    no_runtime: Option<String>,
-}
-
-impl Played {
-    fn new(scene: Scene) -> Self {
-        Self {
-            scene,
-            operations: 0,
-            rate: 0,
-            fullest: None,
-            most: 0,
-            expected: BTreeMap::new(),
-            unexpected: BTreeMap::new(),
-            leaks: Vec::new(),
-            skipped: None,
-            no_runtime: None,
-        }
-    }
-
-    fn wrong(&mut self, what: String) {
-        *self.unexpected.entry(what).or_default() += 1;
-    }
-
-    fn add(&mut self, done: Done) {
-        self.operations += done.operations;
-        let seconds = done.microseconds as f64 / 1e6;
-        if seconds > 0.0 {
-            self.rate += (done.operations as f64 / seconds) as u64;
-        }
-        self.most = self.most.max(done.most);
-        if done.limit > 0 {
-            let full = 100.0 * done.most as f64 / done.limit as f64;
-            self.fullest = Some(self.fullest.unwrap_or_default().max(full));
-        }
-        for (to, from) in
-            [(&mut self.expected, done.expected), (&mut self.unexpected, done.unexpected)]
-        {
-            for (error, count) in from {
-                *to.entry(error).or_default() += count;
-            }
-        }
-        self.leaks.extend(done.leaks);
-        self.skipped = self.skipped.take().or(done.skipped);
-    }
-
-    fn is_well(&self) -> bool {
-        self.unexpected.is_empty() && self.leaks.is_empty()
-    }
-
-    fn summary(&self) -> String {
-        match &self.skipped {
-            Some(why) => format!("skipped: {why}"),
-            None => format!("{} operations, {} a second", self.operations, self.rate),
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    seed: u64,
-    interrupted: bool,
-    scenes: Vec<Played>,
-    /// Of the machine, when all processes had ended.
-    leaks: Vec<Leak>,
-}
-
-impl Report {
-    fn is_well(&self) -> bool {
-        self.leaks.is_empty() && self.scenes.iter().all(Played::is_well)
-    }
-
-    fn table(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let head = ["scene", "operations", "a second", "fullest", "expected errors", "result"];
-        let mut table = verbs::table(&head);
-        for played in &self.scenes {
-            let fullest = played.fullest.map_or(String::new(), |full| format!("{full:.0} %"));
-            let expected: u64 = played.expected.values().sum();
-            let result = match (&played.skipped, played.is_well()) {
-                (_, false) => "failed".to_owned(),
-                (Some(why), true) => format!("skipped: {why}"),
-                (None, true) => "well".to_owned(),
-            };
-            table.add_row(vec![
-                played.scene.name(),
-                played.operations.to_string(),
-                played.rate.to_string(),
-                fullest,
-                expected.to_string(),
-                result,
-            ]);
-        }
-        writeln!(out, "{table}")?;
-        for played in &self.scenes {
-            let scene = played.scene.name();
-            for (error, count) in &played.unexpected {
-                writeln!(out, "{scene}: unexpected, {count} times: {error}")?;
-            }
-            played.leaks.iter().try_for_each(|leak| leak.write(out, &scene))?;
-        }
-        self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
-        if self.interrupted {
-            writeln!(out, "interrupted; what was begun has been given back and counted")?;
-        }
-        Ok(())
-    }
-}
-
-impl Leak {
-    fn write(&self, out: &mut impl Write, scene: &str) -> anyhow::Result<()> {
-        let Self { what, before, after } = self;
-        Ok(writeln!(out, "{scene}: leaked: {what}: {before} before, {after} after")?)
-    }
-}
-
-/// What is going on: a line that changes, on a terminal.
-struct Bar {
-    steps: Option<Steps>,
-    scene: String,
-    time: Duration,
-}
-
-impl Bar {
-    fn new(scene: Scene, time: Duration) -> Self {
-        let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        Self { steps: terminal.then(Steps::new), scene: scene.name(), time }
-    }
-
-    fn show(&self, elapsed: Duration, processes: &[Process]) {
-        let Some(steps) = &self.steps else { return };
-        let operations: u64 = processes.iter().map(|process| process.progress.operations).sum();
-        let rate = operations as f64 / elapsed.as_secs_f64().max(0.001);
-        let full = processes.iter().map(|process| process.progress);
-        let full = full.filter(|progress| progress.limit > 0);
-        let full = full.map(|progress| 100.0 * progress.held as f64 / progress.limit as f64);
-        let full = full.fold(None, |most: Option<f64>, one| Some(most.unwrap_or(0.0).max(one)));
-        let full = full.map_or(String::new(), |full| format!(", {full:.0} % full"));
-        steps.next(&format!(
-            "{:12} {:.0} of {:.0} s, {operations} operations, {rate:.0} a second{full}",
-            self.scene,
-            elapsed.as_secs_f64(),
-            self.time.as_secs_f64()
-        ));
     }
 }

@@ -21,6 +21,7 @@ const DESCRIPTORS: u64 = 256;
 const TELLS: Duration = Duration::from_millis(250);
 
 static STOP: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Runs the scene in this process.
 pub fn run(verb: &Stress, part: &Part) -> anyhow::Result<()> {
@@ -29,6 +30,8 @@ pub fn run(verb: &Stress, part: &Part) -> anyhow::Result<()> {
     // There are no orders; when there will be none any more, it is enough.
     thread::spawn(move || {
         while let Ok(Some(serde::de::IgnoredAny)) = orders.hear() {}
+        // It stays open: a descriptor less would hide one that is lost.
+        std::mem::forget(orders);
         STOP.store(true, Ordering::Relaxed);
     });
     if scene == Scene::Descriptors {
@@ -89,15 +92,21 @@ fn perform(
     done.add_errors(stage);
     done.leaks = before.leaks(|| Measure::now(runtime, vmm));
     // What a runtime makes late and keeps does not come again; what is lost does.
-    if !done.leaks.is_empty() && !STOP.load(Ordering::Relaxed) {
+    if !done.leaks.is_empty() {
         let before = Measure::now(runtime, vmm);
-        let stage = Stage::new(runtime, vmm, scene, &STOP, time.saturating_sub(warm));
-        play(verb, &stage, seed, true, answers)?;
-        done.add_errors(stage);
-        if !STOP.load(Ordering::Relaxed) {
-            let again = before.leaks(|| Measure::now(runtime, vmm));
-            done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
+        let mut again = |stop, time| -> anyhow::Result<()> {
+            let stage = Stage::new(runtime, vmm, scene, stop, time);
+            play(verb, &stage, seed, true, answers)?;
+            done.add_errors(stage);
+            Ok(())
+        };
+        again(&STOP, time.saturating_sub(warm))?;
+        // Who wants an end has it soon, and the truth all the same.
+        if STOP.load(Ordering::Relaxed) {
+            again(&NEVER, warm)?;
         }
+        let again = before.leaks(|| Measure::now(runtime, vmm));
+        done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
     }
     if let Err(error) = vmm.check() {
         done.unexpected.insert(format!("the library's own books: {error}"), 1);
@@ -139,8 +148,13 @@ fn play(
                 Scene::Mappings => crowded::mappings(stage, rng),
             }
         };
-        let playing: Vec<_> =
-            (1..=threads).map(|number| scope.spawn(move || work(number))).collect();
+        // For whoever looks at the process from outside.
+        let name = if in_earnest { stage.scene.name() } else { "warm up".to_owned() };
+        let spawn = |number: u32| {
+            let thread = thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, move || work(number))
+        };
+        let playing: Vec<_> = (1..=threads).map(spawn).collect::<Result<_, _>>()?;
         let mut told = Instant::now();
         let mut gives_back = false;
         while playing.iter().any(|thread| !thread.is_finished()) {
