@@ -1,7 +1,7 @@
 //! The kernel driver refuses a call: which calls an operation makes, which of them end AMD's
 //! runtime, and each refused in turn while something is done to buffers.
 
-use crate::amd_runtime::{emulate, kernel_fails};
+use crate::amd_runtime::{kernel_fails, set_variable};
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
@@ -37,7 +37,7 @@ pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<Strin
     std::fs::create_dir_all(&folder).unwrap();
     let (log, list) = (folder.join("log"), folder.join("list"));
     let end = in_child(|| {
-        emulate("HSA_KFD_LOG", log.to_str().unwrap());
+        set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         let mut started = start();
         let before = calls(&log);
         act(&mut started);

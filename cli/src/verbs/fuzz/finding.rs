@@ -2,7 +2,7 @@
 
 use super::arguments::Fuzz;
 use crate::choice::Choice;
-use crate::worker::Performer;
+use crate::performer::Performer;
 use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
 use std::env;
@@ -52,7 +52,7 @@ impl Finding {
         number: u64,
         found: Found,
     ) -> anyhow::Result<Self> {
-        let mut performer = Performer::new(&verb.common, verb.patience);
+        let mut performer = Performer::new(&verb.common, verb.time_limit);
         let sequence = drawing.sequence(number);
         let length = sequence.operations.len();
         let until = Instant::now() + verb.shrink;
@@ -195,8 +195,8 @@ fn smaller(
 fn command(verb: &Fuzz, drawing: &Drawing, file: &std::path::Path) -> String {
     let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
     // What `hsa-vmm emulate` or `hsa-vmm rocr run` was asked for.
-    let under = env::var(crate::verbs::UNDER).map(|words| format!("{program} {words} -- "));
-    let runtime = match (&drawing.machine, &verb.common.runtime) {
+    let under = env::var(crate::program::UNDER).map(|words| format!("{program} {words} -- "));
+    let runtime = match (&drawing.machine, &verb.common.runtime.choice) {
         // The variable says so there, too.
         (Machine::Loaded, Choice::Library(path)) if under.is_err() => {
             format!(" --runtime {}", path.display())

@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_millis(1);
 pub(super) fn run(ring: Ring, reach: &Reach, orders: &Arc<Orders>) {
     sleep_precisely();
     let driver = driver::get();
-    let (mut at, mut idle) = (user::read_u64(ring.read_pointer).unwrap_or(0), 0u32);
+    let (mut at, mut idle) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
     while !orders.stop.load(Ordering::Acquire) {
         let held = orders.hold.load(Ordering::Acquire);
         match if held { Ok(Step::NotYet) } else { step(driver, &ring, reach, &mut at) } {
@@ -63,7 +63,7 @@ fn rest(idle: u32) {
 
 fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Step, Fault> {
     let gone = |address| move |error| Fault { address, error };
-    let end = user::read_u64(ring.write_pointer).map_err(gone(ring.write_pointer))?;
+    let end = user::get(ring.write_pointer).map_err(gone(ring.write_pointer))?;
     if *at >= end {
         return Ok(Step::NotYet);
     }

@@ -2,18 +2,18 @@
 
 mod plot;
 
-use super::table;
 use crate::Ending;
 use crate::arguments::Common;
 use crate::choice::Choice;
+use crate::output::Output;
 use crate::progress;
+use crate::table::table;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
 use hsa_vmm_bench::{Backend, Ground, Level, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
-use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -54,9 +54,8 @@ pub struct Bench {
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: BenchFormat,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// How results are shown.
@@ -99,6 +98,7 @@ by_name!(
 );
 
 pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
+    verb.output.check()?;
     let mut ground = verb.ground()?;
     let mut levels: Vec<Level> = verb.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
@@ -145,11 +145,7 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         }
         BenchFormat::Svg => plot::draw(&results)?,
     };
-    match &verb.output {
-        Some(path) => std::fs::write(path, shown)
-            .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?,
-        None => anstream::stdout().lock().write_all(shown.as_bytes())?,
-    }
+    verb.output.write(|out| Ok(out.write_all(shown.as_bytes())?))?;
     Ok(Ending::Well)
 }
 
@@ -168,21 +164,21 @@ impl Bench {
 
     /// The runtime that was asked for; `nothing` is the simulation's that does nothing.
     fn ground(&self) -> anyhow::Result<Ground> {
-        if let Choice::Library(path) = &self.common.runtime
+        if let Choice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
-            let gpus = self.common.gpus.unwrap_or(1);
+            let gpus = self.common.runtime.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
             return Ok(ground);
         }
-        let runtime = self.common.open()?;
+        let runtime = self.common.runtime.open()?;
         let backend = match runtime.info().path.clone() {
             Some(path) => Backend::Loaded(path),
             None if self.hip.is_some() => {
                 bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
             }
-            None => Backend::Simulated(self.common.simulation().unwrap_or_default()),
+            None => Backend::Simulated(self.common.runtime.simulation().unwrap_or_default()),
         };
         Ok(Ground::on(runtime, backend)?)
     }
