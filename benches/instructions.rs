@@ -4,6 +4,8 @@
 //! ```sh
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
+//!
+//! A number behind the name plants so many calls more than are told.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -26,6 +28,8 @@ struct Field {
     grants: Vec<AccessDescriptor>,
     reserved: Vec<Address>,
     created: Vec<Handle>,
+    /// How many calls are made.
+    calls: usize,
 }
 
 /// What is counted. Not inlined, for it is by its name that callgrind knows it.
@@ -35,7 +39,7 @@ fn measured(act: &mut dyn FnMut() -> Result<(), VmmError>) -> Result<(), VmmErro
 }
 
 impl Field {
-    fn new() -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(calls: usize) -> Result<Self, Box<dyn std::error::Error>> {
         let runtime = Runtime::simulated(Config::nothing(2))?;
         let vmm = Vmm::open(&runtime)?;
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
@@ -44,8 +48,8 @@ impl Field {
         let base = vmm.address_reserve(2 * PAGES * SIZE, SIZE, None, 0)?.get();
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let grants = gpus.iter().map(grant).collect();
-        let (reserved, created) = (Vec::with_capacity(CALLS), Vec::with_capacity(CALLS));
-        let field = Self { vmm, base, handle, properties, grants, reserved, created };
+        let (reserved, created) = (Vec::with_capacity(calls), Vec::with_capacity(calls));
+        let field = Self { vmm, base, handle, properties, grants, reserved, created, calls };
         for page in 0..PAGES {
             field.map(2 * page)?;
         }
@@ -62,17 +66,18 @@ impl Field {
 
     fn perform(&mut self, operation: &str) -> Result<bool, VmmError> {
         // Holes and live mappings, far from each other.
-        let holes = || (0..CALLS).map(|number| 2 * (number * 4099 % PAGES) + 1);
+        let calls = self.calls;
+        let holes = || (0..calls).map(|number| 2 * (number * 4099 % PAGES) + 1);
         let live = || holes().map(|hole| hole - 1);
         let all = |act: &mut dyn FnMut(usize) -> Result<(), VmmError>| holes().try_for_each(act);
         let reserve = |this: &mut Self| -> Result<(), VmmError> {
-            for _ in 0..CALLS {
+            for _ in 0..this.calls {
                 this.reserved.push(this.vmm.address_reserve(SIZE, SIZE, None, 0)?);
             }
             Ok(())
         };
         let create = |this: &mut Self| -> Result<(), VmmError> {
-            for _ in 0..CALLS {
+            for _ in 0..this.calls {
                 this.created.push(this.vmm.create(SIZE, &this.properties, 0)?);
             }
             Ok(())
@@ -124,7 +129,8 @@ impl Field {
 
 fn main() -> ExitCode {
     let operation = std::env::args().nth(1).unwrap_or_default();
-    let mut field = match Field::new() {
+    let planted = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut field = match Field::new(CALLS + planted) {
         Ok(field) => field,
         Err(error) => {
             eprintln!("error: {error}");

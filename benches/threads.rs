@@ -1,4 +1,4 @@
-//! How much more two threads do than one, on reservations of their own.
+//! How much more two threads do than one, on reservations of their own, and asking in the same one.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads
@@ -98,7 +98,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let each = |time: Duration| time.as_nanos() as f64 / calls;
         let times = 2.0 * one.as_secs_f64() / two.as_secs_f64();
         println!(
-            "{what:13} one {:6.0} ns a page, two {:6.0}: {times:.2} times",
+            "{what:14} one {:6.0} ns a page, two {:6.0}: {times:.2} times",
             each(one),
             each(two)
         );
@@ -113,5 +113,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let ask = |field: &Field| field.ask();
     show("get_access", time(&fields[..1], ask)?, time(&fields, ask)?);
+    let same = [fields[0].clone(), fields[0].clone()];
+    show("the same place", time(&same[..1], ask)?, time(&same, ask)?);
     Ok(())
 }

@@ -166,7 +166,7 @@ fn judge(scene: Stage, before: &State, answer: Result<(), VmmError>, when: &str)
                 process::assert_taken(start.get(), size, when);
             }
             // Nothing of it is used again.
-            let again = vmm.unmap(scene.used, scene.granule());
+            let again = vmm.unmap(address, scene.granule());
             let refused = matches!(again, Err(VmmError::Quarantined { now: false, .. }));
             assert!(refused, "{when}: {again:?}");
         }

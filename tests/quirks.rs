@@ -57,6 +57,19 @@ const FAILURES: &[Failure] = &[
         },
     },
     Failure {
+        quirk: "unmap_of_several_fails",
+        release: || era(Era::A),
+        is: "an unmap of two mappings is refused",
+        shows: |machine| {
+            let granule = machine.granule();
+            let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
+            for address in [base, machine::at(base, granule)] {
+                machine.map(address, granule, handle);
+            }
+            machine.vmm.unmap_many(&[(base, 2 * granule)]).is_err()
+        },
+    },
+    Failure {
         quirk: "cpu_unmap_leaves_hole",
         release: || without_cpu_mapping(era(Era::A)),
         is: "addresses of a reservation belong to nobody",

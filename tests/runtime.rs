@@ -89,7 +89,7 @@ fn a_radeon_is_described() {
 fn an_mi300a_is_described() {
     for (release, of_release) in machine::releases() {
         let minor = of_release.extension_minor;
-        let runtime = simulated(Config::apu().with_era(of_release.era).with_extension(minor));
+        let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
         assert_eq!(gpu.product(), "AMD Instinct MI300A");
         // The question came with extension 1.5.

@@ -80,6 +80,12 @@ impl Ground {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
+    /// As what it was opened.
+    #[must_use]
+    pub fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
     /// The runtime.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {

@@ -14,11 +14,13 @@
 mod clock;
 mod ground;
 mod level;
+mod opening;
 mod operation;
 mod run;
 mod samples;
 
 pub use ground::{Backend, Ground};
 pub use level::Level;
+pub use opening::opening;
 pub use operation::Operation;
 pub use run::{BenchError, Options, Result, run};

@@ -7,6 +7,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
+    /// A runtime, and virtual-memory management on it; by [`opening`](crate::opening()).
+    Open,
     /// 2 MiB of addresses.
     Reserve,
     /// 2 MiB of memory on the first GPU.
@@ -36,7 +38,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All, in the order in which a round performs them.
+    /// All that a round performs, in its order.
     pub const ALL: [Self; 13] = [
         Self::Reserve,
         Self::Create,
@@ -57,6 +59,7 @@ impl Operation {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Open => "open",
             Self::Reserve => "reserve",
             Self::Create => "create",
             Self::Map => "map",

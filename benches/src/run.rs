@@ -141,6 +141,7 @@ impl<C: Caller> Rounds for C {
             };
         }
         let (outcome, nanoseconds) = match operation {
+            Operation::Open => return Err("is measured by itself".into()),
             Operation::Reserve => each!(|n, _at| self.reserve(n)),
             Operation::Create => each!(|n, _at| self.create(n)),
             Operation::Map => each!(|n, at| self.map(n, at)),
@@ -271,15 +272,14 @@ pub fn run(
         told(0.0);
     }
     let (mut places, mut asked) = (vec![0; calls], vec![0; calls]);
-    let mut order = Order((0..runners.len()).collect(), 1);
+    let mut order = Order::of(runners.len());
     // What is done for the first time is no sample.
     let warm = (options.samples / 10).clamp(1, 100);
     for round in 0..warm + options.samples {
         if round == warm {
             runners.iter_mut().for_each(|runner| runner.samples.clear());
         }
-        order.shuffle();
-        for &runner in &order.0 {
+        for &runner in order.shuffled() {
             runners[runner].round(clock, options, &mut places, &mut asked)?;
         }
         told((round + 1) as f64 / (warm + options.samples) as f64);
@@ -290,40 +290,55 @@ pub fn run(
         let mut raw = None;
         for runner in &mut runners {
             let Some(samples) = runner.samples.get_mut(&operation) else { continue };
-            let (Some(median), Some(p99)) = (samples.quantile(0.5), samples.quantile(0.99)) else {
-                continue;
-            };
-            if runner.level == Level::Raw {
-                raw = Some(median);
-            }
-            results.push(Result {
-                operation,
-                level: runner.level,
-                live_mappings: options.live,
-                gpus,
-                median_ns: round(median),
-                p99_ns: round(p99),
-                over_raw_ns: raw
-                    .filter(|_| runner.level != Level::Raw)
-                    .map(|raw| round(median - raw)),
-                samples: samples.len(),
-                calls_a_sample: calls,
-            });
+            let ground = (options.live, gpus);
+            results.extend(result(operation, runner.level, ground, samples, calls, &mut raw));
         }
     }
     Ok(results)
 }
 
+/// What samples come to, with so many live mappings and GPUs; `raw` is the median of the raw call, which
+/// comes first.
+pub(crate) fn result(
+    operation: Operation,
+    level: Level,
+    (live_mappings, gpus): (usize, usize),
+    samples: &mut Samples,
+    calls_a_sample: usize,
+    raw: &mut Option<f64>,
+) -> Option<Result> {
+    let (median, p99) = (samples.quantile(0.5)?, samples.quantile(0.99)?);
+    if level == Level::Raw {
+        *raw = Some(median);
+    }
+    Some(Result {
+        operation,
+        level,
+        live_mappings,
+        gpus,
+        median_ns: round(median),
+        p99_ns: round(p99),
+        over_raw_ns: raw.filter(|_| level != Level::Raw).map(|raw| round(median - raw)),
+        samples: samples.len(),
+        calls_a_sample,
+    })
+}
+
 /// Who is next: in another order each round, so that nobody always comes after the same one and
 /// finds the caches as that one left them.
-struct Order(Vec<usize>, u32);
+pub(crate) struct Order(Vec<usize>, u32);
 
 impl Order {
-    fn shuffle(&mut self) {
+    pub fn of(count: usize) -> Self {
+        Self((0..count).collect(), 1)
+    }
+
+    pub fn shuffled(&mut self) -> &[usize] {
         for place in (1..self.0.len()).rev() {
             self.1 = self.1.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             self.0.swap(place, (self.1 >> 16) as usize % (place + 1));
         }
+        &self.0
     }
 }
 

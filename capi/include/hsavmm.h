@@ -79,6 +79,30 @@ hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
  * may be using it. The contents stay. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
+/* ---- Many at once -------------------------------------------------------------------------- */
+/* All of a list or nothing of it. The ranges may be in several reservations and in any order; none may
+ * share bytes with another. Neighbours go to the runtime together where it can take them so. Lists are
+ * of 65,536 at most. Unlike hipMemSetAccess these give the host nothing that is not named. */
+
+typedef struct hsavmm_mapping {
+  void *ptr;
+  size_t size;
+  hipMemGenericAllocationHandle_t handle; /* whose first `size` bytes appear there */
+} hsavmm_mapping;
+
+typedef struct hsavmm_range {
+  void *ptr;
+  size_t size;
+} hsavmm_range;
+
+/* hipMemMap of each, and hipMemSetAccess of all; nobody may use them if `desc_count` is 0. */
+hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
+                           const hipMemAccessDesc *desc, size_t desc_count);
+/* Each is a run of whole mappings. */
+hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
+                                  const hipMemAccessDesc *desc, size_t desc_count);
+hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
+
 /* ---- Areas --------------------------------------------------------------------------------- */
 /* Memory by a few flags, as AML has it. An area costs nothing; its memory may be of any size. */
 

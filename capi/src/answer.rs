@@ -37,35 +37,18 @@ impl Refusal {
     }
 }
 
-impl From<VmmError> for Refusal {
-    fn from(error: VmmError) -> Self {
-        Self::new(errors::code(error.hip(profile())), error)
-    }
+/// Each by the code that HIP of the process's profile has for it.
+macro_rules! refusals {
+    ($($error:ident)+) => {
+        $(impl From<$error> for Refusal {
+            fn from(error: $error) -> Self {
+                Self::new(errors::code(error.hip(profile())), error)
+            }
+        })+
+    };
 }
 
-impl From<AreaError> for Refusal {
-    fn from(error: AreaError) -> Self {
-        Self::new(errors::code(error.hip(profile())), error)
-    }
-}
-
-impl From<BufferError> for Refusal {
-    fn from(error: BufferError) -> Self {
-        Self::new(errors::code(error.hip(profile())), error)
-    }
-}
-
-impl From<MemoryError> for Refusal {
-    fn from(error: MemoryError) -> Self {
-        Self::new(errors::code(error.hip(profile())), error)
-    }
-}
-
-impl From<IpcError> for Refusal {
-    fn from(error: IpcError) -> Self {
-        Self::new(errors::code(error.hip(profile())), error)
-    }
-}
+refusals! { VmmError AreaError BufferError MemoryError IpcError }
 
 /// Runs what a function does, and turns its outcome into a number. No panic gets past here.
 pub fn answer(function: &CStr, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {

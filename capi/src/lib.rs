@@ -7,7 +7,7 @@
 //! * `types`: C's types, as HIP lays them out. `answer`: errors, and what is between C and a panic.
 //! * `process`: the one runtime that a C program has. `devices`: which GPUs it sees.
 //! * `virtual_memory`, `memory`, `transfer`, `ipc`: HIP's functions, a file a subject.
-//! * `own`, `areas`, `buffers`: what HIP lacks (`hsavmm_…`); `objects`: their numbers.
+//! * `own`, `areas`, `batches`, `buffers`: what HIP lacks (`hsavmm_…`); `objects`: their numbers.
 //!
 //! A pointer that is given for a result must be null or writable, and one to bytes must be that
 //! many bytes long: of C's pointers no more can be known. Null, handles and addresses of this
@@ -18,6 +18,7 @@
 
 mod answer;
 mod areas;
+mod batches;
 mod buffers;
 mod by_name;
 mod devices;

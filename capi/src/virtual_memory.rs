@@ -16,7 +16,7 @@ use hsa_vmm::{
 };
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
-fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {
+pub fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {
     Handle::from_bits(value as u64)
 }
 
@@ -148,21 +148,35 @@ unsafe extern "C" fn hipMemSetAccess(
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: C promises `count` of them.
-        let descriptors = unsafe { take_each("desc", desc, count) }?;
-        let mut list = Vec::with_capacity(count + 1);
-        for one in descriptors {
-            let agent =
-                process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
-            let access = Access::from_bits(one.flags).ok_or_else(|| {
-                Refusal::value("desc.flags", format_args!("({}) are none", one.flags))
-            })?;
-            list.push(AccessDescriptor { agent, access });
-        }
+        let mut list = unsafe { access_list(&process, desc, count) }?;
         if let Some(host) = for_host(&process, vmm, (address(ptr), size), &list) {
             list.push(host);
         }
         Ok(vmm.set_access(address(ptr), size, &list)?)
     })
+}
+
+/// What is asked for of each agent.
+///
+/// # Safety
+/// `desc` is null or `count` are readable.
+pub unsafe fn access_list(
+    process: &Process,
+    desc: *const hipMemAccessDesc,
+    count: usize,
+) -> Result<Vec<AccessDescriptor>, Refusal> {
+    // SAFETY: as the caller says.
+    let descriptors = unsafe { take_each("desc", desc, count) }?;
+    // The host may have to be added.
+    let mut list = Vec::with_capacity(descriptors.len() + 1);
+    for one in descriptors {
+        let agent = process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
+        let access = Access::from_bits(one.flags).ok_or_else(|| {
+            Refusal::value("desc.flags", format_args!("({}) are none", one.flags))
+        })?;
+        list.push(AccessDescriptor { agent, access });
+    }
+    Ok(list)
 }
 
 /// What the host gets, who is not named: under HIP it reaches what a device was granted, through

@@ -1,21 +1,22 @@
 //! What the command understands.
 
-use crate::choice::Choice;
-use crate::output::Output;
+use crate::choice::RuntimeOptions;
+use crate::verbs::bench::Bench;
 use crate::verbs::bringup::Bringup;
 use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
+use crate::verbs::conform::Conform;
 use crate::verbs::diff;
+use crate::verbs::emulate::Emulate;
 use crate::verbs::fuzz::arguments::Fuzz;
+use crate::verbs::info::Info;
 use crate::verbs::man::Man;
+use crate::verbs::map::Map;
+use crate::verbs::replay::Replay;
+use crate::verbs::rocr::Rocr;
 use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hsa_rocr::{Release, UnknownRelease};
 use hsa_vmm::HipProfile;
-use hsa_vmm_conformance::KnownFailures;
-use std::ffi::OsString;
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
@@ -34,36 +35,11 @@ const ENDINGS: &str = "\
 Results go to standard output, notes and progress to standard error.
 Exit status: 0 all well, 1 something failed, 2 bad usage, 3 no runtime.";
 
-const MAP_EXAMPLES: &str = "\
-Examples:
-  hsa-vmm map                                    the example, as text
-  hsa-vmm map --format svg -o map.svg            as a picture, for light and dark
-  hsa-vmm map --trace 3 --until 40 FILE          the fourth trace of a file, 40 operations long
-  hsa-vmm map --format json FILE | jq .memory    for programs
-
-In the text, `r (can write)` and `none (can read and write)` are GPUs: what they are forbidden is only
-remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
-
-/// What the verbs have that use a runtime.
+/// What the verbs have that use the library on a runtime.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
-    #[arg(
-        long,
-        value_name = "RUNTIME",
-        env = "HSA_VMM_RUNTIME",
-        default_value = "auto",
-        help_heading = "Runtime"
-    )]
-    pub runtime: Choice,
-    /// How many GPUs the simulation has
-    #[arg(long, value_name = "N", help_heading = "Runtime",
-          value_parser = clap::value_parser!(u8).range(1..=8))]
-    pub gpus: Option<u8>,
-    /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
-    #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
-          value_parser = simulation)]
-    pub sim: Option<String>,
+    #[command(flatten)]
+    pub runtime: RuntimeOptions,
     /// Whose error codes and granularities: `hip6` or `hip7`
     #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
@@ -73,25 +49,32 @@ pub struct Common {
     pub log: Option<LevelFilter>,
 }
 
-/// A simulation's description, if it is understood. It is kept as text because `--gpus` may add to
-/// it.
-fn simulation(text: &str) -> Result<String, String> {
-    text.parse::<hsa_vmm::simulation::Config>()
-        .map(|_| text.to_owned())
-        .map_err(|error| error.to_string())
+impl Common {
+    /// The words that ask for the same again.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words = self.runtime.words();
+        words.push(word("--profile", self.profile.to_string()));
+        words.extend(self.log.map(|level| word("--log", level.to_string())));
+        words
+    }
 }
 
-/// A list of known failures, if it can be read.
-fn known(file: &str) -> Result<KnownFailures, String> {
-    KnownFailures::read(file).map_err(|error| error.to_string())
+/// An option and its value in one word, so that a value that begins with `-` is no option.
+pub fn word(option: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut word = OsString::from(option);
+    word.push("=");
+    word.push(value);
+    word
 }
 
-/// A time of more than nothing, in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    let time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
-    if time < Duration::from_millis(1) {
-        return Err("less than a millisecond".to_owned());
+/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`; a number alone is of seconds.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let time = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+    };
+    if time.is_zero() {
+        return Err("it must not be zero".to_owned());
     }
     Ok(time)
 }
@@ -118,13 +101,13 @@ pub enum Verb {
     /// Performs a trace, or its beginning, and shows what is then reserved, mapped, held and of no
     /// use to anybody, with the reservations and memory named after the trace's slots (r1, h2).
     /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
-    #[command(after_help = MAP_EXAMPLES)]
+    #[command(after_help = crate::verbs::map::EXAMPLES)]
     Map(Map),
     /// Measure what each call costs: raw, through the library, through C, and through HIP itself
     ///
     /// The levels take turns in one run. With --runtime nothing the runtime's own functions do
     /// nothing, so that only this library's cost is left.
-    Bench(crate::verbs::bench::Bench),
+    Bench(Bench),
     /// Compare two reports: two runtimes, two versions, two machines
     ///
     /// Says in words and in tables what the runtimes and their agents differ in, which cases end
@@ -172,7 +155,7 @@ impl Verb {
             | Self::Fuzz(Fuzz { common, .. })
             | Self::Worker(common)
             | Self::Map(Map { common, .. })
-            | Self::Bench(crate::verbs::bench::Bench { common, .. })
+            | Self::Bench(Bench { common, .. })
             | Self::Stress(Stress { common, .. }) => common.log,
             Self::Bringup(_)
             | Self::Diff(_)
@@ -194,222 +177,34 @@ pub enum Format {
     Json,
 }
 
-/// The same, and what continuous integration reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
-    /// A table
-    #[default]
-    Table,
-    /// JSON
-    Json,
-    /// JUnit's XML
-    Junit,
-    /// A page for a browser, in one file
-    Html,
-}
-
-#[derive(Args, Debug)]
-pub struct Info {
-    #[command(flatten)]
-    pub common: Common,
-    /// How to print it
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
-}
-
-#[derive(Args, Debug)]
-pub struct Conform {
-    #[command(flatten)]
-    pub common: Common,
-    /// Only the cases whose name contains this, or matches it with `*`; again: those, too
-    #[arg(long, value_name = "PATTERN")]
-    pub filter: Vec<String>,
-    /// Name the cases and what they rest on; run none
-    #[arg(long)]
-    pub list: bool,
-    /// Run all of them so many times in turn
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub repeat: NonZeroUsize,
-    /// In an order drawn at random, another each time; the same seed is the same order
-    #[arg(long, value_name = "SEED", num_args = 0..=1)]
-    pub shuffle: Option<Option<u64>>,
-    /// End with the first case that fails
-    #[arg(long)]
-    pub fail_fast: bool,
-    /// Failures that are known, as TOML: by case, runtime, version and agent, with reason and source
-    #[arg(long, value_name = "FILE", value_parser = known)]
-    pub known: Vec<KnownFailures>,
-    /// How long a case may take; what takes longer hangs, and its process is killed
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
-    pub time_limit: Duration,
-    /// Run the cases in this process, for a debugger: a crash ends it, a hang is waited for
-    #[arg(long, conflicts_with = "time_limit")]
-    pub in_process: bool,
-    /// Be the process that has the runtime; started by `conform` itself
-    #[arg(long, value_name = "TOKEN", hide = true)]
-    pub worker: Option<String>,
-    /// How to print the results
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: ReportFormat,
-    #[command(flatten)]
-    pub output: Output,
-}
-
-#[derive(Args, Debug)]
-pub struct Replay {
-    #[command(flatten)]
-    pub common: Common,
-    /// The traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// End well with up to this many divergent operations
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub tolerate: u64,
-    /// How to print the result
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
-}
-
-/// How an address space is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum MapFormat {
-    /// Text
-    #[default]
-    Table,
-    /// JSON
-    Json,
-    /// A picture
-    Svg,
-}
-
-#[derive(Args, Debug)]
-pub struct Map {
-    #[command(flatten)]
-    pub common: Common,
-    /// The traces: one JSON object a line, plain or gzip; without one, an example
-    #[arg(value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Which trace of the file, from 0
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub trace: usize,
-    /// Perform only the first operations
-    #[arg(long, value_name = "OPERATIONS")]
-    pub until: Option<usize>,
-    /// How to show it
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: MapFormat,
-    #[command(flatten)]
-    pub output: Output,
-}
-
-/// Whose GPUs are emulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Profile {
-    /// MI300X: CDNA 3, all memory visible to the CPU
-    Mi300x,
-    /// MI210: CDNA 2
-    Mi210,
-    /// A consumer card of RDNA 3: the CPU sees a part of its memory
-    Rdna3,
-    /// A CPU and GPU in one, which share memory
-    Apu,
-}
-
-#[derive(Args, Debug)]
-pub struct Emulate {
-    /// How many GPUs there are
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
-    pub gpus: Option<u8>,
-    /// Whose GPUs they are
-    #[arg(long, value_enum)]
-    pub profile: Option<Profile>,
-    /// How much memory each has: `64GiB`, `256MiB`
-    #[arg(long, value_name = "SIZE")]
-    pub vram: Option<String>,
-    /// Write a line for each call of the driver to this file
-    #[arg(long, value_name = "FILE")]
-    pub log: Option<PathBuf>,
-    /// Write the GPUs' page tables to this file when a process ends
-    #[arg(long, value_name = "FILE")]
-    pub page_tables: Option<PathBuf>,
-    /// Have calls go wrong: `GEM_VA#3=ENOMEM` fails, `GEM_VA=5ms` lasts, `GEM_VA.MAP=lost` lies
-    ///
-    /// CALL=EFFECT is for every such call, CALL#3=EFFECT for the third, #3-5 and #3- for several;
-    /// calls are named as in the log, and besides them there are MMAP, COPY and FILL (what a GPU's
-    /// engines do). A call fails with an error (`ENOMEM`), lasts (`5ms`), is performed after it has
-    /// answered (`late:5ms`), is not performed at all (`lost`), never returns (`hang`), ends the
-    /// process (`crash`); it allows too much or too little (`wide`, `narrow`), shows memory a page
-    /// further on or other memory (`shifted`, `other`), keeps what is given back (`leak`), turns a
-    /// bit round (`garbled`), or has sizes wrong (`half`, `double`). What a call cannot do is
-    /// refused, with the calls that can.
-    #[arg(long, value_name = "PLAN")]
-    pub fault: Vec<String>,
-    /// Give the program this release of AMD's runtime, which `rocr fetch` got
-    #[arg(long, value_name = "VERSION")]
-    pub rocr: Option<Release>,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
-    pub program: Vec<OsString>,
-}
-
-/// What to do with AMD's runtime.
-#[derive(Debug, Subcommand)]
-pub enum Rocr {
-    /// Get releases from this machine's package mirror; nothing is installed
-    ///
-    /// They go to `rocr` in cargo's build folder, or to the user's cache, or to HSA_VMM_ROCR.
-    /// apt-get gets them from the mirror that the machine already uses, or from HSA_VMM_MIRROR,
-    /// and checks the archive's signatures.
-    Fetch(RocrFetch),
-    /// Show what was fetched
-    List,
-    /// Run a program with a fetched release, its loader and its C library
-    ///
-    /// The program is an executable of the machine, or `rocminfo` of the release. It finds the
-    /// runtime as libhsa-runtime64.so.1, and in HSA_VMM_RUNTIME.
-    Run(RocrRun),
-}
-
-#[derive(Args, Debug)]
-pub struct RocrFetch {
-    /// Which release: 6.1.2, 6.4.3, 7.2.4 or all
-    #[arg(long, value_name = "VERSION", default_value = "all")]
-    pub version: Releases,
-    /// HIP, too, to be measured with `bench --hip`; there is one for 6.4.3 and 7.2.4 (0.3 GB each)
-    #[arg(long)]
-    pub hip: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct RocrRun {
-    /// Which release: 6.1.2, 6.4.3 or 7.2.4; the newest of those that were fetched, if none is said
-    #[arg(long, value_name = "VERSION")]
-    pub version: Option<Release>,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
-    pub program: Vec<OsString>,
-}
-
-/// One release, or all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Releases(pub Vec<Release>);
-
-impl FromStr for Releases {
-    type Err = UnknownRelease;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRelease> {
-        if text == "all" {
-            return Ok(Self(Release::ALL.to_vec()));
-        }
-        Ok(Self(vec![text.parse()?]))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn the_arguments_make_sense() {
         use clap::CommandFactory;
-        super::Arguments::command().debug_assert();
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_the_same() {
+        for words in [
+            &["--runtime", "./-odd name", "--profile", "hip6", "--log", "debug"][..],
+            &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
+            &["--runtime", "auto"],
+        ] {
+            let parse = |words: &[OsString]| {
+                let head = ["hsa-vmm", "conform"].map(OsString::from);
+                let all = head.into_iter().chain(words.iter().cloned());
+                match Arguments::parse_from(all).verb {
+                    Verb::Conform(verb) => verb.common,
+                    verb => panic!("{verb:?}"),
+                }
+            };
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            let common = parse(&words);
+            assert_eq!(format!("{common:?}"), format!("{:?}", parse(&common.words())));
+        }
     }
 }

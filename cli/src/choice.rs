@@ -1,8 +1,9 @@
 //! Which runtime to use, and saying which it is.
 
-use crate::arguments::Common;
+use crate::arguments::word;
 use anstyle::Style;
 use anyhow::Context;
+use clap::Args;
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Runtime, RuntimeError};
@@ -43,15 +44,32 @@ impl FromStr for Choice {
     }
 }
 
-impl Choice {
-    /// The word that asks for it.
-    pub fn as_argument(&self) -> OsString {
-        match self {
-            Self::Auto => "auto".into(),
-            Self::Simulation => "sim".into(),
-            Self::Library(path) => path.into(),
-        }
-    }
+/// Which runtime.
+#[derive(Args, Clone, Debug)]
+pub struct RuntimeOptions {
+    /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
+    #[arg(
+        long = "runtime",
+        value_name = "RUNTIME",
+        env = "HSA_VMM_RUNTIME",
+        default_value = "auto",
+        help_heading = "Runtime"
+    )]
+    pub choice: Choice,
+    /// How many GPUs the simulation has
+    #[arg(long, value_name = "N", help_heading = "Runtime",
+          value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub gpus: Option<u8>,
+    /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
+    #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
+          value_parser = simulation)]
+    pub sim: Option<String>,
+}
+
+/// A simulation's description, if it is understood. It is kept as text because `--gpus` may add to
+/// it.
+fn simulation(text: &str) -> Result<String, String> {
+    text.parse::<Config>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// What there is to work on.
@@ -75,19 +93,19 @@ pub struct Simulated {
 impl Simulated {
     /// Starts it.
     pub fn start(&self) -> anyhow::Result<Runtime> {
-        let config = match &self.text {
-            None => Config::default(),
-            Some(text) => text
-                .parse()
-                .with_context(|| format!("the simulation `{text}` is not understood"))?,
-        };
-        Ok(Runtime::simulated(config)?)
+        Ok(Runtime::simulated(config(self.text.as_deref())?)?)
     }
 
     /// Why it is not AMD's runtime, to stand behind what it is.
     pub fn why(&self) -> String {
         self.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     }
+}
+
+/// What a simulation is like of which this was said.
+fn config(text: Option<&str>) -> anyhow::Result<Config> {
+    let Some(text) = text else { return Ok(Config::default()) };
+    text.parse().with_context(|| format!("the simulation `{text}` is not understood"))
 }
 
 impl fmt::Display for Ground {
@@ -115,7 +133,7 @@ fn describe(runtime: &Runtime) -> String {
     format!("{what}, extension {major}.{minor}, {gpus} GPU{plural}")
 }
 
-impl Common {
+impl RuntimeOptions {
     /// Opens the runtime that was asked for, and says on standard error which it is.
     pub fn open(&self) -> anyhow::Result<Runtime> {
         let (runtime, note) = self.open_and_tell()?;
@@ -136,7 +154,7 @@ impl Common {
     /// Finds the runtime that was asked for, and loads it if it is a library.
     pub fn ground(&self) -> anyhow::Result<Ground> {
         let simulated = |why| Ground::Simulation(Simulated { text: self.simulation(), why });
-        Ok(match &self.runtime {
+        Ok(match &self.choice {
             Choice::Simulation => simulated(None),
             Choice::Library(path) => Ground::Library(Runtime::load_from(path)?),
             Choice::Auto => match DriverState::probe() {
@@ -154,7 +172,7 @@ impl Common {
 
     /// Has a sequence performed on its own machine, unless another runtime is asked for by name.
     pub fn choose_for(&self, sequence: &mut Sequence) {
-        let is_other = matches!(self.runtime, Choice::Library(_)) || self.simulation().is_some();
+        let is_other = matches!(self.choice, Choice::Library(_)) || self.simulation().is_some();
         if is_other {
             sequence.machine = None;
         }
@@ -168,5 +186,24 @@ impl Common {
             Some(gpus) => Some(format!("{text},gpus={gpus}")),
             None => Some(text).filter(|text| !text.is_empty()),
         }
+    }
+
+    /// The same, understood.
+    pub fn config(&self) -> anyhow::Result<Config> {
+        config(self.simulation().as_deref())
+    }
+
+    /// The words that ask for the same again.
+    pub fn words(&self) -> Vec<OsString> {
+        let Self { choice, gpus, sim } = self;
+        let choice = match choice {
+            Choice::Auto => "auto".as_ref(),
+            Choice::Simulation => "sim".as_ref(),
+            Choice::Library(path) => path.as_os_str(),
+        };
+        let mut words = vec![word("--runtime", choice)];
+        words.extend(gpus.map(|gpus| word("--gpus", gpus.to_string())));
+        words.extend(sim.as_ref().map(|sim| word("--sim", sim)));
+        words
     }
 }

@@ -1,6 +1,6 @@
 //! Noting the last native call where it can be read when this process is gone.
 
-use hsa_vmm_conformance::contain::LastCall;
+use hsa_vmm_conformance::worker::LastCall;
 use std::fmt::{self, Write};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};

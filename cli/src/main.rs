@@ -2,17 +2,19 @@
 
 mod arguments;
 mod choice;
-mod contained;
 mod last_call;
 mod output;
+mod performer;
+mod program;
 mod progress;
+mod table;
 mod verbs;
-mod worker;
 
 use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
 use clap::Parser;
-use hsa_vmm_conformance::contain::{LastCall, NotRun};
+use hsa_vmm_conformance::contain::NotRun;
+use hsa_vmm_conformance::worker::LastCall;
 use std::process::ExitCode;
 use tracing_subscriber::prelude::*;
 
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         Verb::Conform(verb) => verbs::conform::run(verb),
         Verb::Replay(verb) => verbs::replay::run(verb),
         Verb::Fuzz(verb) => verbs::fuzz::run(verb),
-        Verb::Worker(common) => worker::serve(common),
+        Verb::Worker(common) => performer::serve(common),
         Verb::Map(verb) => verbs::map::run(verb),
         Verb::Bench(verb) => verbs::bench::run(verb),
         Verb::Diff(verb) => verbs::diff::run(verb),
@@ -90,12 +92,11 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn log(arguments: &Arguments) {
-    let token = match &arguments.verb {
-        Verb::Conform(verb) => verb.worker.as_deref(),
+    let page = match &arguments.verb {
+        // One that cannot note its calls works without.
+        Verb::Conform(verb) if verb.worker => LastCall::of_this_worker().ok(),
         _ => None,
     };
-    // A worker that cannot note its calls works without.
-    let page = token.and_then(|token| LastCall::of_worker(token).ok());
     let level = arguments.verb.log();
     if page.is_none() && level.is_none() {
         return;

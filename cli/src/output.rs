@@ -1,4 +1,7 @@
 //! Where results go: standard output, or a file that is whole or not there.
+//!
+//! Whether the file can be written is asked before the work ([`Output::check`]); if it cannot be in
+//! the end all the same (a full disk, a folder that is gone), the result goes to standard output.
 
 use anyhow::Context;
 use clap::Args;
@@ -19,13 +22,7 @@ pub struct Output {
 impl Output {
     /// Says before long work whether its result could be kept.
     pub fn check(&self) -> anyhow::Result<()> {
-        match &self.output {
-            Some(path) if !is_special(path) => {
-                // It goes at once.
-                beside(path).map(drop).with_context(|| cannot(path))
-            }
-            _ => Ok(()),
-        }
+        self.output.as_deref().map_or(Ok(()), check)
     }
 
     /// Writes the result, with colours where it goes to a terminal.
@@ -40,8 +37,26 @@ impl Output {
         };
         let mut text = anstream::StripStream::new(Vec::new());
         write(&mut text)?;
-        keep(path, &text.into_inner()).with_context(|| cannot(path))
+        let text = text.into_inner();
+        let Err(error) = keep(path, &text) else { return Ok(()) };
+        let mut out = anstream::stdout().lock();
+        out.write_all(&text).and_then(|()| out.flush())?;
+        Err(error).context("the result is on standard output, and in no file")
     }
+}
+
+/// Says before long work whether its result could be kept in this file.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    if is_special(path) {
+        return Ok(());
+    }
+    // It goes at once.
+    beside(path).map(drop).with_context(|| cannot(path))
+}
+
+/// Writes a file, whole or not at all.
+pub fn keep(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    put(path, text).with_context(|| cannot(path))
 }
 
 fn cannot(path: &Path) -> String {
@@ -54,7 +69,7 @@ fn is_special(path: &Path) -> bool {
 }
 
 /// Who reads the file meanwhile sees the old one; a full disk leaves that as it was.
-fn keep(path: &Path, text: &[u8]) -> io::Result<()> {
+fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     if is_special(path) {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(text);
     }

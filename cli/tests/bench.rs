@@ -22,9 +22,13 @@ fn every_operation_is_measured_at_every_level() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(all["runtime"]["name"], "simulation");
-        let results = all["results"].as_array().unwrap();
+        let (opened, results): (Vec<_>, Vec<_>) =
+            all["results"].as_array().unwrap().iter().partition(|it| it["operation"] == "open");
+        let levels: Vec<_> = opened.iter().map(|it| it["level"].as_str().unwrap()).collect();
+        assert_eq!(levels, ["raw", "vmm", "c"], "there is one way to open for owned values");
+        assert!(opened.iter().all(|it| it["live_mappings"] == 0 && it["gpus"] == 2));
         assert_eq!(results.len(), 13 * 4 * 2, "operations, levels, numbers of mappings");
-        for result in results {
+        for result in &results {
             let (median, p99) = (result["median_ns"].as_f64(), result["p99_ns"].as_f64());
             assert!(median.unwrap() >= 0.0 && p99 >= median, "{result}");
             assert_eq!(result["gpus"], 2);
@@ -33,7 +37,7 @@ fn every_operation_is_measured_at_every_level() {
             assert_eq!(result["over_raw_ns"].is_null(), result["level"] == "raw", "{result}");
         }
         let of = |operation, level| {
-            let is_it = |it: &&serde_json::Value| {
+            let is_it = |it: &&&serde_json::Value| {
                 it["operation"] == operation && it["level"] == level && it["live_mappings"] == 1
             };
             results.iter().find(is_it).and_then(|it| it["median_ns"].as_f64()).unwrap()
@@ -60,6 +64,21 @@ fn a_table_is_for_people_and_a_picture_shows_each_operation() {
     let picture = std::fs::read_to_string(file).unwrap();
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
     assert!(picture.contains("get_access") && picture.contains("map"), "{picture}");
+}
+
+/// Opening asks the runtime more than its own initialisation does, and takes longer.
+#[test]
+fn opening_is_measured_by_itself() {
+    for runtime in ["nothing", "sim"] {
+        let some = ["--runtime", runtime, "--operation", "open", "--samples", "20"];
+        let output = bench(&[&some[..], &["--level", "vmm,raw", "--format", "json"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [raw, vmm] = all["results"].as_array().unwrap().as_slice() else { panic!("{all}") };
+        assert_eq!((&raw["level"], &vmm["level"]), (&"raw".into(), &"vmm".into()));
+        assert_eq!(raw["samples"], 20);
+        assert!(vmm["over_raw_ns"].as_f64().unwrap() > 0.0, "{all}");
+    }
 }
 
 #[test]

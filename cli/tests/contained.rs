@@ -182,10 +182,13 @@ fn wait_for(what: &str, so: impl Fn() -> bool) {
 
 #[test]
 fn a_worker_is_not_started_by_hand() {
-    for token in ["nonsense", "1:2", "0:0"] {
-        let output = run(&["conform", "--runtime", "sim", "--worker", token]);
-        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-        assert!(err(&output).contains("this is for workers"), "{}", err(&output));
+    let conform = &["conform", "--runtime", "sim", "--worker"][..];
+    for verb in [conform, &["worker"], &["bringup", "--climb", "mapped"]] {
+        for master in ["", "nonsense", "1:2", "0:0"] {
+            let output = command(verb).env("HSA_VMM_WORKS_FOR", master).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{verb:?}: {}", err(&output));
+            assert!(err(&output).contains("this is for workers"), "{}", err(&output));
+        }
     }
 }
 
@@ -292,6 +295,8 @@ fn bad_numbers_are_bad_usage() {
     for arguments in [
         &["--time-limit", "0"][..],
         &["--time-limit", "soon"],
+        &["--time-limit", "-1"],
+        &["--time-limit", "inf"],
         &["--repeat", "0"],
         &["--shuffle", "x"],
         &["--known", "/nowhere/known.toml"],

@@ -48,7 +48,7 @@ fn again(folder: &Path, finding: &Value) -> Output {
 fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
-    let arguments = ["--sim", &simulation, "--seed", "7", "--time", "60s", "--patience", "5s"];
+    let arguments = ["--sim", &simulation, "--seed", "7", "--time", "60s", "--time-limit", "5s"];
     let (report, output) = fuzz(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(1), "{faults}: {output:?}");
     let finding = &report["finding"];
@@ -209,11 +209,14 @@ fn what_makes_no_sense_is_said_before_anything_is_begun() {
 #[test]
 fn what_cannot_be_saved_is_printed() {
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
-    let nowhere = ["fuzz", "--sim", faults, "--save", "/nowhere/found.jsonl", "--threads", "1"];
-    let output = run(&nowhere);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let text = err(&output);
-    assert!(text.contains("/nowhere/found.jsonl") && text.contains("\"operations\""), "{text}");
+    let save = |file: &str| {
+        let output = run(&["fuzz", "--sim", faults, "--save", file, "--threads", "1"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(err(&output).contains(file), "{}", err(&output));
+        err(&output).contains("\"operations\"")
+    };
+    assert!(save("/dev/full"), "a full disk");
+    assert!(!save("/nowhere/found.jsonl"), "it is said before anything is performed");
 }
 
 #[test]

@@ -97,6 +97,13 @@ fn what_is_leaked_on_purpose_is_found() {
 }
 
 #[test]
+fn what_is_kept_once_is_no_leak() {
+    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "kept"];
+    let report = report(&simulated(&more), 0);
+    assert!(leaks(&report).is_empty(), "{report:#}");
+}
+
+#[test]
 fn an_error_that_is_not_expected_is_told_and_fails() {
     let faults = "faults=hsa_amd_vmem_map#50=0x1000";
     let report = report(&simulated(&["--sim", faults, "--time", "500ms", "--scene", "mixed"]), 1);
@@ -148,15 +155,15 @@ fn without_a_runtime_it_ends_with_3_and_nonsense_with_2() {
 }
 
 /// A run that would take an hour, and its processes.
-fn long() -> (Child, Vec<u32>) {
+fn long(more: &[&str]) -> (Child, Vec<u32>) {
     let mut command = command(&["stress", "--runtime", "sim", "--time", "1h", "--format", "json"]);
-    command.args(["--scene", "mixed", "--processes", "2", "--threads", "3"]);
+    command.args(["--scene", "mixed", "--processes", "2", "--threads", "3"]).args(more);
     let parent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut children = Vec::new();
     until("both processes work", || {
         children = children_of(parent.id());
-        // They have begun with threads.
-        children.len() == 2 && children.iter().all(|child| threads(*child) > 4)
+        // They have warmed up and begun, which their threads' names say.
+        children.len() == 2 && children.iter().all(|child| plays(*child, "mixed"))
     });
     (parent, children)
 }
@@ -168,8 +175,11 @@ fn stat(process: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-fn threads(process: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
+/// Whether a process has a thread of this name.
+fn plays(process: u32, name: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
+    names.flatten().any(|comm| comm.trim_end() == name)
 }
 
 fn children_of(parent: u32) -> Vec<u32> {
@@ -193,10 +203,19 @@ fn is_dead(process: u32) -> bool {
 }
 
 #[test]
+fn an_interrupt_takes_nothing_for_a_leak_that_is_kept_once() {
+    let (parent, _) = long(&["--plant", "kept"]);
+    std::thread::sleep(Duration::from_millis(500));
+    let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let report = report(&parent.wait_with_output().unwrap(), 0);
+    assert!(leaks(&report).is_empty(), "{report:#}");
+}
+
+#[test]
 fn an_interrupt_ends_it_with_its_report() {
-    let (parent, children) = long();
-    // Beyond the time it takes to warm up.
-    std::thread::sleep(Duration::from_millis(2500));
+    let (parent, children) = long(&[]);
+    std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let output = parent.wait_with_output().unwrap();
@@ -209,7 +228,7 @@ fn an_interrupt_ends_it_with_its_report() {
 
 #[test]
 fn killed_it_leaves_nobody_behind() {
-    let (mut parent, children) = long();
+    let (mut parent, children) = long(&[]);
     parent.kill().unwrap();
     parent.wait().unwrap();
     until("the processes end", || children.iter().all(|child| is_dead(*child)));

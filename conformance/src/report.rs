@@ -213,6 +213,6 @@ impl Report {
     /// # Errors
     /// None is known: it is written to memory.
     pub fn html(&self) -> Result<String, fmt::Error> {
-        crate::page::html(self)
+        crate::html::html(self)
     }
 }

@@ -38,7 +38,7 @@ const STOPS: &str = r#"say '"Stopped"'; exit 0"#;
 fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let filters = vec!["map.size".to_owned(), "map.handle".to_owned()];
     let options = Options { filters, ..Options::default() };
-    let mut command = |_: &str| Ok(worker(start, zero, stop));
+    let mut command = || Ok(worker(start, zero, stop));
     let time_limit = Duration::from_secs(3);
     let (mut notes, mut lost) = (Vec::new(), Vec::new());
     let containment = Containment { command: &mut command, time_limit };

@@ -114,7 +114,7 @@ fn the_simulation_answers_as_the_table_says() {
             let what = format!("{profile} on era {}, {} GPUs", config.era, config.gpus.len());
             decided(&Runtime::simulated(config).unwrap(), profile, false, &what)
         };
-        for era in [Era::A, Era::B, Era::C, Era::D] {
+        for era in Era::ALL {
             let mut rows = on(Config::mi300x(2).with_era(era));
             // A GPU out of reach needs a machine that has one; no virtual memory a driver
             // without; running out of descriptors a process of its own (tests/descriptors.rs).

@@ -12,7 +12,7 @@ const HEAD: &str = "\
 # HIP's calls: here, on HSA, and their errors
 
 This page is made from the documentation of the library's modules, from its table of errors
-([`src/hip/errors.rs`](../src/hip/errors.rs)) and from a run of the conformance cases; a test fails
+([`src/hip/errors/mod.rs`](../src/hip/errors/mod.rs)) and from a run of the conformance cases; a test fails
 where it says anything else. C programs use the names of the first column
 ([`capi`](../capi/README.md)).
 
@@ -93,7 +93,7 @@ fn without_links(row: &str) -> String {
 
 /// The rows of the library's table of errors.
 fn errors() -> Vec<String> {
-    let text = read("src/hip/errors.rs");
+    let text = read("src/hip/errors/mod.rs");
     let (_, table) = text.split_once("\ntable! {\n").expect("the table");
     let (table, _) = table.split_once("\n}\n").expect("its end");
     let rows = table.lines().map(str::trim).filter(|line| !line.starts_with("//"));

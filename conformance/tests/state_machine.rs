@@ -62,8 +62,9 @@ impl<const ERA: usize> Ground for Simulated<ERA> {
                 config
             }
         };
-        let era = [Era::A, Era::B, Era::C, Era::D][ERA];
-        let config = config.with_era(era).with_extension(self.extension);
+        let era = Era::ALL[ERA];
+        let config = config.with_extension(self.extension);
+        assert_eq!(config.era, era, "of version {}", self.extension);
         let mut config = config.with_granule(self.granule);
         config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
         Runtime::simulated(config).unwrap()

@@ -5,27 +5,40 @@
 
 use core::ptr;
 
+/// What is read and written at once where the address allows it.
+type Word = [u8; 8];
+const WORD: usize = size_of::<Word>();
+
+/// How many bytes come before the first whole word.
+fn head(address: usize, length: usize) -> usize {
+    (address.next_multiple_of(WORD) - address).min(length)
+}
+
 /// Copies from mapped memory.
 ///
 /// The caller holds the reservation's gate and has checked in the ledger that all of
 /// `[address, address + bytes.len())` is mapped and readable for the CPU.
 pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) {
-    let mut at = address as *const u8;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        if at.align_offset(8) == 0 && rest.len() >= 8 {
-            let (word, tail) = rest.split_at_mut(8);
-            // SAFETY: eight readable bytes (the caller says), aligned (just checked).
-            word.copy_from_slice(&unsafe { ptr::read_volatile(at.cast::<[u8; 8]>()) });
-            at = at.wrapping_add(8);
-            rest = tail;
-        } else {
-            // SAFETY: one readable byte (the caller says).
-            rest[0] = unsafe { ptr::read_volatile(at) };
-            at = at.wrapping_add(1);
-            rest = &mut rest[1..];
-        }
+    let (head, rest) = bytes.split_at_mut(head(address, bytes.len()));
+    let mut at = read_bytes(address, head);
+    let mut words = rest.chunks_exact_mut(WORD);
+    for word in &mut words {
+        // SAFETY: eight readable bytes (the caller says), aligned behind the head.
+        word.copy_from_slice(&unsafe { ptr::read_volatile(at as *const Word) });
+        at += WORD;
     }
+    read_bytes(at, words.into_remainder());
+}
+
+/// Byte by byte; returns the address behind them.
+fn read_bytes(address: usize, bytes: &mut [u8]) -> usize {
+    let mut at = address;
+    for byte in bytes {
+        // SAFETY: one readable byte (the caller of `read_memory` says).
+        *byte = unsafe { ptr::read_volatile(at as *const u8) };
+        at += 1;
+    }
+    at
 }
 
 /// Copies to mapped memory.
@@ -33,24 +46,29 @@ pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) {
 /// The caller holds the reservation's gate and has checked in the ledger that all of
 /// `[address, address + bytes.len())` is mapped and writable for the CPU.
 pub(crate) fn write_memory(address: usize, bytes: &[u8]) {
-    let mut at = address as *mut u8;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        if at.align_offset(8) == 0 && rest.len() >= 8 {
-            let (word, tail) = rest.split_at(8);
-            let mut value = [0; 8];
-            value.copy_from_slice(word);
-            // SAFETY: eight writable bytes (the caller says), aligned (just checked).
-            unsafe { ptr::write_volatile(at.cast::<[u8; 8]>(), value) };
-            at = at.wrapping_add(8);
-            rest = tail;
-        } else {
-            // SAFETY: one writable byte (the caller says).
-            unsafe { ptr::write_volatile(at, rest[0]) };
-            at = at.wrapping_add(1);
-            rest = &rest[1..];
-        }
+    let (head, rest) = bytes.split_at(head(address, bytes.len()));
+    let mut at = write_bytes(address, head);
+    let words = rest.chunks_exact(WORD);
+    let tail = words.remainder();
+    for word in words {
+        let mut value = Word::default();
+        value.copy_from_slice(word);
+        // SAFETY: eight writable bytes (the caller says), aligned behind the head.
+        unsafe { ptr::write_volatile(at as *mut Word, value) };
+        at += WORD;
     }
+    write_bytes(at, tail);
+}
+
+/// Byte by byte; returns the address behind them.
+fn write_bytes(address: usize, bytes: &[u8]) -> usize {
+    let mut at = address;
+    for &byte in bytes {
+        // SAFETY: one writable byte (the caller of `write_memory` says).
+        unsafe { ptr::write_volatile(at as *mut u8, byte) };
+        at += 1;
+    }
+    at
 }
 
 /// Copies from mapped memory to mapped memory, a portion at a time.

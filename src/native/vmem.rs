@@ -139,9 +139,27 @@ impl Native {
     /// Unmaps one whole mapping.
     pub fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_unmap")?;
-        // SAFETY: the ledger says that this is exactly one mapping; that nobody uses the memory
+        // SAFETY: the ledger says that this is exactly a run of mappings; that nobody uses the memory
         // any more is what unmapping means, as for any pointer that outlives what it points to.
         unsafe { call!(table, hsa_amd_vmem_unmap(address as *mut c_void, size)) }
+    }
+
+    /// Whether anything is mapped here. `agent` is a GPU, of which it is asked what it may do.
+    pub fn is_mapped(&self, address: usize, agent: NativeAgent) -> Result<bool, Failure> {
+        let table = self.vmem_for("hsa_amd_vmem_get_access")?;
+        let mut access = sys::HSA_ACCESS_PERMISSION_NONE;
+        // SAFETY: the address is only looked up; `access` is writable.
+        let found = unsafe {
+            call!(
+                table,
+                hsa_amd_vmem_get_access(address as *mut c_void, &raw mut access, agent.raw())
+            )
+        };
+        match found {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.status == Status::INVALID_ALLOCATION => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Grants access to a run of whole mappings.

@@ -379,7 +379,7 @@ impl Shared {
     }
 
     /// Keeps what was unmapped reserved, in runtimes that leave a hole or the old memory there.
-    fn keep_reserved(&self, piece: &Piece) -> Result<(), Errno> {
+    pub(super) fn keep_reserved(&self, piece: &Piece) -> Result<(), Errno> {
         let (start, size) = (piece.start, piece.record.size);
         if self.quirks.cpu_unmap_leaves_hole && self.cpu_was_granted_by_runtime(piece) {
             return plug(start, size);

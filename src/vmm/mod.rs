@@ -20,9 +20,13 @@
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: the ledger counts |
 //! | `hipMemMapArrayAsync` | [`Vmm::map_array_async`] | none: not supported |
+//!
+//! What HIP has no call for: [`Vmm::map_many`], [`Vmm::set_access_many`] and [`Vmm::unmap_many`] do many
+//! of these at once, or none.
 
 mod access;
 mod address;
+mod batch;
 mod cpu_access;
 mod error;
 mod handle;
@@ -45,6 +49,7 @@ mod turns;
 
 pub use access::{Access, AccessDescriptor};
 pub use address::Address;
+pub use batch::NewMapping;
 pub use error::{Argument, Feature, Operation, Problem, VmmError};
 pub use handle::Handle;
 pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};

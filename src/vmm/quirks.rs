@@ -60,6 +60,9 @@ quirks! {
     /// the agents (until 6.3): it is called mapping by mapping.
     set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6;
 
+    /// `unmap` of several mappings is refused (until ROCm 6.4): it is called mapping by mapping.
+    unmap_of_several_fails, "ROCR-Runtime#285", 0..=8;
+
     /// Taking the CPU's access away leaves a hole in the reservation that a stranger's mapping
     /// can take (`RemoveAccess` is `munmap`): the hole is filled at once.
     cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11;

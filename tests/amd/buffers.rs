@@ -1,7 +1,7 @@
 //! Growable buffers and rings.
 
 use super::refused_calls::{Named, Stage, each_in_turn};
-use crate::amd_runtime::{emulate, on_each};
+use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
 use crate::process::limit::{allow_more, no_limit};
@@ -86,7 +86,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 #[test]
 fn memory_that_a_buffer_gives_back_can_be_used() {
     on_each("buffers::memory_that_a_buffer_gives_back_can_be_used", |ground| {
-        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let mut buffers = [0, 1].map(|_| {
             let options = GrowableBuffer::of(GIB).in_steps_of(MIB);

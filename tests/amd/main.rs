@@ -19,6 +19,7 @@ use std::thread;
 
 mod besieged;
 mod buffers;
+mod calls;
 mod examples;
 mod failures;
 mod fork;

@@ -1,7 +1,7 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
 use super::refused_calls::{Named, Stage, each_in_turn};
-use crate::amd_runtime::{emulate, on_each};
+use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
 use hsa_vmm::buffer::{BufferError, Contents, PageState};
@@ -82,7 +82,7 @@ fn take_turns(library: &Library) {
 #[test]
 fn a_paused_buffers_memory_can_be_used_by_others() {
     on_each("pages::a_paused_buffers_memory_can_be_used_by_others", |ground| {
-        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         take_turns(&Library::load(ground.runtime()));
     });
 }
@@ -91,7 +91,7 @@ fn a_paused_buffers_memory_can_be_used_by_others() {
 #[test]
 fn covering_gives_memory_back_on_the_emulated_driver() {
     on_each("pages::covering_gives_memory_back_on_the_emulated_driver", |ground| {
-        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let runtime = Runtime::load_from(ground.runtime()).unwrap();
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
@@ -109,7 +109,7 @@ fn many_rounds_leave_everything_where_it_was() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
     let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
     on_each("pages::many_rounds_leave_everything_where_it_was", |ground| {
-        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let mut buffer = pausable(&library, PAGE);
         let address = buffer.address();

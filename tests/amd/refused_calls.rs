@@ -1,7 +1,7 @@
 //! The kernel driver refuses a call: which calls an operation makes, which of them end AMD's
 //! runtime, and each refused in turn while something is done to buffers.
 
-use crate::amd_runtime::{emulate, kernel_fails};
+use crate::amd_runtime::{kernel_fails, set_variable};
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
@@ -37,7 +37,7 @@ pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<Strin
     std::fs::create_dir_all(&folder).unwrap();
     let (log, list) = (folder.join("log"), folder.join("list"));
     let end = in_child(|| {
-        emulate("HSA_KFD_LOG", log.to_str().unwrap());
+        set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         let mut started = start();
         let before = calls(&log);
         act(&mut started);
@@ -60,9 +60,11 @@ pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<Strin
 /// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
 /// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
 /// the kernel refuses for another reason than a lack of descriptors cannot be known before.
-pub const ABORTS: [(&str, &str); 10] = [
+pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
+    ("map many", "EXPORT_DMABUF"),
+    ("map many", "PRIME_FD_TO_HANDLE"),
     ("change", "EXPORT_DMABUF"),
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),

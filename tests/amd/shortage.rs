@@ -1,6 +1,6 @@
 //! Too little memory, too few descriptors.
 
-use crate::amd_runtime::{emulate, on_each};
+use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, access, at};
 use crate::process::limit::{allow_more, no_limit};
 use crate::process::{assert_untouchable, descriptors};
@@ -27,7 +27,7 @@ fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
 #[test]
 fn memory_that_is_used_up_comes_back() {
     on_each("shortage::memory_that_is_used_up_comes_back", |ground| {
-        emulate("HSA_KFD", "gpus=2,vram=64MiB");
+        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let base = library.reserve(4 * MIB);
         let mut most = None;

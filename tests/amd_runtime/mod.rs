@@ -16,13 +16,13 @@ pub fn on_each(test: &str, act: impl Fn(&Ground)) {
     });
 }
 
-/// Configures the emulated kernel driver of this child, before it opens a runtime.
-pub fn emulate(variable: &str, value: &str) {
+/// Sets a variable of this child, before it opens a runtime.
+pub fn set_variable(variable: &str, value: &str) {
     // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
     unsafe { std::env::set_var(variable, value) };
 }
 
 /// Makes calls of the kernel driver fail: `GEM_VA#3=ENOMEM`, or `GEM_VA=ENOMEM` for all of them.
 pub fn kernel_fails(plan: &str) {
-    emulate("HSA_KFD_FAULTS", plan);
+    set_variable("HSA_KFD_FAULTS", plan);
 }

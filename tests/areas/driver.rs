@@ -19,7 +19,7 @@ const KINDS: [AreaFlags; 5] = [
 ];
 
 /// Configures the emulated driver of this child, before it opens a runtime.
-fn emulate(variable: &str, value: &str) {
+fn set_variable(variable: &str, value: &str) {
     // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
     unsafe { std::env::set_var(variable, value) };
 }
@@ -77,7 +77,7 @@ fn calls_of(ground: &Ground, flags: AreaFlags) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));
     let end = in_child(|| {
-        emulate("HSA_KFD_LOG", log.to_str().unwrap());
+        set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         let stage = Stage::new(ground, flags);
         let before = calls(&log);
         stage.area.mmap(SIZE, options(flags)).unwrap().munmap().unwrap();
@@ -106,7 +106,7 @@ fn calls_of(ground: &Ground, flags: AreaFlags) -> Vec<String> {
 
 /// One failure, in a process of its own.
 fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
-    emulate("HSA_KFD_FAULTS", plan);
+    set_variable("HSA_KFD_FAULTS", plan);
     let stage = Stage::new(ground, flags);
     let made = stage.area.mmap(SIZE, options(flags));
     match made.map(AreaMemory::munmap) {

@@ -4,7 +4,7 @@
 //! handler until the runtime is gone, and then it nearly always finds its table freed.
 
 use crate::amd_runtime::raw::Raw;
-use crate::amd_runtime::{emulate, on_each};
+use crate::amd_runtime::{on_each, set_variable};
 use crate::process::{End, in_child};
 use crate::table::IPC_SERVER_OUTLIVES_STOP;
 use hsa_rocr::test::Ground;
@@ -90,7 +90,7 @@ fn crashes(act: impl Fn()) -> bool {
 }
 
 fn share_by_dma_buf() {
-    emulate("HSA_ENABLE_IPC_MODE_LEGACY", "0");
+    set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "0");
 }
 
 #[test]

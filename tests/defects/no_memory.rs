@@ -1,7 +1,7 @@
 //! Memory is made where there is none left.
 
 use crate::amd_runtime::raw::Raw;
-use crate::amd_runtime::{emulate, kernel_fails, on_each};
+use crate::amd_runtime::{kernel_fails, on_each, set_variable};
 use crate::machine::{Library, MIB};
 use crate::table::{MADE_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
 use hsa_vmm::VmmError;
@@ -11,7 +11,7 @@ const MACHINE: &str = "gpus=2,vram=64MiB";
 #[test]
 fn on_the_runtime() {
     MADE_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |ground| {
-        emulate("HSA_KFD", MACHINE);
+        set_variable("HSA_KFD", MACHINE);
         let raw = Raw::start(ground);
         raw.create(48 * MIB).unwrap();
         raw.create(48 * MIB).is_ok()
@@ -21,7 +21,7 @@ fn on_the_runtime() {
 #[test]
 fn lost_by_a_map_on_the_runtime() {
     MAP_LEAKS_MEMORY.is_as_recorded("no_memory::lost_by_a_map_on_the_runtime", |ground| {
-        emulate("HSA_KFD", MACHINE);
+        set_variable("HSA_KFD", MACHINE);
         // The first is for the scratch memory.
         kernel_fails("GEM_MMAP#2=ENOMEM");
         let raw = Raw::start(ground);
@@ -36,7 +36,7 @@ fn lost_by_a_map_on_the_runtime() {
 #[test]
 fn through_the_library() {
     on_each("no_memory::through_the_library", |ground| {
-        emulate("HSA_KFD", MACHINE);
+        set_variable("HSA_KFD", MACHINE);
         let library = Library::load(ground.runtime());
         let memory = library.create(0, 48 * MIB);
         for _ in 0..2 {

@@ -110,7 +110,7 @@ defects! {
     UNMAP_OF_SEVERAL_REFUSED: [Yes, Yes, No],
         "unmap of two whole mappings is refused",
         "ROCR-Runtime#285, fixed by f0ce7a8e5",
-        "unmapped one by one";
+        "unmapped one by one: quirk `unmap_of_several_fails`";
     UNNAMED_AGENTS_LOSE_ACCESS: [Yes, No, No],
         "a change of one agent's access takes it from agents that are not named",
         "fixed by ROCR-Runtime 73f6bfa7",

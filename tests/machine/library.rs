@@ -80,6 +80,24 @@ impl Library {
         (base, handle)
     }
 
+    /// Two reservations of which one begins where the other ends.
+    #[track_caller]
+    pub fn two_that_touch(&self, size: usize) -> [Address; 2] {
+        for _ in 0..1000 {
+            // Where there was room for both just before.
+            let low = Reservation::of(2 * size).reserve(&self.vmm).expect("room").address();
+            let high = low.checked_add(size).expect("there is room");
+            if self.vmm.address_reserve_at(low, size).is_err() {
+                continue;
+            }
+            if self.vmm.address_reserve_at(high, size).is_ok() {
+                return [low, high];
+            }
+            self.vmm.address_free(low, size).expect("it is empty");
+        }
+        panic!("the addresses behind a reservation are never free");
+    }
+
     /// A buffer on the first GPU of four steps that was extended by so many, one after the other.
     ///
     /// Whether the addresses behind a reservation are free is up to the rest of the process, so

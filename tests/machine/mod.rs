@@ -51,6 +51,16 @@ impl Machine {
         assert_idle(&self.simulation);
     }
 
+    /// The calls of the runtime that something makes, without what all their names begin with.
+    pub fn calls(&self, act: impl FnOnce()) -> Vec<(&'static str, u64)> {
+        let before = self.simulation.all_calls();
+        act();
+        let after = self.simulation.all_calls().into_iter().zip(before);
+        let more = after.map(|((name, after), (_, before))| (name, after - before));
+        let short = |name: &'static str| name.trim_start_matches("hsa_amd_vmem_");
+        more.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
+    }
+
     /// What the runtime has in use, but for memory behind addresses that is no more mapped (ROCm
     /// 7.2) and its descriptors: the library covers it, which the simulation does not see.
     pub fn usage_but_for_lingering(&self) -> Usage {

@@ -7,7 +7,7 @@ mod books;
 pub use books::Books;
 
 use crate::machine::{Library, access, at};
-use hsa_vmm::vmm::Problem;
+use hsa_vmm::vmm::{NewMapping, Problem};
 use hsa_vmm::{Access, Address, Handle, HandleType, Reservation, VmmError};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -63,6 +63,18 @@ impl Scene {
 
     pub fn granule(&self) -> usize {
         self.library.granule()
+    }
+
+    /// Mappings that there might be: two in each reservation, three of the same memory.
+    pub fn many(&self) -> [NewMapping; 4] {
+        let (size, double) = (self.granule(), self.handles.borrow()[2]);
+        let new = |address, handle| NewMapping { address, size, handle };
+        [
+            new(at(self.empty, size), double),
+            new(at(self.used, 6 * size), self.spare),
+            new(self.empty, self.spare),
+            new(at(self.used, 5 * size), self.spare),
+        ]
     }
 
     pub fn mapped(&self) -> usize {
@@ -171,6 +183,26 @@ pub const ACTS: &[(&str, Act)] = &[
     ("revoke from everybody", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         s.library.vmm.revoke(s.used, s.mapped(), &all)
+    }),
+    ("map many in two reservations for everybody", |s| {
+        let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
+        s.library.vmm.map_many(&s.many(), &all)
+    }),
+    ("map many for nobody", |s| s.library.vmm.map_many(&s.many(), &[])),
+    ("grant many", |s| {
+        let all = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
+        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let last = (at(s.used, 4 * s.granule()), s.granule());
+        s.library.vmm.set_access_many(&[last, (s.used, 2 * s.granule())], &all)
+    }),
+    ("unmap many", |s| {
+        let last = (at(s.used, 2 * s.granule()), 3 * s.granule());
+        s.library.vmm.unmap_many(&[last, (s.used, s.granule())])
+    }),
+    ("unmap many, one of which nothing else keeps alive", |s| {
+        let rest = (at(s.used, s.granule()), 4 * s.granule());
+        s.library.vmm.unmap_many(&[(s.used, s.granule()), rest])
     }),
     ("export", |s| {
         let file = HandleType::PosixFileDescriptor;

@@ -151,6 +151,26 @@ const PROPERTIES: Properties = Properties {
 impl Hip {
     /// This library, through C, on a runtime like the ground's.
     pub fn linked(ground: &Ground, n: usize) -> Result<Self, BenchError> {
+        Self::choose_linked(&ground.backend)?;
+        let gpus = ground.runtime.gpus().count();
+        Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
+    }
+
+    /// Has this library open a runtime, through C.
+    pub fn open_linked(backend: &Backend) -> Result<(), BenchError> {
+        Self::choose_linked(backend)?;
+        call!(Functions::linked(), hipInit(0))
+            .map_err(|error| BenchError::Configuration(error.to_string()))
+    }
+
+    /// Ends what it opened.
+    pub fn close_linked() {
+        // SAFETY: no arguments, and nothing of it is in use.
+        unsafe { hsavmm_shut_down() };
+    }
+
+    /// Says which runtime it is to open.
+    fn choose_linked(backend: &Backend) -> Result<(), BenchError> {
         let wrong = |what: &str| BenchError::Configuration(what.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| wrong("a name contains a zero"));
         // SAFETY: strings that end with a zero and outlive the calls.
@@ -158,7 +178,7 @@ impl Hip {
             // What another measurement left open.
             hsavmm_shut_down();
             hsavmm_use_profile(7);
-            match &ground.backend {
+            match backend {
                 Backend::Simulated(words) => {
                     hsavmm_use_simulation(text(words.as_bytes())?.as_ptr())
                 }
@@ -170,8 +190,7 @@ impl Hip {
         if status != 0 {
             return Err(wrong("the C ABI does not take this runtime"));
         }
-        let gpus = ground.runtime.gpus().count();
-        Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
+        Ok(())
     }
 
     /// HIP's own library.
@@ -181,9 +200,11 @@ impl Hip {
             why: error.to_string(),
         };
         // SAFETY: that it is HIP's library is what naming it means.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|error| wrong(&error))?;
+        let library = unsafe { libloading::Library::new(path) };
+        let library = library.map_err(|error| wrong(&in_full(&error)))?;
         // SAFETY: as above; it stays loaded for good.
-        let functions = unsafe { Functions::load(&library) }.map_err(|error| wrong(&error))?;
+        let functions = unsafe { Functions::load(&library) };
+        let functions = functions.map_err(|error| wrong(&in_full(&error)))?;
         // It leaves threads behind that run in it.
         core::mem::forget(library);
         call!(functions, hipInit(0)).map_err(|error| wrong(&error))?;
@@ -238,6 +259,14 @@ impl Hip {
         let mut handle = null_mut();
         call!(self.functions, hipMemCreate(&mut handle, SIZE, &PROPERTIES, 0))?;
         Ok(handle)
+    }
+}
+
+/// What the linker said, which the error keeps behind itself.
+fn in_full(error: &libloading::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }
 

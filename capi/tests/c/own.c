@@ -80,6 +80,73 @@ static void virtual_memory(size_t granule) {
   OK(hsavmm_check());
 }
 
+static void many(size_t granule) {
+  char *one, *other;
+  void *place;
+  OK(hipMemAddressReserve(&place, 2 * granule, 0, NULL, 0));
+  one = (char *)place;
+  OK(hipMemAddressReserve(&place, granule, 0, NULL, 0));
+  other = (char *)place;
+  hipMemAllocationProp prop;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = both[0];
+  hipMemGenericAllocationHandle_t handle;
+  OK(hipMemCreate(&handle, granule, &prop, 0));
+  hipMemAccessDesc desc[2];
+  int which;
+  for (which = 0; which < 2; ++which) {
+    desc[which].location = both[which];
+    desc[which].flags = hipMemAccessFlagsProtReadWrite;
+  }
+  hsavmm_mapping mappings[3];
+  hsavmm_range ranges[2];
+  mappings[0].ptr = other;
+  mappings[1].ptr = one;
+  mappings[2].ptr = one + granule;
+  for (which = 0; which < 3; ++which) {
+    mappings[which].size = granule;
+    mappings[which].handle = handle;
+  }
+  hsavmm_usage usage;
+  /* All or nothing. */
+  mappings[2].ptr = one;
+  REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "shares bytes");
+  mappings[2].ptr = one + 2 * granule;
+  REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "reservation");
+  REFUSED(hsavmm_map_many(mappings, 0, desc, 2), hipErrorInvalidValue, "list");
+  REFUSED(hsavmm_map_many(NULL, 1, desc, 2), hipErrorInvalidValue, "`mappings` is null");
+  OK(hsavmm_count(&usage));
+  EXPECT(usage.mappings == 0);
+  mappings[2].ptr = one + granule;
+  OK(hsavmm_map_many(mappings, 3, NULL, 0));
+  unsigned long long flags = 9;
+  OK(hipMemGetAccess(&flags, &both[0], other));
+  EXPECT(flags == 0);
+  ranges[0].ptr = one;
+  ranges[0].size = 2 * granule;
+  ranges[1].ptr = other;
+  ranges[1].size = granule;
+  REFUSED(hsavmm_set_access_many(ranges, 2, NULL, 2), hipErrorInvalidValue, "`desc` is null");
+  OK(hsavmm_set_access_many(ranges, 2, desc, 1));
+  OK(hipMemGetAccess(&flags, &both[0], one + granule));
+  EXPECT(flags == 3);
+  OK(hsavmm_unmap_many(ranges, 2));
+  REFUSED(hsavmm_unmap_many(ranges, 2), hipErrorInvalidValue, "not mapped");
+  OK(hsavmm_map_many(mappings, 3, desc, 2));
+  OK(hipMemsetD8(other, 5, 1));
+  EXPECT(one[0] == 5 && one[granule] == 5);
+  ranges[0].size = granule;
+  OK(hsavmm_unmap_many(ranges, 2));
+  OK(hsavmm_count(&usage));
+  EXPECT(usage.mappings == 1);
+  ranges[0].ptr = one + granule;
+  OK(hsavmm_unmap_many(ranges, 1));
+  OK(hipMemRelease(handle));
+  OK(hipMemAddressFree(one, 2 * granule));
+  OK(hipMemAddressFree(other, granule));
+}
+
 static void areas(void) {
   static char own[3 * 4096];
   for (unsigned int flags = 0; flags < 16; ++flags) {
@@ -198,6 +265,7 @@ int main(void) {
   OK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
   runtime();
   virtual_memory(granule);
+  many(granule);
   areas();
   growable(granule);
   paged();

@@ -73,19 +73,25 @@ static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t 
   CHECK(close(descriptor) == 0);
 }
 
-static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
+/* A child that squares the numbers in the memory it is sent, and this process's end of the channel. */
+static pid_t start_squaring(int *end) {
   struct channel channel = channel_open();
-  hipMemGenericAllocationHandle_t handle;
   pid_t child = fork();
-  size_t size;
-  int end;
   CHECK(child >= 0);
   if (child == 0) {
-    end = keep_end(&channel, 1);
-    square(end);
-    end_child(end);
+    *end = keep_end(&channel, 1);
+    square(*end);
+    end_child(*end);
   }
-  end = keep_end(&channel, 0);
+  *end = keep_end(&channel, 0);
+  return child;
+}
+
+static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
+  hipMemGenericAllocationHandle_t handle;
+  size_t size;
+  int end;
+  pid_t child = start_squaring(&end);
   size = rounded(0, BYTES);
   handle = create_shareable(0, size);
   send_memory(end, handle, size);
@@ -96,19 +102,11 @@ static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
 /* The parent sees what the child has written. */
 static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
   static int values[N];
-  struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;
   hipDeviceptr_t ptr;
-  pid_t child = fork();
   size_t size;
   int end, index;
-  CHECK(child >= 0);
-  if (child == 0) {
-    end = keep_end(&channel, 1);
-    square(end);
-    end_child(end);
-  }
-  end = keep_end(&channel, 0);
+  pid_t child = start_squaring(&end);
   size = rounded(0, BYTES);
   handle = create_shareable(0, size);
   ptr = reserve(size);

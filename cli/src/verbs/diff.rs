@@ -1,9 +1,9 @@
 //! `hsa-vmm diff`: two reports held against each other.
 
-use super::table;
 use crate::Ending;
 use crate::arguments::Format;
 use crate::output::Output;
+use crate::table::table;
 use anstyle::Style;
 use clap::Args;
 use comfy_table::Cell;
@@ -142,5 +142,5 @@ fn detail(case: &CaseChange) -> &str {
 }
 
 fn status(outcome: Option<&Outcome>) -> Cell {
-    outcome.map_or_else(|| Cell::new("–"), |outcome| super::status(outcome.status))
+    outcome.map_or_else(|| Cell::new("–"), |outcome| crate::table::status(outcome.status))
 }

@@ -1,14 +1,24 @@
 //! `hsa-vmm info`: what there is.
 
-use super::table;
 use crate::Ending;
-use crate::arguments::{Format, Info};
+use crate::arguments::{Common, Format};
+use crate::table::table;
+use clap::Args;
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe, size};
 use std::io::Write;
 
+#[derive(Args, Debug)]
+pub struct Info {
+    #[command(flatten)]
+    pub common: Common,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+}
+
 pub fn run(verb: &Info) -> anyhow::Result<Ending> {
-    let runtime = verb.common.open()?;
+    let runtime = verb.common.runtime.open()?;
     let mut out = anstream::stdout().lock();
     match verb.format {
         Format::Json => {

@@ -100,22 +100,26 @@ fn until_and_nonsense() {
     assert_eq!(levels, 7);
     for arguments in [
         &["bringup", "--until", "moon"][..],
-        &["bringup", "--limit", "0s"],
-        &["bringup", "--limit", "soon"],
+        &["bringup", "--time-limit", "0s"],
+        &["bringup", "--time-limit", "soon"],
         &["bringup", "--climb", "moon"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = run(&["bringup", "--runtime", "sim", "--sim", "nonsense=1"]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     says(&err(&output), &["nonsense"]);
     let output = run(&["bringup", "--runtime", "sim", "--log", "/nowhere/log"]);
     assert_eq!(output.status.code(), Some(1));
     says(&err(&output), &["/nowhere/log"]);
+    let output = run(&["bringup", "--runtime", "sim", "--program", "/nowhere/repeat.c"]);
+    assert_eq!(output.status.code(), Some(1));
+    says(&err(&output), &["cannot write /nowhere/repeat.c"]);
+    assert!(out(&output).is_empty(), "before anything is tried: {}", out(&output));
     // A level is climbed only for somebody.
     let output = run(&["bringup", "--runtime", "sim", "--climb", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    says(&err(&output), &["is gone"]);
+    says(&err(&output), &["this is for workers"]);
 }
 
 #[test]
@@ -129,4 +133,17 @@ fn the_log_has_every_call_of_every_level() {
     assert!(output.status.success(), "{output:?}");
     let text = std::fs::read_to_string(log).unwrap();
     says(&text, &["== library loads", "== GPU access", "hsa_amd_memory_async_copy(va=0x"]);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_costs_no_report() {
+    let more = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
+    let output = simulated("gpus=1", &more);
+    assert_eq!(failed(&report(&output, 1)), None);
+    says(&err(&output), &["cannot write the log (--log)", "No space left"]);
+    // Nor does a program.
+    let faults = "faults=hsa_amd_vmem_map=0x1008";
+    let output = simulated(faults, &["--program", "/dev/full", "--format", "json"]);
+    assert_eq!(failed(&report(&output, 1)), Some("mapped"));
+    says(&err(&output), &["cannot write /dev/full", "No space left"]);
 }

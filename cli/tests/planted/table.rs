@@ -376,7 +376,7 @@ pub const PLANTED: &[Planted] = &[
         "every mapping of a GPU is lost",
         MIDDLE,
         "GEM_VA.MAP=lost",
-        Fuzz("the process ended (signal: 6 (SIGABRT)"),
+        Fuzz("the process ended (SIGABRT"),
     ),
     planted("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("what is read")),
     planted("the CPU sees other memory", OLD, "EXPORT_DMABUF=other", Fuzz("what is read")),

@@ -1,7 +1,7 @@
 //! What kernel and page tables say of what the calls answered.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use crate::translation::{Page, PageTable};
+use crate::page_table::{Page, PageTable};
 use crate::{Context, NotPassed, process_maps};
 use hsa_vmm::simulation::GpuPermissions;
 use hsa_vmm::{Access, Address, AgentId};

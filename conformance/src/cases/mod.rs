@@ -5,6 +5,7 @@ mod access_pairs;
 mod access_refused;
 mod access_use;
 mod area;
+mod area_refused;
 mod below;
 mod buffer_growable;
 mod buffer_paged;
@@ -58,6 +59,7 @@ pub fn cases() -> Vec<&'static Case> {
         access_pairs::SHARED,
         ipc::CASES,
         area::CASES,
+        area_refused::CASES,
         below::CASES,
         buffer_growable::CASES,
         buffer_ring::CASES,

@@ -3,29 +3,21 @@
 //!
 //! ```text
 //!   run                                      serve
-//!   ┌─────────────┐  orders, a line each  ┌────────────────────┐
-//!   │ plan, tally ├──────────────────────►│ runtime, a case at │
-//!   │ time limit  │◄──────────────────────┤ a time             │
-//!   └──────┬──────┘   what came of it     └─────────┬──────────┘
-//!          └── LastCall: a page that survives ◄─────┘
+//!   ┌─────────────┐        orders          ┌────────────────────┐
+//!   │ plan, tally ├───────────────────────►│ runtime, a case at │
+//!   │ time limit  │◄───────────────────────┤ a time             │
+//!   └─────────────┘    what came of it     └────────────────────┘
 //! ```
 //!
-//! [`run()`] starts a program of the caller's choice, usually itself, which calls [`serve`]. The
-//! worker runs many cases; one that crashed or hung is replaced. It is of a process group of its
-//! own, so that what it has started goes with it, and dies with whoever started it.
-//!
-//! Lines go through a socket that the worker has as its standard input, so that nothing that a
-//! runtime prints gets among them; what it prints goes to standard error.
+//! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. It
+//! runs many cases; one that crashed or hung is replaced.
 
-mod crew;
-mod last_call;
 mod protocol;
 mod run;
-mod worker;
+mod serve;
 
-pub use last_call::LastCall;
 pub use run::{Containment, Event, NotRun, run};
-pub use worker::{NotAWorker, NotOpened, serve};
+pub use serve::{NotOpened, serve};
 
 use crate::{Case, NotPassed};
 

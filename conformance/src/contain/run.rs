@@ -1,13 +1,13 @@
 //! Putting cases to a runtime in a process of its own.
 
-use super::crew::Worker;
 use super::protocol::{Answer, Order};
 use super::{STARTS, STOPS};
-use crate::attempt::{Attempt, Lost};
+use crate::attempt::{Attempt, Ended, Lost};
 use crate::describe::Description;
 use crate::plan::Plan;
 use crate::run::{FAILED_BEFORE, Progress};
 use crate::tally::Tally;
+use crate::worker::{End, Heard, Prints, Worker, signal_name};
 use crate::{Options, Report, Status};
 use std::fmt;
 use std::io;
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// How cases are contained.
 pub struct Containment<'a> {
-    /// A command whose process calls [`serve`](super::serve) with this token. Its standard input
-    /// and output are taken.
-    pub command: &'a mut dyn FnMut(&str) -> io::Result<Command>,
+    /// A command whose process calls [`serve`](super::serve). Its standard input, output and errors
+    /// are taken; what it prints goes to this process's standard error.
+    pub command: &'a mut dyn FnMut() -> io::Result<Command>,
     /// How long a case may take; and the start of the runtime, and its stop.
     pub time_limit: Duration,
 }
@@ -103,7 +103,7 @@ pub fn run(
             },
         };
         let began = Instant::now();
-        let attempt = match working.ask(&Order::Run(case.name.to_owned()), time_limit) {
+        let attempt = match ask(working, &Order::Run(case.name.to_owned()), time_limit) {
             Ok(Answer::Ended(attempt)) => attempt,
             Ok(other) => unexpected(&other),
             Err(lost) => lost_at(lost, began),
@@ -128,11 +128,11 @@ pub fn run(
 }
 
 fn begin(
-    command: &mut dyn FnMut(&str) -> io::Result<Command>,
+    command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
 ) -> Result<(Worker, String, Description), NotRun> {
-    let mut worker = Worker::start(command)?;
-    match worker.answer(limit) {
+    let mut worker = Worker::start(command()?, Prints::Here)?;
+    match answer(&mut worker, limit) {
         Ok(Answer::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Answer::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
         Ok(Answer::NotStarted { error, no_runtime: false }) => Err(NotRun::Refused(error)),
@@ -143,7 +143,7 @@ fn begin(
 
 /// A worker in place of one that was lost.
 fn begin_again(
-    command: &mut dyn FnMut(&str) -> io::Result<Command>,
+    command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
 ) -> Result<Worker, (usize, NotRun)> {
     let mut tried = 1;
@@ -157,8 +157,39 @@ fn begin_again(
 }
 
 fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
-    worker.ask(&Order::Stop, limit)?;
-    worker.end(limit)
+    ask(&mut worker, &Order::Stop, limit)?;
+    match worker.hear::<Answer>(limit) {
+        Heard::Ended(End::Exited(0)) => Ok(()),
+        other => Err(match answered(&worker, other, limit) {
+            Ok(more) => Lost { how: Ended::Garbage(format!("{more:?}")), last_call: None },
+            Err(lost) => lost,
+        }),
+    }
+}
+
+/// Tells the worker something, and waits for the answer.
+fn ask(worker: &mut Worker, order: &Order, limit: Duration) -> Result<Answer, Lost> {
+    worker.tell(order);
+    answer(worker, limit)
+}
+
+/// Waits for an answer. Without one, the worker is of no use any more, and it is said why.
+fn answer(worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
+    let heard = worker.hear(limit);
+    answered(worker, heard, limit)
+}
+
+fn answered(worker: &Worker, heard: Heard<Answer>, limit: Duration) -> Result<Answer, Lost> {
+    let how = match heard {
+        Heard::Answer(answer) => return Ok(answer),
+        Heard::Garbage(text) => Ended::Garbage(text),
+        Heard::Ended(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
+        Heard::Ended(End::Exited(status)) => Ended::Exit(status),
+        Heard::Late | Heard::Ended(End::Stopped) => {
+            Ended::TimeLimit(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
+        }
+    };
+    Err(Lost { how, last_call: worker.last_call() })
 }
 
 fn lost_at(lost: Lost, began: Instant) -> Attempt {
@@ -176,6 +207,6 @@ fn failed(tried: usize, error: &NotRun) -> Attempt {
 
 /// Something of the worker's that has no place here.
 fn unexpected(what: &impl fmt::Debug) -> Attempt {
-    let how = crate::attempt::Ended::Garbage(format!("{what:?}"));
+    let how = Ended::Garbage(format!("{what:?}"));
     Attempt::lost(Lost { how, last_call: None }, 0)
 }

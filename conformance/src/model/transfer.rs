@@ -42,7 +42,7 @@ impl Model {
         let parts = self.parts(RANGE, address, bytes.len())?;
         let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
         Rules::default().refuse(ADDRESS, parts.iter().any(forbidden)).verdict()?;
-        store(&parts, &Contents::of(bytes.to_vec()));
+        store(&parts, |memory, place, done| memory.write(place.start, &bytes[done]));
         forget_what_is_written_twice(&parts);
         Ok(())
     }
@@ -67,7 +67,8 @@ impl Model {
             .refuse(SOURCE, lacks(&source, Access::Read))
             .verdict()?;
         let (target, source) = (target?, source?);
-        store(&target, &contents(&source));
+        let new = contents(&source);
+        store(&target, |memory, place, done| memory.overwrite(place.start, &new, done));
         forget_what_is_written_twice(&target);
         if target.iter().any(|one| source.iter().any(|other| in_common(one, other).is_some())) {
             // The order of the bytes is nobody's promise.
@@ -91,7 +92,8 @@ impl Model {
             .refuse(RANGE, parts.is_err())
             .refuse(NOT_GRANTED, parts.as_ref().is_ok_and(|parts| !filled(parts)))
             .verdict()?;
-        store(&parts?, &Contents::of(value.to_ne_bytes().repeat(size / 4)));
+        // Mappings are of whole words.
+        store(&parts?, |memory, place, _| memory.fill(place, value.to_ne_bytes()));
         Ok(())
     }
 
@@ -135,18 +137,19 @@ impl Model {
 fn contents(parts: &[Part]) -> Contents {
     let mut all = Contents::unknown(0);
     for part in parts {
-        all.append(&part.held.memory.contents.borrow().part(part.bytes.clone()));
+        all.append(&part.held.memory.contents.borrow(), part.bytes.clone());
     }
     all
 }
 
-fn store(parts: &[Part], new: &Contents) {
+/// Changes the memory of each part; `put` is told where in it, and which bytes of all those are to be
+/// there.
+fn store(parts: &[Part], put: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {
-        let size = part.bytes.len();
-        let mut memory = part.held.memory.contents.borrow_mut();
-        memory.overwrite(part.bytes.start, &new.part(done..done + size));
-        done += size;
+        let end = done + part.bytes.len();
+        put(&mut part.held.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
+        done = end;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod regressions;
 
+use hsa_rocr::test::tell;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::operations::{Difference, Operation, Stock, Trial, tried_again};
 use proptest::prelude::*;
@@ -10,7 +11,6 @@ use proptest_state_machine::ReferenceStateMachine;
 use regressions::Regression;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
-use std::io::Write;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -89,9 +89,7 @@ pub fn run<G: Ground>(name: &str, cases: u32) {
         sequence(&ground.runtime(), &operations, begun)
     });
     let (tried, steps) = (tried.into_inner(), steps.into_inner());
-    // Not by `eprintln!`, which is not shown of tests that pass.
-    let told = format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}\n");
-    std::io::stderr().write_all(told.as_bytes()).expect("standard error");
+    tell(&format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
     match result {
         Ok(()) => {}
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),

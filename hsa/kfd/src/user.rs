@@ -37,10 +37,6 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
     whole(moved, bytes.len())
 }
 
-pub(crate) fn read_u64(address: u64) -> Result<u64> {
-    get(address)
-}
-
 /// Copies a value from the process.
 pub(crate) fn get<T: Plain>(address: u64) -> Result<T> {
     let mut value = T::zero();

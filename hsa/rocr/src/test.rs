@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// In the processes that tests start: which release it is.
 const INSIDE: &str = "HSA_ROCR_TEST_INSIDE";
+/// What stands before what such a process tells.
+const TOLD: &str = "TOLD ";
 /// How long one test may take on one release.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
@@ -96,9 +98,19 @@ pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn
         let release = installation.release();
         assert!(passed, "{name} on {release} ({ended}):\n{output}");
         assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
+        // Behind the test's name, if the harness has begun a line with that.
+        let told = output.lines().filter_map(|line| line.split_once(TOLD));
+        told.for_each(|(_, told)| tell(told));
         ran += 1;
     }
     assert_eq!(ran, releases.len(), "{name}: not on every release");
+}
+
+/// Says a line on standard error, also of a test that passes, and of one on a release.
+pub fn tell(line: &str) {
+    let told = if env::var_os(INSIDE).is_some() { TOLD } else { "" };
+    // Not eprintln: the test harness would keep it to itself. One write, as tests run side by side.
+    let _ = std::io::stderr().write_all(format!("{told}{line}\n").as_bytes());
 }
 
 /// All releases, or `None` after saying that the test is skipped.
@@ -112,9 +124,7 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
             let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();
             let required = required.split_whitespace().any(|word| word == "rocr");
             assert!(!required, "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
-            // Not eprintln: the test harness would keep it to itself.
-            let line = format!("SKIPPED {name}: {error}\n");
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            tell(&format!("SKIPPED {name}: {error}"));
             None
         }
     }

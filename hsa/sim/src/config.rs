@@ -77,7 +77,8 @@ pub struct Config {
     pub gpus: Vec<Gpu>,
     /// Which implementation of AMD's is followed.
     pub era: Era,
-    /// The minor number of AMD's extension (the major one is 1). Some behaviour follows it.
+    /// The minor number of AMD's extension (the major one is 1). Some behaviour follows it; it is to
+    /// be one of the [era's](Era::extensions).
     pub extension_minor: u32,
     /// Whether the runtime answers the extension's version; ROCm 6.0 did not.
     pub extension_reported: bool,
@@ -165,9 +166,10 @@ impl Config {
         self
     }
 
-    /// Reports another extension version.
+    /// Follows a release that reports this extension version, and its era.
     #[must_use]
     pub fn with_extension(mut self, minor: u32) -> Self {
+        self.era = Era::of_extension(minor);
         self.extension_minor = minor;
         self
     }

@@ -29,6 +29,19 @@ pub enum ConfigError {
         /// What it takes.
         valid: &'static str,
     },
+    /// An extension version that no release of the era has: there is no such runtime.
+    #[error(
+        "`extension={value}` is a version of era {has}, and not of era {era}: say `era={has}`, or \
+         leave the era out"
+    )]
+    Extension {
+        /// What was asked for.
+        value: String,
+        /// The era whose version that is.
+        has: Era,
+        /// The era that was asked for.
+        era: Era,
+    },
     /// The fault plan could not be read.
     #[error("in `faults`: {0}")]
     Faults(#[from] FaultPlanError),
@@ -46,7 +59,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
 /// | `gpus=N`, `cpus=N` | so many agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
 /// | `era=a` … `era=d` | the era, with the extension version it usually has |
-/// | `extension=N` | the extension's minor version; `none`: that of ROCm 6.0, which cannot be asked for |
+/// | `extension=N` | the extension's minor version, and its era; `none`: that of ROCm 6.0, which cannot be asked for |
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
@@ -60,6 +73,8 @@ impl FromStr for Config {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let words: Vec<&str> = text.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
         let mut config = Config::default();
+        // Only the era of ROCm 6 can do nothing without a trace.
+        let mut says_era = words.contains(&"nothing");
         let mut settings = Vec::new();
         for word in words {
             match (word, word.split_once('=')) {
@@ -78,7 +93,14 @@ impl FromStr for Config {
             "granule" => 2,
             _ => 3,
         });
-        settings.into_iter().try_for_each(|(setting, value)| config.set(setting, value))?;
+        for (setting, value) in settings {
+            let era = config.era;
+            config.set(setting, value)?;
+            says_era |= setting == "era";
+            if setting == "extension" && says_era && config.era != era {
+                return Err(ConfigError::Extension { value: value.into(), has: config.era, era });
+            }
+        }
         Ok(config)
     }
 }
@@ -117,13 +139,12 @@ impl Config {
                 };
                 *self = self.clone().with_era(era);
             }
-            "extension" if value == "none" => {
-                self.extension_minor = 4;
-                self.extension_reported = false;
-            }
             "extension" => {
                 let valid = "the extension's minor version as a number, or none";
-                self.extension_minor = value.parse().map_err(|_| wrong(valid))?;
+                self.extension_reported = value != "none";
+                let minor = if value == "none" { "4" } else { value };
+                let minor = minor.parse().map_err(|_| wrong(valid))?;
+                *self = self.clone().with_extension(minor);
             }
             "granule" => {
                 *self = self.clone().with_granule(pages("4k, 2m or another power of two")?);

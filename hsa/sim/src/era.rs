@@ -3,6 +3,7 @@
 //! Everything else asks [`Behaviour`] a question by name and never looks at a number.
 
 use core::fmt;
+use core::ops::RangeInclusive;
 
 /// The four implementations of virtual memory that AMD's runtime has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,27 @@ pub enum Era {
 }
 
 impl Era {
+    /// All of them, the oldest first.
+    pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
+
+    /// The minor numbers of AMD's extension that the releases of this era report.
+    #[must_use]
+    pub fn extensions(self) -> RangeInclusive<u32> {
+        match self {
+            Self::A => 0..=11,
+            Self::B => 12..=15,
+            Self::C => 16..=20,
+            Self::D => 21..=u32::MAX,
+        }
+    }
+
+    /// The era whose releases report this minor number.
+    #[must_use]
+    pub fn of_extension(minor: u32) -> Self {
+        let era = Self::ALL.into_iter().find(|era| era.extensions().contains(&minor));
+        era.unwrap_or(Self::D)
+    }
+
     /// The minor number of AMD's extension that this era usually reports.
     #[must_use]
     pub fn extension(self) -> u32 {

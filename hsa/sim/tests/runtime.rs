@@ -35,6 +35,20 @@ fn configurations_as_text() {
     assert_eq!(plan.to_string().parse(), Ok(plan));
     // The order does not matter, and a bad word is named along with the good ones.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
+    // An extension version is one of an era's releases; there is no other machine.
+    for (minor, era) in [("none", Era::A), ("11", Era::A), ("12", Era::B), ("15", Era::B)]
+        .into_iter()
+        .chain([("16", Era::C), ("20", Era::C), ("21", Era::D), ("99", Era::D)])
+    {
+        let config = parse(&format!("extension={minor}")).expect("a machine");
+        assert_eq!((config.era, config.extension_reported), (era, minor != "none"), "{minor}");
+        assert_eq!(parse(&format!("era={era},extension={minor}")), Ok(config));
+        for other in Era::ALL.into_iter().filter(|other| *other != era) {
+            let both = parse(&format!("extension={minor},era={other}")).expect_err("no machine");
+            assert!(both.to_string().contains(&format!("say `era={era}`")), "{both}");
+        }
+    }
+    assert!(parse("nothing,extension=16").is_err() && parse("nothing,extension=4").is_ok());
     let wrong = |text| parse(text).expect_err("wrong").to_string();
     assert!(matches!(parse("mi250"), Err(ConfigError::Word { word, .. }) if word == "mi250"));
     assert!(wrong("mi250").contains("mi300x, consumer, apu"));

@@ -48,13 +48,38 @@ impl Directory {
     }
 
     fn find(&self, address: usize) -> Option<Arc<Reserved>> {
-        holding(&self.entries(), address).cloned()
+        let entries = self.entries();
+        let (_, reserved) = entries.range(..=address).next_back()?;
+        if reserved.holds(address) { Some(reserved.clone()) } else { None }
     }
 
     /// Does something with the reservation that holds an address, if one does.
     pub fn with<T>(&self, address: usize, act: impl FnOnce(&Reserved) -> T) -> Option<T> {
         let mut act = Some(act);
-        let by_last = LAST.try_with(|last| {
+        loop {
+            if let Some(done) = self.with_last(address, &mut act) {
+                return Some(done);
+            }
+            let mut found = Some(self.find(address)?);
+            let _ = LAST.try_with(|last| {
+                if let Ok(mut last) = last.try_borrow_mut() {
+                    *last = found.take();
+                }
+            });
+            // It stayed here: whoever called this is using the last one.
+            if let Some(found) = found {
+                return act.map(|act| act(&found));
+            }
+        }
+    }
+
+    /// Does something with the reservation that this thread used last, if that holds the address.
+    fn with_last<T, F: FnOnce(&Reserved) -> T>(
+        &self,
+        address: usize,
+        act: &mut Option<F>,
+    ) -> Option<T> {
+        let done = LAST.try_with(|last| {
             let last = last.try_borrow().ok()?;
             let is_it = |it: &&Arc<Reserved>| {
                 it.holds(address) && it.ledger == self.number && !it.is_freed()
@@ -62,25 +87,8 @@ impl Directory {
             let reserved = last.as_ref().filter(is_it)?;
             act.take().map(|act| act(reserved))
         });
-        if let Ok(Some(done)) = by_last {
-            return Some(done);
-        }
-        let act = act?;
-        let reserved = self.find(address)?;
-        // Unless one is being used by whoever called this.
-        let _ = LAST.try_with(|last| {
-            if let Ok(mut last) = last.try_borrow_mut() {
-                *last = Some(reserved.clone());
-            }
-        });
-        Some(act(&reserved))
+        done.ok().flatten()
     }
-}
-
-/// The reservation that holds an address.
-fn holding(entries: &Entries, address: usize) -> Option<&Arc<Reserved>> {
-    let (_, reserved) = entries.range(..=address).next_back()?;
-    reserved.holds(address).then_some(reserved)
 }
 
 /// A reservation while nothing in it can change.
@@ -114,11 +122,11 @@ impl<H> Ledger<H> {
     /// Adds a reservation and returns its serial; or says which address in it is in another.
     pub fn reserve(&self, range: Range) -> Result<u64, usize> {
         let mut entries = self.directory.entries_mut();
-        if holding(&entries, range.start).is_some() {
-            return Err(range.start);
-        }
-        if let Some((&base, _)) = entries.range(range.start..range.end()).next() {
-            return Err(base);
+        // If any reaches into it, the last one that begins before its end does.
+        if let Some((&base, last)) = entries.range(..range.end()).next_back()
+            && base + last.size > range.start
+        {
+            return Err(base.max(range.start));
         }
         let serial = self.serials.one();
         let reserved = Reserved::new(range, serial, self.directory.number);

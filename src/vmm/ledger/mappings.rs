@@ -1,5 +1,7 @@
 //! Mappings: physical memory at an address, and who may use it there.
 
+mod several;
+
 use super::address_map::AddressMap;
 use super::rights::{NOBODY, Rights, RightsTable, Row};
 use super::serials::Serials;

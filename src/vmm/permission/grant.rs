@@ -65,7 +65,7 @@ impl Shared {
     /// Changes the mappings of a run in the runtime, and notes how far each of them came.
     ///
     /// The CPUs come first in the changes, and by themselves, so that it is known what is to be undone.
-    fn change_run(
+    pub(in crate::vmm) fn change_run(
         &self,
         operation: Operation,
         run: &mut [Progress],
@@ -172,9 +172,16 @@ impl Shared {
 
     /// Puts access back to what it was, after `error` somewhere in the run.
     fn undo(&self, operation: Operation, run: &[Progress], error: VmmError) -> VmmError {
-        if is_quarantined(&error) {
-            return error;
-        }
+        if is_quarantined(&error) { error } else { self.undo_run(operation, run, error) }
+    }
+
+    /// The same, of a run that is still in use.
+    pub(in crate::vmm) fn undo_run(
+        &self,
+        operation: Operation,
+        run: &[Progress],
+        error: VmmError,
+    ) -> VmmError {
         for &Progress { ref before, record, asked, mapped } in run.iter().rev() {
             let now = Piece { record, ..*before };
             let is_new =
@@ -222,7 +229,7 @@ impl Shared {
 
 /// How far changing one mapping has come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Progress {
+pub(in crate::vmm) struct Progress {
     /// The mapping as it was.
     pub before: Piece,
     /// What is so by now.
@@ -230,11 +237,11 @@ pub(super) struct Progress {
     /// The agents that the runtime was asked to grant something, successfully or not.
     pub asked: AgentSet,
     /// Whether it is mapped at all.
-    mapped: bool,
+    pub mapped: bool,
 }
 
 impl Progress {
-    fn none(before: Piece) -> Self {
+    pub fn none(before: Piece) -> Self {
         Self { before, record: before.record, asked: AgentSet::default(), mapped: true }
     }
 }

@@ -4,6 +4,8 @@ mod grant;
 mod revoke;
 mod tell;
 
+pub(super) use grant::Progress;
+
 use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{MappingRecord, Range, Reserved};
@@ -14,7 +16,7 @@ use crate::vmm::{
 use smallvec::SmallVec;
 
 /// What an agent, by its index, is to be granted.
-type Change = (usize, Access);
+pub(super) type Change = (usize, Access);
 
 /// A list that takes no memory of its own for as many as there are in most machines.
 type Changes = SmallVec<[Change; 8]>;
@@ -129,7 +131,7 @@ impl Vmm {
 
 impl Shared {
     /// What is asked for of each agent, the last if one is named twice.
-    fn changes(
+    pub(super) fn changes(
         &self,
         operation: Operation,
         descriptors: &[AccessDescriptor],
@@ -205,6 +207,6 @@ impl Shared {
 }
 
 /// Whether an operation has ended with its range out of use, so that nothing is to be undone.
-fn is_quarantined(error: &VmmError) -> bool {
+pub(super) fn is_quarantined(error: &VmmError) -> bool {
     matches!(error, VmmError::Quarantined { .. })
 }

@@ -2,8 +2,7 @@
 
 use super::level::Level;
 use crate::arguments::Format;
-use crate::choice::Choice;
-use anyhow::Context;
+use crate::choice::{Choice, RuntimeOptions};
 use clap::Args;
 use hsa_sys::Search;
 use hsa_vmm::simulation::Config;
@@ -18,33 +17,20 @@ Examples:
   hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup --runtime FILE
                                                  what it says when a call of the driver fails
 
-Nothing is simulated unless --runtime says `sim`. Exit status: 0 every level was reached or does not
-apply, 1 one was not, 3 there is no library or it does not start.";
+Nothing is simulated unless --runtime says `sim`: `auto` is the machine's own. Exit status: 0 every
+level was reached or does not apply, 1 one was not, 3 there is no library or it does not start.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {
-    /// The runtime: `auto` (the machine's own), `sim`, or the path of a libhsa-runtime64.so.1
-    #[arg(
-        long,
-        value_name = "RUNTIME",
-        env = "HSA_VMM_RUNTIME",
-        default_value = "auto",
-        help_heading = "Runtime"
-    )]
-    pub runtime: Choice,
-    /// How many GPUs the simulation has
-    #[arg(long, value_name = "N", help_heading = "Runtime",
-          value_parser = clap::value_parser!(u8).range(1..=8))]
-    pub gpus: Option<u8>,
-    /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
-    #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime")]
-    pub sim: Option<String>,
+    #[command(flatten)]
+    pub runtime: RuntimeOptions,
     /// The last level to climb
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Load)]
     pub until: Level,
     /// How long a level may take before it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", value_parser = crate::verbs::time, default_value = "20s")]
-    pub limit: Duration,
+    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::time,
+          default_value = "20s")]
+    pub time_limit: Duration,
     /// How to print it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
@@ -65,19 +51,13 @@ pub struct Bringup {
 impl Bringup {
     /// The simulation, if that is what is asked for.
     pub fn simulation(&self) -> anyhow::Result<Option<Config>> {
-        if self.runtime != Choice::Simulation {
-            return Ok(None);
-        }
-        let gpus = self.gpus.map(|gpus| format!("gpus={gpus}"));
-        let words: Vec<_> = self.sim.clone().into_iter().chain(gpus).collect();
-        let text = words.join(",");
-        let config = text.parse();
-        Ok(Some(config.with_context(|| format!("the simulation `{text}` is not understood"))?))
+        let asked_for = self.runtime.choice == Choice::Simulation;
+        asked_for.then(|| self.runtime.config()).transpose()
     }
 
     /// Where to look for the library, if not.
     pub fn search(&self) -> Search {
-        match &self.runtime {
+        match &self.runtime.choice {
             Choice::Library(path) => Search::only(path),
             Choice::Auto | Choice::Simulation => {
                 Search::usual(option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new))

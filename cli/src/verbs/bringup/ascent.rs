@@ -3,9 +3,9 @@
 use super::arguments::Bringup;
 use super::failure::answered_error;
 use super::level::Level;
-use super::record::{Begin, End as Return, Number, Record};
-use crate::contained::{self, Contained, End, Next};
+use super::record::{Begin, Number, Record, Return};
 use anyhow::Context;
+use hsa_vmm_conformance::worker::{End, Heard, Prints, Worker};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -72,31 +72,27 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
     let driver_from = length(&driver_log);
 
     let arguments = std::env::args_os().skip(1).chain(["--climb".into(), level.name().into()]);
-    let mut command = contained::again(arguments).context("cannot start this program again")?;
-    command.env("HSA_KFD_LOG", &driver_log).stdin(std::process::Stdio::null());
+    let mut command = hsa_rocr::again().context("cannot start this program again")?;
+    command.args(arguments).env("HSA_KFD_LOG", &driver_log);
     if std::env::var_os(RUNTIME_LOG.0).is_none() {
         command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
     }
     let began = Instant::now();
-    let mut process = Contained::start(command).context("cannot start this program again")?;
+    let worker = Worker::start(command, Prints::Kept);
+    let mut worker = worker.context("cannot start this program again")?;
     let mut told = Told::default();
-    let (mut end, mut late) = (None, false);
-    while end.is_none() && !late {
-        match process.next(verb.limit.saturating_sub(began.elapsed())) {
-            Next::Line(line) => told.hear(&line),
-            Next::Nothing => end = Some(process.finish()?),
-            Next::Late => late = true,
+    let end = loop {
+        match worker.hear(verb.time_limit.saturating_sub(began.elapsed())) {
+            Heard::Answer(record) => told.add(record),
+            Heard::Garbage(line) => tracing::warn!(line, "not understood"),
+            // What it said before it was stopped is still heard.
+            Heard::Late => worker.stop(),
+            Heard::Ended(end) => break end,
         }
-    }
-    process.stop()?;
-    // What was said before it was stopped.
-    while let Next::Line(line) = process.next(Duration::from_millis(50)) {
-        told.hear(&line);
-    }
+    };
     let took = began.elapsed();
-    let said = process.said(0, None);
-    let end = if late { End::Stopped } else { end.unwrap_or(End::Stopped) };
-    let outcome = told.outcome(end, verb.limit);
+    let said = worker.printed();
+    let outcome = told.outcome(end, verb.time_limit);
     let driver = emulated(&driver_log, driver_from, &told);
     let Told { calls, facts, runtime, .. } = told;
     let mut ascent = Ascent { level, outcome, calls, facts, runtime, took, driver, said };
@@ -136,17 +132,10 @@ struct Told {
 }
 
 impl Told {
-    fn hear(&mut self, line: &str) {
-        let record = match serde_json::from_str(line) {
-            Ok(record) => record,
-            Err(error) => {
-                tracing::warn!(line, %error, "not understood");
-                return;
-            }
-        };
+    fn add(&mut self, record: Record) {
         match record {
             Record::Begin(begin) => self.calls.push(Call { begin, end: None }),
-            Record::End(end) => {
+            Record::Returned(end) => {
                 let of = |call: &&mut Call| call.begin.number == end.number;
                 if let Some(call) = self.calls.iter_mut().rev().find(of) {
                     call.end = Some(end);

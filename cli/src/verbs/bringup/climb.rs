@@ -11,6 +11,7 @@ use crate::Ending;
 use hsa_sys as sys;
 use hsa_vmm::simulation::Simulation;
 use hsa_vmm_conformance::describe;
+use hsa_vmm_conformance::worker::Orders;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
@@ -45,9 +46,13 @@ pub fn climb(verb: &Bringup, level: Level, recorder: &Recorder) -> anyhow::Resul
 }
 
 /// The other process of the level "shared".
-pub fn be_other_process(verb: &Bringup, recorder: &Recorder) -> anyhow::Result<Ending> {
+pub fn be_other_process(
+    verb: &Bringup,
+    recorder: &Recorder,
+    orders: &Orders,
+) -> anyhow::Result<Ending> {
     let Some(table) = open(verb, recorder)? else { return Ok(Ending::Failed) };
-    match other_process::import(&Hsa::new(table, recorder)) {
+    match other_process::import(&Hsa::new(table, recorder), orders) {
         Ok(()) => Ok(Ending::Well),
         Err(Stopped) => Ok(Ending::Failed),
     }
@@ -232,60 +237,50 @@ fn cpu(hsa: &Hsa<'_>, ground: &Ground) -> Result<()> {
 
 /// Memory of the processor that the GPUs can use, and a signal.
 #[derive(Debug)]
-pub struct Host {
-    pub memory: Address,
-    pub signal: Named<sys::hsa_signal_t>,
+pub struct Host<'a> {
+    hsa: &'a Hsa<'a>,
+    size: usize,
+    memory: Address,
+    signal: Named<sys::hsa_signal_t>,
 }
 
-/// Goes on with memory of the processor.
+/// Goes on with memory of the processor, as much as one handle has.
 pub fn with_host(
     hsa: &Hsa<'_>,
     ground: &Ground,
-    then: impl FnOnce(&Host) -> Result<()>,
+    then: impl FnOnce(&Host<'_>) -> Result<()>,
 ) -> Result<()> {
     let Some(pool) = &ground.host_pool else {
         return Err(hsa.recorder.wrong("no memory of the processor was looked for"));
     };
     let memory = hsa.allocate(pool, ground.size, "host")?;
     hsa.allow(&memory, &ground.gpus.iter().collect::<Vec<_>>())?;
-    let host = Host { memory, signal: hsa.signal()? };
+    let host = Host { hsa, size: ground.size, memory, signal: hsa.signal()? };
     then(&host)?;
     hsa.destroy(&host.signal)?;
     hsa.pool_free(&host.memory)
 }
 
-/// A GPU copies words from the processor's memory to an address.
-pub fn write_by(
-    hsa: &Hsa<'_>,
-    gpu: &Agent,
-    va: &Address,
-    size: usize,
-    host: &Host,
-    first: u32,
-) -> Result<()> {
-    hsa.fill(&host.memory, size, first);
-    hsa.copy(va, &host.memory, size, gpu, &host.signal)
+impl Host<'_> {
+    /// A GPU copies words, which count from `first`, from here to an address.
+    pub fn write_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
+        self.hsa.fill(&self.memory, self.size, first);
+        self.hsa.copy(va, &self.memory, self.size, gpu, &self.signal)
+    }
+
+    /// A GPU copies them here, where they are looked at.
+    pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
+        self.hsa.fill(&self.memory, self.size, 0);
+        self.hsa.copy(&self.memory, va, self.size, gpu, &self.signal)?;
+        self.hsa.compare(&self.memory, self.size, first)
+    }
 }
 
-/// A GPU copies them to the processor's memory, where they are looked at.
-pub fn read_by(
-    hsa: &Hsa<'_>,
-    gpu: &Agent,
-    va: &Address,
-    size: usize,
-    host: &Host,
-    first: u32,
-) -> Result<()> {
-    hsa.fill(&host.memory, size, 0);
-    hsa.copy(&host.memory, va, size, gpu, &host.signal)?;
-    hsa.compare(&host.memory, size, first)
-}
-
-fn gpu(hsa: &Hsa<'_>, ground: &Ground, va: &Address, host: &Host) -> Result<()> {
+fn gpu(hsa: &Hsa<'_>, ground: &Ground, va: &Address, host: &Host<'_>) -> Result<()> {
     let gpu = &ground.gpus[0];
     hsa.grant(va, ground.size, &[gpu])?;
-    write_by(hsa, gpu, va, ground.size, host, 0x6900_0001)?;
-    read_by(hsa, gpu, va, ground.size, host, 0x6900_0001)
+    host.write_by(gpu, va, 0x6900_0001)?;
+    host.read_by(gpu, va, 0x6900_0001)
 }
 
 fn peer(hsa: &Hsa<'_>, ground: &Ground) -> Result<()> {
@@ -310,10 +305,10 @@ fn peer(hsa: &Hsa<'_>, ground: &Ground) -> Result<()> {
         with_host(hsa, ground, |host| {
             for (peer, number) in peers.iter().zip(1..) {
                 let (there, back) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
-                write_by(hsa, owner, va, ground.size, host, there)?;
-                read_by(hsa, peer, va, ground.size, host, there)?;
-                write_by(hsa, peer, va, ground.size, host, back)?;
-                read_by(hsa, owner, va, ground.size, host, back)?;
+                host.write_by(owner, va, there)?;
+                host.read_by(peer, va, there)?;
+                host.write_by(peer, va, back)?;
+                host.read_by(owner, va, back)?;
             }
             Ok(())
         })
@@ -329,8 +324,8 @@ fn load(hsa: &Hsa<'_>, ground: &Ground) -> Result<()> {
                     let gpu = &ground.gpus[0];
                     hsa.grant(va, ground.size, &[gpu])?;
                     let first = thread << 24 | round << 12;
-                    write_by(hsa, gpu, va, ground.size, host, first)?;
-                    read_by(hsa, gpu, va, ground.size, host, first)
+                    host.write_by(gpu, va, first)?;
+                    host.read_by(gpu, va, first)
                 })?;
             }
             Ok(())

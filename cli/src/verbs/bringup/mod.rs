@@ -1,7 +1,7 @@
 //! `hsa-vmm bringup`: from "the library loads" to "under load", and where it stops.
 //!
 //! ```text
-//!   bringup ── a level ──► ascent ──────── a pipe ─────────► climb ── hsa ──► the runtime
+//!   bringup ── a level ──► ascent ──────── a worker ───────► climb ── hsa ──► the runtime
 //!                            │  records, before and after each call
 //!                            ▼
 //!                failure: the call, interface, logs, machine ──► show, JSON, reproduce
@@ -25,10 +25,11 @@ mod show;
 pub use arguments::{ABOUT, Bringup};
 
 use crate::arguments::Format;
-use crate::{Ending, contained};
+use crate::{Ending, output};
 use anyhow::Context;
 use ascent::{Ascent, Outcome, ascend};
 use failure::Failure;
+use hsa_vmm_conformance::worker::begin;
 use kernel_log::KernelLog;
 use level::Level;
 use recorder::Recorder;
@@ -43,15 +44,19 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
     }
     // What is not understood is said before anything is tried.
     verb.simulation()?;
+    verb.program.as_deref().map_or(Ok(()), output::check)?;
     let mut log = verb.log.as_deref().map(create).transpose()?;
     let mut kernel = KernelLog::from_now();
     let mut out = anstream::stdout().lock();
     let table = verb.format == Format::Table;
     let mut ascents: Vec<Ascent> = Vec::new();
+    let mut log_written = Ok(());
     for level in Level::ALL.into_iter().filter(|level| *level <= verb.until) {
         let ascent = ascend(verb, level)?;
         if let Some(log) = &mut log {
-            write_log(log, &ascent).context("cannot write the log (--log)")?;
+            let written = write_log(log, &ascent).context("cannot write the log (--log)");
+            // What was found out is told all the same.
+            log_written = log_written.and(written);
         }
         if table {
             if ascents.is_empty() {
@@ -67,10 +72,6 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
     }
     let failed = ascents.last().filter(|ascent| matches!(ascent.outcome, Outcome::Failed(_)));
     let failure = failed.and_then(|ascent| Failure::of(ascent, &mut kernel));
-    if let (Some(ascent), Some(path)) = (failed, &verb.program) {
-        let written = create(path)?.write_all(reproduce::program(ascent).as_bytes());
-        written.with_context(|| format!("cannot write {}", path.display()))?;
-    }
     if table {
         if let (Some(ascent), Some(failure)) = (failed, &failure) {
             show::above(&mut out, ascent.level, verb.until)?;
@@ -84,6 +85,11 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
         serde_json::to_writer_pretty(&mut out, &report(&ascents, failure.as_ref(), verb.until))?;
         writeln!(out)?;
     }
+    out.flush()?;
+    if let (Some(ascent), Some(path)) = (failed, &verb.program) {
+        output::keep(path, reproduce::program(ascent).as_bytes())?;
+    }
+    log_written?;
     Ok(match failed.map(|ascent| ascent.level) {
         None => Ending::Well,
         Some(Level::Library | Level::Runtime) => Ending::NoRuntime,
@@ -93,10 +99,10 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
 
 /// In the process of a level.
 fn inside(verb: &Bringup, level: Level) -> anyhow::Result<Ending> {
-    contained::begin()?;
-    let recorder = Recorder::take_output(u8::from(verb.other_process))?;
+    let (orders, answers) = begin()?;
+    let recorder = Recorder::new(answers, u8::from(verb.other_process));
     if verb.other_process {
-        return climb::be_other_process(verb, &recorder);
+        return climb::be_other_process(verb, &recorder, &orders);
     }
     climb::climb(verb, level, &recorder)?;
     Ok(Ending::Well)

@@ -1,20 +1,19 @@
 //! The level "shared": memory that goes to another process as a descriptor, and back.
 
-use super::climb::{Ground, Host, find_agents, find_ground, read_by, with_host, write_by};
+use super::climb::{Ground, Host, find_agents, find_ground, with_host};
 use super::hsa::{Address, Handle, Hsa};
 use super::level::Level;
-use super::record::Argument;
+use super::record::{Argument, Record};
 use super::recorder::Stopped;
-use crate::contained;
+use hsa_vmm_conformance::worker::{End, Heard, Orders, Prints, Worker};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
-use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
@@ -29,51 +28,53 @@ pub fn export(
     ground: &Ground,
     va: &Address,
     memory: &Handle,
-    host: &Host,
+    host: &Host<'_>,
 ) -> Result<()> {
     let gpu = &ground.gpus[0];
     hsa.grant(va, ground.size, &[gpu])?;
-    write_by(hsa, gpu, va, ground.size, host, THERE)?;
+    host.write_by(gpu, va, THERE)?;
     let dmabuf = hsa.export(memory)?;
-    let (mut other, socket) =
-        start(hsa).map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
+    let mut other =
+        start().map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
     let number = dmabuf.as_raw_fd().to_string();
     let into = [("socket", "the other process".to_owned()), ("dmabuf", number)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
     let sent =
-        hsa.recorder.around("send", &into, Some(c), || (send(&socket, &dmabuf), None, vec![]));
+        hsa.recorder.around("send", &into, Some(c), || (send(&other, &dmabuf), None, vec![]));
     sent.1.map_err(|error| hsa.recorder.wrong(format!("cannot send the descriptor: {error}")))?;
-    // It closes its end when it ends, in whatever way.
     let c = "wait_for(socket);".to_owned();
     let into = [("socket", "the other process".to_owned())];
-    let ended = hsa.recorder.around("wait", &into, Some(c), || {
-        let mut nothing = Vec::new();
-        let _ = (&socket).read_to_end(&mut nothing);
-        (other.wait(), None, vec![])
+    let (_, end) = hsa.recorder.around("wait", &into, Some(c), || {
+        let end = loop {
+            match other.hear::<Record>(Duration::MAX) {
+                // It is told to those who watch this level.
+                Heard::Answer(record) => hsa.recorder.tell(&record),
+                Heard::Garbage(_) | Heard::Late => {}
+                Heard::Ended(end) => break end,
+            }
+        };
+        (end, None, vec![])
     });
-    match ended.1 {
-        Ok(status) if status.success() => {
-            read_by(hsa, gpu, va, ground.size, host, BACK)?;
+    match end {
+        End::Exited(0) => {
+            host.read_by(gpu, va, BACK)?;
             hsa.recorder.fact("written here, read and answered there");
             Ok(())
         }
         // It has told why.
-        Ok(status) if status.code() == Some(i32::from(crate::FAILED)) => Err(Stopped),
-        Ok(status) => Err(hsa.recorder.wrong(format!("the other process: {status}"))),
-        Err(error) => Err(hsa.recorder.wrong(format!("the other process is lost: {error}"))),
+        End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
+        end => Err(hsa.recorder.wrong(format!("the other process: {end}"))),
     }
 }
 
 /// Starts the other process before it has anything to do.
-fn start(hsa: &Hsa<'_>) -> io::Result<(Child, UnixStream)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let arguments: Vec<_> = std::env::args_os().skip(1).chain([ARGUMENT.into()]).collect();
-    let mut command: Command = contained::again(arguments)?;
-    command.stdin(OwnedFd::from(theirs)).stdout(hsa.recorder.pipe()?);
-    Ok((command.spawn()?, ours))
+fn start() -> io::Result<Worker> {
+    let mut command = hsa_rocr::again()?;
+    command.args(std::env::args_os().skip(1)).arg(ARGUMENT);
+    Worker::start(command, Prints::Here)
 }
 
-fn send(socket: &UnixStream, dmabuf: &OwnedFd) -> io::Result<()> {
+fn send(socket: impl AsFd, dmabuf: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = SendAncillaryBuffer::new(&mut space);
     let descriptors = [dmabuf.as_fd()];
@@ -82,13 +83,12 @@ fn send(socket: &UnixStream, dmabuf: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn receive() -> io::Result<OwnedFd> {
+fn receive(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let mut bytes = [IoSliceMut::new(&mut byte)];
-    let socket = io::stdin();
-    let received = rustix::net::recvmsg(&socket, &mut bytes, &mut with, RecvFlags::CMSG_CLOEXEC)?;
+    let received = rustix::net::recvmsg(socket, &mut bytes, &mut with, RecvFlags::CMSG_CLOEXEC)?;
     let whole = !received.flags.contains(ReturnFlags::CTRUNC);
     let mut descriptors = with.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -98,15 +98,15 @@ fn receive() -> io::Result<OwnedFd> {
     descriptor.filter(|_| whole).ok_or_else(|| io::Error::other("no descriptor came"))
 }
 
-/// The other process: imports what it is sent on its standard input, and answers in it.
-pub fn import(hsa: &Hsa<'_>) -> Result<()> {
+/// The other process: imports what it is sent in place of orders, and answers in it.
+pub fn import(hsa: &Hsa<'_>, orders: &Orders) -> Result<()> {
     hsa.init()?;
     let (cpu, gpus) = find_agents(hsa)?;
     let ground = find_ground(hsa, Level::Shared, cpu, gpus)?;
     let into = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
     let (_, dmabuf) = hsa.recorder.around("receive", &into, Some(c), || {
-        let received = receive();
+        let received = receive(orders);
         let answered = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
         (received, None, vec![Argument { name: "dmabuf".into(), value: answered }])
     });
@@ -118,8 +118,8 @@ pub fn import(hsa: &Hsa<'_>) -> Result<()> {
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, &ground, |host| {
-        read_by(hsa, gpu, &va, size, host, THERE)?;
-        write_by(hsa, gpu, &va, size, host, BACK)
+        host.read_by(gpu, &va, THERE)?;
+        host.write_by(gpu, &va, BACK)
     })?;
     hsa.unmap(&va, size)?;
     hsa.release(&memory)?;

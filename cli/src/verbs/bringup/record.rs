@@ -1,5 +1,5 @@
-//! What the process of a level tells the one that started it: a line of JSON for each thing, written
-//! before a call and after it, so that it is known what was in flight when it crashed or hung.
+//! What the process of a level tells the one that started it, before a call and after it, so that it is
+//! known what was in flight when it crashed or hung.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub enum Record {
     /// A call begins.
     Begin(Begin),
     /// It has returned.
-    End(End),
+    Returned(Return),
     /// The call of this process and number is why the level failed.
     Failed(Number),
     /// All calls were answered well, and something is wrong all the same, after this call.
@@ -51,7 +51,7 @@ pub struct Begin {
 
 /// A call that has returned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct End {
+pub struct Return {
     pub number: Number,
     /// What it answered; none if it is no function that answers a status.
     pub status: Option<u32>,

@@ -1,12 +1,12 @@
 //! The writing end of the records, in the process of a level.
 
-use super::record::{Argument, Begin, End, Logs, Number, Record};
+use super::record::{Argument, Begin, Logs, Number, Record, Return};
+use hsa_vmm_conformance::worker::Answers;
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ thread_local! {
 /// Where records go.
 #[derive(Debug)]
 pub struct Recorder {
-    pipe: Mutex<File>,
+    answers: Answers,
     process: u8,
     calls: AtomicU64,
     driver_log: Option<PathBuf>,
@@ -31,22 +31,10 @@ pub struct Recorder {
 pub struct Stopped;
 
 impl Recorder {
-    /// Takes standard output for the records: what a runtime prints there goes where its errors
-    /// go.
-    pub fn take_output(process: u8) -> io::Result<Self> {
-        let pipe = io::stdout().as_fd().try_clone_to_owned()?;
-        rustix::stdio::dup2_stdout(io::stderr())?;
-        Ok(Self {
-            pipe: Mutex::new(pipe.into()),
-            process,
-            calls: AtomicU64::new(0),
-            driver_log: std::env::var_os("HSA_KFD_LOG").map(PathBuf::from),
-        })
-    }
-
-    /// The end of the pipe, for another process of the same level.
-    pub fn pipe(&self) -> io::Result<File> {
-        self.pipe.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).try_clone()
+    /// Of the process of this number: 0, or 1 for the other one of "shared".
+    pub fn new(answers: Answers, process: u8) -> Self {
+        let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
+        Self { answers, process, calls: AtomicU64::new(0), driver_log }
     }
 
     /// Says of this thread which it is.
@@ -56,11 +44,7 @@ impl Recorder {
 
     /// Records something. If nobody reads it, there is nothing to live for.
     pub fn tell(&self, record: &Record) {
-        let mut line = serde_json::to_vec(record).unwrap_or_default();
-        line.push(b'\n');
-        // At once, so that the lines of two processes do not mix.
-        let mut pipe = self.pipe.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if pipe.write_all(&line).is_err() {
+        if self.answers.tell(record).is_err() {
             std::process::exit(1);
         }
     }
@@ -91,7 +75,7 @@ impl Recorder {
         let (value, status, answered) = perform();
         let microseconds = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let logs = self.logs();
-        self.tell(&Record::End(End { number, status, answered, microseconds, logs }));
+        self.tell(&Record::Returned(Return { number, status, answered, microseconds, logs }));
         (number, value)
     }
 

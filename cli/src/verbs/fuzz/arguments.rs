@@ -1,5 +1,6 @@
 //! What `hsa-vmm fuzz` understands.
 
+use crate::arguments::time;
 use crate::arguments::{Common, Format};
 use clap::Args;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ pub struct Fuzz {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// How long to go on: `60s`, `15m`, `8h`
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub time: Duration,
     /// End after so many sequences
     #[arg(long, value_name = "N")]
@@ -39,8 +40,8 @@ pub struct Fuzz {
     #[arg(long)]
     pub faults: bool,
     /// How long an operation may take before it is taken for one that hangs
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = humantime::parse_duration)]
-    pub patience: Duration,
+    #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = time)]
+    pub time_limit: Duration,
     /// How long what was found is made smaller
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub shrink: Duration,

@@ -2,7 +2,7 @@
 
 use super::arguments::Fuzz;
 use crate::choice::Choice;
-use crate::worker::Performer;
+use crate::performer::Performer;
 use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
 use std::env;
@@ -35,6 +35,9 @@ enum Again {
     Never,
 }
 
+/// How many sequences of before are performed with it, whatever the time: what is not seen again is worth
+/// little.
+const AT_LEAST: u64 = 16;
 /// How many operations are shown.
 const SHOWN: usize = 20;
 /// How long an operation may take while a smaller sequence is looked for that hangs.
@@ -49,7 +52,7 @@ impl Finding {
         number: u64,
         found: Found,
     ) -> anyhow::Result<Self> {
-        let mut performer = Performer::new(&verb.common, verb.patience);
+        let mut performer = Performer::new(&verb.common, verb.time_limit);
         let sequence = drawing.sequence(number);
         let length = sequence.operations.len();
         let until = Instant::now() + verb.shrink;
@@ -117,7 +120,7 @@ fn seen_again(
     // Simulations share nothing; a library may have kept something from earlier ones.
     let all = if drawing.machine == Machine::Loaded { number / step } else { 0 };
     let mut before = 0;
-    while before < all && Instant::now() < until {
+    while before < all && (before < AT_LEAST || Instant::now() < until) {
         before = (before * 4 + 1).min(all);
         let numbers = (0..=before).rev().map(|back| number - back * step);
         let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
@@ -192,8 +195,8 @@ fn smaller(
 fn command(verb: &Fuzz, drawing: &Drawing, file: &std::path::Path) -> String {
     let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
     // What `hsa-vmm emulate` or `hsa-vmm rocr run` was asked for.
-    let under = env::var(crate::verbs::UNDER).map(|words| format!("{program} {words} -- "));
-    let runtime = match (&drawing.machine, &verb.common.runtime) {
+    let under = env::var(crate::program::UNDER).map(|words| format!("{program} {words} -- "));
+    let runtime = match (&drawing.machine, &verb.common.runtime.choice) {
         // The variable says so there, too.
         (Machine::Loaded, Choice::Library(path)) if under.is_err() => {
             format!(" --runtime {}", path.display())

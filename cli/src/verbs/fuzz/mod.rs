@@ -5,9 +5,9 @@ mod crew;
 mod finding;
 mod progress;
 
-use crate::Ending;
 use crate::arguments::Format;
 use crate::choice::{Ground, say};
+use crate::{Ending, output};
 use anyhow::bail;
 use arguments::Fuzz;
 use crew::{Crew, Ended};
@@ -22,7 +22,8 @@ use std::thread::available_parallelism;
 const EVERY: usize = 16;
 
 pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
-    let machine = match verb.common.ground()? {
+    verb.save.as_deref().map_or(Ok(()), output::check)?;
+    let machine = match verb.common.runtime.ground()? {
         Ground::Simulation(simulated) => {
             let machine = simulated.text.clone().map_or(Machine::Any, Machine::Simulated);
             // What is asked for makes sense, or nothing is begun.

@@ -1,9 +1,10 @@
 //! What fuzzing has found, once more.
 
+use super::Replay;
 use crate::Ending;
-use crate::arguments::{Format, Replay};
+use crate::arguments::Format;
 use crate::choice::say;
-use crate::worker::Performer;
+use crate::performer::Performer;
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
@@ -14,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Performs sequences one after the other in a process of their own.
 pub fn run(verb: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Ending> {
     for sequence in &mut sequences {
-        verb.common.choose_for(sequence);
+        verb.common.runtime.choose_for(sequence);
         sequence.check()?;
     }
     let mut performer = Performer::new(&verb.common, PATIENCE);

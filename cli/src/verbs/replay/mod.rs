@@ -2,13 +2,30 @@
 
 mod again;
 
-use super::table;
-use crate::arguments::{Format, Replay};
+use crate::arguments::{Common, Format};
+use crate::table::table;
 use crate::{Ending, progress};
 use anyhow::{Context, bail};
+use clap::Args;
 use hsa_vmm_conformance::replay::replay;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Replay {
+    #[command(flatten)]
+    pub common: Common,
+    /// The traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// End well with up to this many divergent operations
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub tolerate: u64,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+}
 
 pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
     // A file that cannot be read is told before a runtime is started.
@@ -32,7 +49,7 @@ pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
         }
         Err(error) => Some(Err(error)),
     });
-    let runtime = verb.common.open()?;
+    let runtime = verb.common.runtime.open()?;
     let bar = progress::bar(0, "traces");
     let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();

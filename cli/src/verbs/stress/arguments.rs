@@ -1,8 +1,8 @@
 //! What `hsa-vmm stress` understands.
 
 use super::scene::Scene;
+use crate::arguments::time;
 use crate::arguments::{Common, Format};
-use crate::verbs::time;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -74,4 +74,6 @@ pub enum Plant {
     Descriptor,
     /// Addresses that are not freed
     Addresses,
+    /// A descriptor that is opened once in a process and kept: no leak
+    Kept,
 }

@@ -1,4 +1,4 @@
-//! What a process of a scene tells the one that started it: JSON, an object a line.
+//! What a process of a scene tells the one that started it.
 
 use super::measure::Leak;
 use serde::{Deserialize, Serialize};

@@ -7,9 +7,12 @@ use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Vmm,
 };
 use std::os::fd::IntoRawFd;
+use std::sync::Once;
 
 /// How many items a thread has at most.
 const ITEMS: usize = 24;
+/// What is kept once in a process ([`Plant::Kept`]).
+static KEPT: Once = Once::new();
 /// How large they are at most, in granules.
 const GRANULES: usize = 4;
 
@@ -174,6 +177,7 @@ fn leak(stage: &Stage<'_>, plant: Plant, gpu: AgentId) {
                 let _ = descriptor.into_raw_fd();
             }
         }
+        Plant::Kept => KEPT.call_once(|| leak(stage, Plant::Descriptor, gpu)),
         Plant::Addresses => std::mem::forget(Reservation::of(1 << 21).reserve(stage.vmm)),
     }
 }

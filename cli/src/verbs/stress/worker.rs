@@ -8,12 +8,9 @@ use super::message::{Done, Message, Progress};
 use super::scene::Scene;
 use super::stage::Stage;
 use super::{crowded, mixed};
-use crate::contained;
 use fastrand::Rng;
 use hsa_vmm::{Runtime, Vmm};
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use hsa_vmm_conformance::worker::{Answers, begin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,16 +21,17 @@ const DESCRIPTORS: u64 = 256;
 const TELLS: Duration = Duration::from_millis(250);
 
 static STOP: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Runs the scene in this process.
 pub fn run(verb: &Stress, part: &Part) -> anyhow::Result<()> {
-    contained::begin()?;
+    let (mut orders, answers) = begin()?;
     let scene = part.scene;
-    let mut pipe = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    rustix::stdio::dup2_stdout(io::stderr())?;
-    // Whoever started this says by closing its end that it is enough.
-    thread::spawn(|| {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
+    // There are no orders; when there will be none any more, it is enough.
+    thread::spawn(move || {
+        while let Ok(Some(serde::de::IgnoredAny)) = orders.hear() {}
+        // It stays open: a descriptor less would hide one that is lost.
+        std::mem::forget(orders);
         STOP.store(true, Ordering::Relaxed);
     });
     if scene == Scene::Descriptors {
@@ -41,17 +39,17 @@ pub fn run(verb: &Stress, part: &Part) -> anyhow::Result<()> {
         let few = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..few };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
     }
-    let runtime = match verb.common.open() {
+    let runtime = match verb.common.runtime.open() {
         Ok(runtime) => runtime,
-        Err(error) => return tell(&mut pipe, &Message::NoRuntime(format!("{error:#}"))),
+        Err(error) => return Ok(answers.tell(&Message::NoRuntime(format!("{error:#}")))?),
     };
-    tell(&mut pipe, &Message::Started)?;
+    answers.tell(&Message::Started)?;
     let vmm = Vmm::open(&runtime)?;
     let done = match skipped(&runtime, scene) {
         Some(why) => Done { skipped: Some(why), ..Done::default() },
-        None => perform(verb, part, &runtime, &vmm, &mut pipe)?,
+        None => perform(verb, part, &runtime, &vmm, &answers)?,
     };
-    tell(&mut pipe, &Message::Done(Box::new(done)))
+    Ok(answers.tell(&Message::Done(Box::new(done)))?)
 }
 
 fn skipped(runtime: &Runtime, scene: Scene) -> Option<String> {
@@ -68,20 +66,20 @@ fn perform(
     part: &Part,
     runtime: &Runtime,
     vmm: &Vmm,
-    pipe: &mut File,
+    answers: &Answers,
 ) -> anyhow::Result<Done> {
     let (scene, time) = (part.scene, Duration::from_millis(part.milliseconds));
     let seed = part.seed ^ u64::from(part.number) << 48;
     // What a runtime makes once and keeps is made now, also what it makes for each thread.
     let warm = (time / 10).min(Duration::from_secs(2));
     let stage = Stage::new(runtime, vmm, scene, &STOP, warm);
-    play(verb, &stage, seed ^ 0x5eed, false, pipe)?;
+    play(verb, &stage, seed ^ 0x5eed, false, answers)?;
     let (_, unexpected) = stage.errors();
     let before = Measure::now(runtime, vmm);
 
     let stage = Stage::new(runtime, vmm, scene, &STOP, time.saturating_sub(warm));
     let began = Instant::now();
-    play(verb, &stage, seed, true, pipe)?;
+    play(verb, &stage, seed, true, answers)?;
     let took = began.elapsed();
     let mut done = Done {
         operations: stage.operations.load(Ordering::Relaxed),
@@ -94,15 +92,21 @@ fn perform(
     done.add_errors(stage);
     done.leaks = before.leaks(|| Measure::now(runtime, vmm));
     // What a runtime makes late and keeps does not come again; what is lost does.
-    if !done.leaks.is_empty() && !STOP.load(Ordering::Relaxed) {
+    if !done.leaks.is_empty() {
         let before = Measure::now(runtime, vmm);
-        let stage = Stage::new(runtime, vmm, scene, &STOP, time.saturating_sub(warm));
-        play(verb, &stage, seed, true, pipe)?;
-        done.add_errors(stage);
-        if !STOP.load(Ordering::Relaxed) {
-            let again = before.leaks(|| Measure::now(runtime, vmm));
-            done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
+        let mut again = |stop, time| -> anyhow::Result<()> {
+            let stage = Stage::new(runtime, vmm, scene, stop, time);
+            play(verb, &stage, seed, true, answers)?;
+            done.add_errors(stage);
+            Ok(())
+        };
+        again(&STOP, time.saturating_sub(warm))?;
+        // Who wants an end has it soon, and the truth all the same.
+        if STOP.load(Ordering::Relaxed) {
+            again(&NEVER, warm)?;
         }
+        let again = before.leaks(|| Measure::now(runtime, vmm));
+        done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
     }
     if let Err(error) = vmm.check() {
         done.unexpected.insert(format!("the library's own books: {error}"), 1);
@@ -128,7 +132,7 @@ fn play(
     stage: &Stage<'_>,
     seed: u64,
     in_earnest: bool,
-    pipe: &mut File,
+    answers: &Answers,
 ) -> anyhow::Result<()> {
     let threads = verb.threads;
     let plant = verb.plant.filter(|_| in_earnest);
@@ -144,8 +148,13 @@ fn play(
                 Scene::Mappings => crowded::mappings(stage, rng),
             }
         };
-        let playing: Vec<_> =
-            (1..=threads).map(|number| scope.spawn(move || work(number))).collect();
+        // For whoever looks at the process from outside.
+        let name = if in_earnest { stage.scene.name() } else { "warm up".to_owned() };
+        let spawn = |number: u32| {
+            let thread = thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, move || work(number))
+        };
+        let playing: Vec<_> = (1..=threads).map(spawn).collect::<Result<_, _>>()?;
         let mut told = Instant::now();
         let mut gives_back = false;
         while playing.iter().any(|thread| !thread.is_finished()) {
@@ -158,13 +167,10 @@ fn play(
                     held: stage.held.load(Ordering::Relaxed),
                     limit: stage.limit.load(Ordering::Relaxed),
                 };
-                tell(
-                    pipe,
-                    &match gives_back {
-                        true => Message::GivesBack(progress),
-                        false => Message::Progress(progress),
-                    },
-                )?;
+                answers.tell(&match gives_back {
+                    true => Message::GivesBack(progress),
+                    false => Message::Progress(progress),
+                })?;
             }
         }
         let died = playing.into_iter().any(|thread| thread.join().is_err());
@@ -173,10 +179,4 @@ fn play(
         }
         Ok(())
     })
-}
-
-fn tell(pipe: &mut File, message: &Message) -> anyhow::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    Ok(pipe.write_all(&line)?)
 }

@@ -127,7 +127,7 @@ impl Reach {
         let (entry, at, _) = self.look_up(address, READABLE | WRITABLE)?;
         let Some(buffer) = &entry.buffer else {
             let address = at;
-            user::read_u64(address).map_err(fault)?;
+            user::get::<u64>(address).map_err(fault)?;
             // SAFETY: it was readable just now and is aligned. A program that unmaps what it gave
             // to the GPU to count in, while the GPU does, ends here; on hardware it is another's
             // memory that suffers. The processor's own accesses to it are atomic too.

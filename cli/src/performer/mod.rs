@@ -1,18 +1,19 @@
-//! Processes of this command that perform sequences of operations for it.
+//! Sequences of operations, performed in processes of their own.
 //!
 //! What a runtime does wrong may end the process or never end at all; what is performed elsewhere
-//! can be watched, ended and done again. A worker is this command once more, with the hidden verb
-//! `worker`: it reads a [`Task`] a line and writes an [`Answer`] a line.
+//! can be watched, ended and done again. Its [workers](hsa_vmm_conformance::worker) are this command
+//! once more, with the hidden verb `worker`: they are told [`Task`]s, and say [`Answer`]s.
 
-mod child;
-mod performer;
-mod process;
+mod again;
+mod serve;
 
-pub use child::serve;
-pub use performer::Performer;
-pub use process::{Event, Worker};
+pub use again::Performer;
+pub use serve::serve;
 
+use crate::arguments::Common;
+use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Sequence, Tally};
+use hsa_vmm_conformance::worker::{End, Prints, Worker};
 use serde::{Deserialize, Serialize};
 
 /// What a worker is to do.
@@ -48,4 +49,25 @@ pub enum Answer {
     Found(Found),
     /// The task is done.
     Idle,
+}
+
+/// Starts a worker on the same runtime.
+pub fn start(common: &Common) -> anyhow::Result<Worker> {
+    let started = hsa_rocr::again().and_then(|mut command| {
+        command.arg("worker").args(common.words());
+        Worker::start(command, Prints::Kept)
+    });
+    started.context("cannot start a process to work in")
+}
+
+/// How many lines of what a worker printed are shown.
+const LINES: usize = 8;
+
+/// How a worker ended, and what it printed last.
+pub fn last_words(worker: &Worker, end: End) -> String {
+    let printed = worker.printed();
+    let lines: Vec<_> = printed.lines().collect();
+    let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default();
+    let colon = if last.is_empty() { "" } else { ": " };
+    format!("{end}{colon}{}", last.join(" | "))
 }

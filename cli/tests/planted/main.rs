@@ -5,8 +5,8 @@
 //! each took, `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or
 //! plan contains it.
 
+#[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
-#[path = "planted/table.rs"]
 mod table;
 
 use hsa_rocr::test;
@@ -128,7 +128,7 @@ fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
     let file = folder.path().join("found.jsonl");
     let file = file.to_str().expect("text");
     let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--threads", "2"];
-    let fuzz = [&fuzz[..], &["--patience", "3s", "--shrink", "2s", "--save", file]].concat();
+    let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
     let ran = run(planted.ground, planted.plan, &fuzz)?;
     let said = format!("{}{}", ran.out, ran.err);
     if ran.status.code() != Some(1) || !said.contains(words) {

@@ -1,102 +1,20 @@
 //! The runtime: loaded or simulated, and started.
 
+mod driver;
+mod error;
+
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::discovery::{describe, discover};
 use crate::ipc::{Exports, Imports};
 use crate::memory::Registry;
-use crate::native::{Failure, Generation, Native, Status};
-use core::fmt;
+use crate::native::{Generation, Native};
+pub use driver::DriverState;
+pub use error::RuntimeError;
 use hsa_sys as sys;
 pub use hsa_sys::{Attempt, LoadError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Why a runtime could not be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RuntimeError {
-    /// No library was found, or none that exports what is needed.
-    #[error(
-        "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME \
-         (`sim` for the simulation)"
-    )]
-    Load(LoadError),
-
-    /// The library is there but did not start.
-    #[error("hsa_init answered {status} ({})\n{driver}", path.display())]
-    Start {
-        /// The library.
-        path: PathBuf,
-        /// What it answered.
-        status: Status,
-        /// What was found where the kernel driver should be.
-        driver: DriverState,
-    },
-
-    /// A started runtime did not say what it has.
-    #[error(
-        "the runtime did not describe its agents: {call} answered {status}; \
-         `rocminfo` should fail the same way, and the driver's log may say why"
-    )]
-    Discovery {
-        /// The runtime's function.
-        call: &'static str,
-        /// What it answered.
-        status: Status,
-    },
-
-    /// The runtime has no CPU agent, which HSA promises.
-    #[error("the runtime has no CPU agent; its kernel topology is incomplete")]
-    NoCpu,
-
-    /// The simulation could not be started.
-    #[error("the simulation could not be started: {0}")]
-    Simulation(String),
-}
-
-/// What was found where AMD's kernel driver should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DriverState {
-    /// There is no `/dev/kfd`: no AMD GPU, or its driver is not loaded.
-    Missing,
-    /// `/dev/kfd` may not be opened by this user.
-    Forbidden,
-    /// `/dev/kfd` can be opened.
-    Present,
-}
-
-impl DriverState {
-    /// Looks at `/dev/kfd` as the runtime would.
-    #[must_use]
-    pub fn probe() -> Self {
-        Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd"))
-    }
-
-    fn of<T>(opened: &std::io::Result<T>) -> Self {
-        match opened {
-            Ok(_) => Self::Present,
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Self::Forbidden,
-            Err(_) => Self::Missing,
-        }
-    }
-}
-
-impl fmt::Display for DriverState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => {
-                "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is \
-                 not loaded (in a container: the device was not passed in)"
-            }
-            Self::Forbidden => {
-                "/dev/kfd may not be opened: add this user to the groups `render` and `video`"
-            }
-            Self::Present => "/dev/kfd is there; the kernel's log may say more (`dmesg`)",
-        })
-    }
-}
 
 /// What the runtime says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,19 +155,12 @@ impl Runtime {
             status: failure.status,
             driver: DriverState::probe(),
         })?;
-        // From here on, dropping `started` stops what was started.
-        let started = Started { native: Some(native), generation };
-        let native = started.native();
-        let info = describe(native, name, path)?;
-        let agents = discover(native)?;
-        let first_cpu = agents
-            .iter()
-            .position(|agent| agent.kind == AgentKind::Cpu)
-            .ok_or(RuntimeError::NoCpu)?;
+        let (info, agents, first_cpu) =
+            ask(&native, name, path).inspect_err(|_| stop(&native, generation))?;
         tracing::debug!(name = info.name, extension = ?info.extension, agents = agents.len());
         Ok(Self {
             inner: Arc::new(Inner {
-                native: started.keep(),
+                native,
                 generation,
                 info,
                 agents,
@@ -367,35 +278,16 @@ impl Drop for Inner {
     }
 }
 
-/// A runtime that was started and is not yet anybody's.
-struct Started {
-    native: Option<Native>,
-    generation: Generation,
-}
-
-impl Started {
-    fn native(&self) -> &Native {
-        match &self.native {
-            Some(native) => native,
-            // Only `keep` takes it, and that consumes `self`.
-            None => unreachable!("a started runtime is there until it is kept"),
-        }
-    }
-
-    fn keep(mut self) -> Native {
-        match self.native.take() {
-            Some(native) => native,
-            None => unreachable!("a started runtime is kept once"),
-        }
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if let Some(native) = &self.native {
-            stop(native, self.generation);
-        }
-    }
+/// What a started runtime has, and which of its agents is the first CPU.
+fn ask(
+    native: &Native,
+    name: String,
+    path: Option<PathBuf>,
+) -> Result<(RuntimeInfo, Vec<Agent>, usize), RuntimeError> {
+    let info = describe(native, name, path)?;
+    let agents = discover(native)?;
+    let first_cpu = agents.iter().position(|agent| agent.kind == AgentKind::Cpu);
+    Ok((info, agents, first_cpu.ok_or(RuntimeError::NoCpu)?))
 }
 
 fn stop(native: &Native, generation: Generation) {
@@ -404,39 +296,5 @@ fn stop(native: &Native, generation: Generation) {
         && let Err(failure) = native.shut_down()
     {
         tracing::warn!(?failure, "the runtime did not stop");
-    }
-}
-
-// Not by `#[from]`: the text above already says all of it, and a source would say it again.
-impl From<LoadError> for RuntimeError {
-    fn from(error: LoadError) -> Self {
-        Self::Load(error)
-    }
-}
-
-impl From<Failure> for RuntimeError {
-    fn from(Failure { call, status }: Failure) -> Self {
-        Self::Discovery { call, status }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{Error, ErrorKind};
-
-    #[test]
-    fn a_driver_that_may_not_be_used_is_told_from_one_that_is_not_there() {
-        let state = |kind: Option<ErrorKind>| {
-            DriverState::of(&kind.map_or(Ok(()), |it| Err(Error::from(it))))
-        };
-        for (kind, expected, advice) in [
-            (None, DriverState::Present, "dmesg"),
-            (Some(ErrorKind::PermissionDenied), DriverState::Forbidden, "`render` and `video`"),
-            (Some(ErrorKind::NotFound), DriverState::Missing, "amdgpu"),
-        ] {
-            assert_eq!(state(kind), expected);
-            assert!(expected.to_string().contains(advice), "{expected}");
-        }
     }
 }

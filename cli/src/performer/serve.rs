@@ -1,36 +1,37 @@
-//! A worker as it sees itself.
+//! A worker: performs what it is told.
 
 use super::{Answer, Task};
 use crate::Ending;
 use crate::arguments::Common;
 use crate::choice::Ground;
-use anyhow::Context;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
-use std::io::{BufRead, Write, stdin, stdout};
+use hsa_vmm_conformance::worker::{Answers, begin};
 
-/// Does what is asked for on standard input, and says what came of it on standard output.
+/// Does what it is told, and says what came of it.
 pub fn serve(common: &Common) -> anyhow::Result<Ending> {
-    let ground = common.ground()?;
-    say(&Answer::Ready(ground.to_string()))?;
-    for line in stdin().lock().lines() {
-        match serde_json::from_str(&line?).context("no task of a worker")? {
+    let (mut orders, answers) = begin()?;
+    let ground = common.runtime.ground()?;
+    answers.tell(&Answer::Ready(ground.to_string()))?;
+    while let Some(task) = orders.hear()? {
+        match task {
             Task::Draw { drawing, first, step, end } => {
                 let numbers = (first..end.unwrap_or(u64::MAX)).step_by(step.max(1) as usize);
                 let sequences = numbers.map(|number| drawing.sequence(number));
-                put(&ground, sequences, false)?;
+                put(&answers, &ground, sequences, false)?;
             }
             Task::Perform(sequences) => {
-                put(&ground, sequences.into_iter(), true)?;
+                put(&answers, &ground, sequences.into_iter(), true)?;
             }
         }
-        say(&Answer::Idle)?;
+        answers.tell(&Answer::Idle)?;
     }
     Ok(Ending::Well)
 }
 
 /// Performs sequences until one shows something.
 fn put(
+    answers: &Answers,
     ground: &Ground,
     sequences: impl Iterator<Item = Sequence>,
     each_operation: bool,
@@ -40,13 +41,13 @@ fn put(
         let mut heard = Ok(());
         let result = perform(&runtime, &sequence, &mut |at| {
             if each_operation && heard.is_ok() {
-                heard = say(&Answer::At(at));
+                heard = answers.tell(&Answer::At(at));
             }
         });
         heard?;
         match result {
-            Ok(tally) => say(&Answer::Done(tally))?,
-            Err(found) => return say(&Answer::Found(found)),
+            Ok(tally) => answers.tell(&Answer::Done(tally))?,
+            Err(found) => return Ok(answers.tell(&Answer::Found(found))?),
         }
     }
     Ok(())
@@ -59,12 +60,4 @@ fn runtime(ground: &Ground, sequence: &Sequence) -> anyhow::Result<Runtime> {
         (None, Ground::Library(runtime)) => Ok(runtime.clone()),
         (None, Ground::Simulation(simulation)) => simulation.start(),
     }
-}
-
-fn say(answer: &Answer) -> anyhow::Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
-    line.push(b'\n');
-    let mut out = stdout().lock();
-    out.write_all(&line)?;
-    Ok(out.flush()?)
 }

@@ -2,18 +2,18 @@
 
 mod plot;
 
-use super::table;
 use crate::Ending;
 use crate::arguments::Common;
 use crate::choice::Choice;
+use crate::output::Output;
 use crate::progress;
+use crate::table::table;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
 use hsa_vmm_bench::{Backend, Ground, Level, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
-use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -54,9 +54,8 @@ pub struct Bench {
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: BenchFormat,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// How results are shown.
@@ -93,13 +92,14 @@ by_name!(
     OperationName,
     Operation,
     [
-        Reserve, Create, Map, SetAccess, GetAccess, Retain, Properties, Export, Import, Unmap,
-        Release, Free, Cycle
+        Open, Reserve, Create, Map, SetAccess, GetAccess, Retain, Properties, Export, Import,
+        Unmap, Release, Free, Cycle
     ]
 );
 
 pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
-    let ground = verb.ground()?;
+    verb.output.check()?;
+    let mut ground = verb.ground()?;
     let mut levels: Vec<Level> = verb.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
         levels = vec![Level::Raw, Level::Vmm, Level::Owned, Level::C];
@@ -110,15 +110,26 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         ([], _) => vec![1],
         (said, _) => said.to_vec(),
     };
-    let bar = progress::bar(100 * live.len() as u64, "bench");
+    let (opens, operations) = verb.operations();
+    let live = if operations.is_empty() { Vec::new() } else { live };
+    let bar = progress::bar(100 * (live.len() as u64 + u64::from(opens)), "bench");
     let mut results = Vec::new();
+    if opens {
+        let (backend, samples) = (ground.backend().clone(), verb.samples as usize);
+        // Where one is open already, it costs nothing to open it again.
+        drop(ground);
+        let mut told = |part: f64| bar.set_position((part * 100.0) as u64);
+        results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut told)?);
+        ground = Ground::open(backend)?;
+    }
     for (number, &live) in live.iter().enumerate() {
+        let number = number + usize::from(opens);
         let options = Options {
             live: live as usize,
             samples: verb.samples as usize,
             calls: verb.calls.map(usize::from),
             levels: levels.clone(),
-            operations: verb.operation.iter().map(|name| name.0).collect(),
+            operations: operations.clone(),
             hip: verb.hip.clone(),
         };
         let mut told = |part: f64| bar.set_position(100 * number as u64 + (part * 100.0) as u64);
@@ -134,32 +145,40 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         }
         BenchFormat::Svg => plot::draw(&results)?,
     };
-    match &verb.output {
-        Some(path) => std::fs::write(path, shown)
-            .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?,
-        None => anstream::stdout().lock().write_all(shown.as_bytes())?,
-    }
+    verb.output.write(|out| Ok(out.write_all(shown.as_bytes())?))?;
     Ok(Ending::Well)
 }
 
 impl Bench {
+    /// Whether opening is to be measured, and what else is.
+    fn operations(&self) -> (bool, Vec<Operation>) {
+        let mut wanted: Vec<Operation> = self.operation.iter().map(|name| name.0).collect();
+        let (all, wanted_open) = (wanted.is_empty(), wanted.contains(&Operation::Open));
+        wanted.retain(|&operation| operation != Operation::Open);
+        match all {
+            // A picture is of what depends on live mappings.
+            true => (self.format != BenchFormat::Svg, Operation::ALL.to_vec()),
+            false => (wanted_open, wanted),
+        }
+    }
+
     /// The runtime that was asked for; `nothing` is the simulation's that does nothing.
     fn ground(&self) -> anyhow::Result<Ground> {
-        if let Choice::Library(path) = &self.common.runtime
+        if let Choice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
-            let gpus = self.common.gpus.unwrap_or(1);
+            let gpus = self.common.runtime.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
             return Ok(ground);
         }
-        let runtime = self.common.open()?;
+        let runtime = self.common.runtime.open()?;
         let backend = match runtime.info().path.clone() {
             Some(path) => Backend::Loaded(path),
             None if self.hip.is_some() => {
                 bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
             }
-            None => Backend::Simulated(self.common.simulation().unwrap_or_default()),
+            None => Backend::Simulated(self.common.runtime.simulation().unwrap_or_default()),
         };
         Ok(Ground::on(runtime, backend)?)
     }

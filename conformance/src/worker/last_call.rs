@@ -21,13 +21,17 @@ impl LastCall {
         Ok(Self(page))
     }
 
-    /// The page that a worker was given, for it to write on.
+    /// The page that this worker was given, for it to write on.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if the token is none; else what the system answers.
-    pub fn of_worker(token: &str) -> io::Result<Self> {
-        let (parent, page) = super::worker::parse(token)?;
-        OpenOptions::new().write(true).open(format!("/proc/{parent}/fd/{page}")).map(Self)
+    /// [`io::ErrorKind::InvalidInput`] if this process is no worker; else what the system answers.
+    pub fn of_this_worker() -> io::Result<Self> {
+        let (master, page) = super::master::master()?;
+        Self::of(master, page)
+    }
+
+    fn of(process: i32, page: i32) -> io::Result<Self> {
+        OpenOptions::new().write(true).open(format!("/proc/{process}/fd/{page}")).map(Self)
     }
 
     /// Notes what is being done now, in place of what was. One system call, which cannot tear.
@@ -62,13 +66,14 @@ mod tests {
     fn the_last_is_read_by_the_other() {
         let page = LastCall::blank().unwrap();
         assert_eq!(page.read(), None);
-        let token = format!("{}:{}", std::process::id(), page.number());
-        let other = LastCall::of_worker(&token).unwrap();
+        let this = std::process::id().cast_signed();
+        let other = LastCall::of(this, page.number()).unwrap();
         other.note("in a_function_with_a_long_name");
         other.note("in map");
         assert_eq!(page.read().as_deref(), Some("in map"));
         other.note(&"x".repeat(1000));
         assert_eq!(page.read(), Some("x".repeat(super::LENGTH)));
-        assert!(LastCall::of_worker("nonsense").is_err());
+        assert!(LastCall::of(this, -1).is_err());
+        assert!(LastCall::of_this_worker().is_err(), "this process is none");
     }
 }

@@ -1,13 +1,17 @@
 //! `hsa-vmm conform`: the named cases.
 
+mod arguments;
 mod worker;
 
-use super::table;
-use crate::arguments::{Arguments, Conform, ReportFormat};
+pub use arguments::Conform;
+
+use crate::arguments::Arguments;
 use crate::choice::say;
+use crate::table::table;
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
+use arguments::ReportFormat;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use comfy_table::Cell;
@@ -16,8 +20,8 @@ use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, r
 use std::io::Write;
 
 pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
-    if let Some(token) = &verb.worker {
-        return worker::work(verb, token);
+    if verb.worker {
+        return worker::work(verb);
     }
     if verb.list {
         return list(verb);
@@ -32,7 +36,7 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         say(&format!("order: --shuffle {seed}"));
     }
     let report = put(verb, &options)?;
-    verb.output.write(|out| write(out, verb.format, &report))?;
+    let written = verb.output.write(|out| write(out, verb.format, &report));
     for case in report.cases.iter().filter(|case| case.known_passed) {
         anstream::eprintln!("{}: {}", case.name, case.detail);
     }
@@ -41,6 +45,7 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         anstream::eprintln!("{} known defects of this runtime", summary.known);
     }
     anstream::eprintln!("{summary}");
+    written?;
     Ok(if summary.failed == 0 { Ending::Well } else { Ending::Failed })
 }
 
@@ -87,12 +92,12 @@ fn put(verb: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
         bar.set_position(progress.done as u64);
     };
     if verb.in_process {
-        let runtime = verb.common.open()?;
+        let runtime = verb.common.runtime.open()?;
         let report = run_cases(&runtime, options, &mut advance);
         bar.finish_and_clear();
         return Ok(report);
     }
-    let mut command = |token: &str| worker::command(&verb.common, token);
+    let mut command = || worker::command(&verb.common);
     let containment = Containment { command: &mut command, time_limit: verb.time_limit };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
         Event::Started(note) => bar.suspend(|| say(note)),
@@ -136,7 +141,7 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
     for case in &report.cases {
         results.add_row(vec![
             Cell::new(&case.name),
-            super::status(case.status),
+            crate::table::status(case.status),
             Cell::new(format!("{:.1}", case.duration_us as f64 / 1000.0))
                 .set_alignment(comfy_table::CellAlignment::Right),
             Cell::new(&case.detail),

@@ -1,0 +1,76 @@
+//! What many mappings cost that are made, granted to all GPUs and taken down one by one, and what they
+//! cost at once.
+//!
+//! ```sh
+//! cargo bench -p hsa-vmm-bench --bench batches
+//! ```
+//!
+//! On a runtime that does nothing, or on the one that `HSA_VMM_RUNTIME` names.
+
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::NewMapping;
+use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Runtime, Vmm};
+
+fn main() {
+    divan::main();
+}
+
+const SIZE: usize = 2 << 20;
+const HOW_MANY: [usize; 3] = [4, 64, 1024];
+
+/// Neighbours in one reservation, and who may use them.
+struct Row {
+    vmm: Vmm,
+    start: Address,
+    mappings: Vec<NewMapping>,
+    access: Vec<AccessDescriptor>,
+}
+
+impl Row {
+    fn of(count: usize) -> Self {
+        let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+            Some(_) => Runtime::load(),
+            None => Runtime::simulated(Config::nothing(2)),
+        };
+        let runtime = runtime.expect("a runtime");
+        let vmm = Vmm::open(&runtime).expect("it has virtual memory");
+        let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+        let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
+        let access = gpus.iter().map(grant).collect();
+        let start = vmm.address_reserve(count * SIZE, SIZE, None, 0).expect("addresses");
+        let handle = vmm.create(SIZE, &AllocationProperties::on(gpus[0]), 0).expect("memory");
+        let place = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
+        let new = |page| NewMapping { address: place(page), size: SIZE, handle };
+        Self { vmm, start, mappings: (0..count).map(new).collect(), access }
+    }
+
+    fn one_by_one(&self) {
+        for &NewMapping { address, size, handle } in &self.mappings {
+            self.vmm.map(address, size, 0, handle, 0).expect("it is empty");
+            self.vmm.set_access(address, size, &self.access).expect("it is mapped");
+        }
+        for mapping in &self.mappings {
+            self.vmm.unmap(mapping.address, mapping.size).expect("it is mapped");
+        }
+    }
+
+    fn at_once(&self) {
+        self.vmm.map_many(&self.mappings, &self.access).expect("it is empty");
+        let all = (self.start, self.mappings.len() * SIZE);
+        self.vmm.unmap_many(&[all]).expect("it is mapped");
+    }
+}
+
+#[divan::bench(args = HOW_MANY)]
+fn one_by_one(bencher: Bencher<'_, '_>, count: usize) {
+    let row = Row::of(count);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| row.one_by_one());
+}
+
+#[divan::bench(args = HOW_MANY)]
+fn at_once(bencher: Bencher<'_, '_>, count: usize) {
+    let row = Row::of(count);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| row.at_once());
+}

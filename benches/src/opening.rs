@@ -1,0 +1,175 @@
+//! What it costs to open a runtime: the runtime's own initialisation, and what the library asks it
+//! then.
+
+use crate::clock::Clock;
+use crate::ground::Backend;
+use crate::level::hip::Hip;
+use crate::run::{BenchError, Order, Result, result};
+use crate::samples::Samples;
+use crate::{Level, Operation};
+use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
+use hsa_vmm::simulation::{Config, Simulation};
+use hsa_vmm::{Runtime, RuntimeError, Vmm};
+use std::path::Path;
+
+/// So many at most: an initialisation takes milliseconds.
+const MOST: usize = 200;
+
+/// The levels that opening is measured at.
+const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
+
+/// A way to open a runtime, and to close it again.
+trait Opener {
+    fn open(&mut self) -> std::result::Result<(), BenchError>;
+    fn close(&mut self) -> std::result::Result<(), BenchError>;
+}
+
+/// Opens a runtime again and again, at those of the levels that can: [`Level::Raw`] is the library
+/// loaded and `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
+/// What closing takes is not measured, and neither is the very first time, which reads the library
+/// from the disk.
+///
+/// # Errors
+/// As for opening. No runtime may be open in this process: to open one again costs nothing.
+pub fn opening(
+    backend: &Backend,
+    samples: usize,
+    levels: &[Level],
+    told: &mut dyn FnMut(f64),
+) -> std::result::Result<Vec<Result>, BenchError> {
+    let (clock, samples) = (Clock::new(), samples.clamp(1, MOST));
+    let mut openers: Vec<(Level, Box<dyn Opener>, Samples)> = Vec::new();
+    for level in LEVELS.into_iter().filter(|level| levels.contains(level)) {
+        let opener: Box<dyn Opener> = match level {
+            Level::Raw => Box::new(Raw { backend, open: None }),
+            Level::C => Box::new(C { backend }),
+            _ => Box::new(Calls { backend, open: None }),
+        };
+        openers.push((level, opener, Samples::default()));
+    }
+    let mut order = Order::of(openers.len());
+    for round in 0..=samples {
+        for &which in order.shuffled() {
+            let (_, opener, figures) = &mut openers[which];
+            let (opened, nanoseconds) = clock.time(|| opener.open());
+            opened?;
+            opener.close()?;
+            if round > 0 {
+                figures.add(nanoseconds);
+            }
+        }
+        told(round as f64 / samples as f64);
+    }
+    let gpus = {
+        let mut one = Calls { backend, open: None };
+        one.open()?;
+        one.open.as_ref().map_or(0, |vmm| vmm.runtime().gpus().count())
+    };
+    let mut raw = None;
+    let figures = openers.iter_mut().filter_map(|(level, _, figures)| {
+        result(Operation::Open, *level, (0, gpus), figures, 1, &mut raw)
+    });
+    Ok(figures.collect())
+}
+
+fn config(text: &str) -> std::result::Result<Config, BenchError> {
+    text.parse().map_err(|error: hsa_vmm::simulation::ConfigError| {
+        BenchError::Configuration(error.to_string())
+    })
+}
+
+fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
+    let started = Simulation::start(config(text)?);
+    started.map_err(|error| RuntimeError::Simulation(error.to_string()).into())
+}
+
+fn library(path: &Path) -> std::result::Result<Library, BenchError> {
+    // SAFETY: that it is a runtime is what naming it means.
+    let library = unsafe { Library::load(&Search::only(path)) };
+    Ok(library.map_err(RuntimeError::from)?)
+}
+
+/// What has a table of the runtime's functions.
+enum Source {
+    Simulated(Simulation),
+    Loaded(Box<Library>),
+}
+
+impl Source {
+    fn table(&self) -> &hsa_sys::Table {
+        match self {
+            Self::Simulated(simulation) => simulation.table(),
+            Self::Loaded(library) => library.table(),
+        }
+    }
+}
+
+/// The runtime's own functions.
+struct Raw<'a> {
+    backend: &'a Backend,
+    open: Option<Source>,
+}
+
+fn answered(call: &str, status: hsa_sys::hsa_status_t) -> std::result::Result<(), BenchError> {
+    match status {
+        HSA_STATUS_SUCCESS => Ok(()),
+        other => Err(BenchError::Configuration(format!("{call} answered {other:#x}"))),
+    }
+}
+
+impl Opener for Raw<'_> {
+    fn open(&mut self) -> std::result::Result<(), BenchError> {
+        let source = match self.backend {
+            Backend::Simulated(text) => Source::Simulated(simulation(text)?),
+            Backend::Loaded(path) => Source::Loaded(Box::new(library(path)?)),
+        };
+        // SAFETY: it takes no arguments.
+        answered("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
+        self.open = Some(source);
+        Ok(())
+    }
+
+    fn close(&mut self) -> std::result::Result<(), BenchError> {
+        let Some(source) = self.open.take() else { return Ok(()) };
+        // SAFETY: as above.
+        answered("hsa_shut_down", unsafe { (source.table().core.hsa_shut_down)() })
+    }
+}
+
+/// The library.
+struct Calls<'a> {
+    backend: &'a Backend,
+    open: Option<Vmm>,
+}
+
+impl Opener for Calls<'_> {
+    fn open(&mut self) -> std::result::Result<(), BenchError> {
+        let runtime = match self.backend {
+            Backend::Simulated(text) => Runtime::simulated(config(text)?)?,
+            Backend::Loaded(path) => Runtime::load_from(path)?,
+        };
+        self.open = Some(Vmm::open(&runtime)?);
+        Ok(())
+    }
+
+    fn close(&mut self) -> std::result::Result<(), BenchError> {
+        self.open = None;
+        Ok(())
+    }
+}
+
+/// The library through C.
+struct C<'a> {
+    backend: &'a Backend,
+}
+
+impl Opener for C<'_> {
+    fn open(&mut self) -> std::result::Result<(), BenchError> {
+        Hip::open_linked(self.backend)
+    }
+
+    fn close(&mut self) -> std::result::Result<(), BenchError> {
+        Hip::close_linked();
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! `.ci/instructions --compare`: what it lets through and what it does not. That the counting itself
+//! finds a planted rise, `.ci/instructions` tries each time that it counts.
+
+use std::path::Path;
+use std::process::Command;
+
+const FIGURES: &str =
+    "# Instructions a call.\n# Written by …\n# rustc, libc\nmap 1000.0\nunmap 200.0\n";
+
+/// The exit status for these figures, and what was said.
+fn compare(before: &str, now: &str) -> (i32, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let output = Command::new(script())
+        .arg("--compare")
+        .args([file("before", before), file("now", now)])
+        .output()
+        .unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+}
+
+fn script() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/instructions"))
+}
+
+#[test]
+fn a_rise_of_more_than_three_percent_fails_and_a_fall_is_told() {
+    for (map, status, words) in [
+        ("1000.0", 0, "+0.0 %\n"),
+        ("1029.9", 0, "+3.0 %\n"),
+        ("1031.0", 1, "+3.1 %  MORE THAN 3 % MORE\n"),
+        ("2000.0", 1, "+100.0 %  MORE THAN 3 % MORE\n"),
+        ("971.0", 0, "-2.9 %\n"),
+        ("960.0", 0, "-4.0 %  less: --update writes it down\n"),
+    ] {
+        let (found, said) = compare(FIGURES, &format!("map {map}\nunmap 200.0\n"));
+        assert_eq!(found, status, "{map}: {said}");
+        let line = said.lines().find(|line| line.starts_with("map ")).unwrap();
+        assert!(format!("{line}\n").ends_with(words), "{map}: {said}");
+        assert!(line.contains("was   1000.0"), "{map}: {said}");
+    }
+}
+
+#[test]
+fn one_rise_is_not_made_up_for_by_a_fall() {
+    let (status, said) = compare(FIGURES, "map 500.0\nunmap 210.0\n");
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("less") && said.contains("MORE"), "{said}");
+}
+
+#[test]
+fn what_has_no_figure_or_was_not_counted_fails() {
+    let (status, said) = compare(FIGURES, "map 1000.0\nunmap 200.0\nfree 1.0\n");
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("free") && said.contains("has no figure"), "{said}");
+    let (status, said) = compare(FIGURES, "map 1000.0\n");
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("unmap       was not counted"), "{said}");
+}
+
+#[test]
+fn what_is_asked_for_wrongly_is_usage() {
+    for arguments in [&["--compare"][..], &["--compare", "/nowhere", "/nowhere"], &["--measure"]] {
+        let output = Command::new(script()).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+/// The figures in the repository are ones that can be compared.
+#[test]
+fn the_figures_in_the_repository_equal_themselves() {
+    let figures = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt"));
+    let figures = figures.unwrap();
+    let counted: String = figures
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let (status, said) = compare(&figures, &counted);
+    assert_eq!((status, said.lines().count()), (0, 10), "{said}");
+}

@@ -1,0 +1,133 @@
+/* As much of a libamdhip64 as `hsa-vmm bench --hip` uses. It does nothing but watch how it is used: what
+ * is not as HIP wants it is hipErrorInvalidValue, and what is still held in the end is written to the
+ * file that FAKE_HIP_LEFT names.
+ *
+ * -DBY_POINTER  a descriptor is imported by a pointer to it, as in HIP 6
+ * -DDEVICES=n   so many devices
+ * -DREFUSED=n   hipMemSetAccess answers this from its second call on
+ * -DWITHOUT     there is no hipMemRetainAllocationHandle */
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#ifndef DEVICES
+#define DEVICES 2
+#endif
+#define INVALID 1
+#define SIZE ((size_t)2 << 20)
+
+typedef struct { int kind, id; } location;
+typedef struct { location where; unsigned int flags; } descriptor;
+typedef struct {
+  int kind;
+  unsigned int handle_types;
+  location where;
+  void *win32;
+  unsigned char compression, rdma;
+  unsigned short usage;
+} properties;
+
+static long initialised, reserved, created, mapped, imported, granted;
+static uintptr_t next_address = (uintptr_t)1 << 40, next_handle = 1;
+
+static void tell(void) {
+  const char *name = getenv("FAKE_HIP_LEFT");
+  FILE *file = name ? fopen(name, "w") : NULL;
+  if (!file) return;
+  fprintf(file, "reserved %ld created %ld mapped %ld imported %ld\n", reserved, created, mapped, imported);
+  fclose(file);
+}
+
+int hipInit(unsigned int flags) {
+  if (initialised++ == 0) atexit(tell);
+  return flags == 0 ? 0 : INVALID;
+}
+
+int hipGetDeviceCount(int *count) {
+  *count = DEVICES;
+  return initialised ? 0 : INVALID;
+}
+
+int hipMemAddressReserve(void **to, size_t size, size_t alignment, void *hint, unsigned long long flags) {
+  if (size == 0 || size % SIZE || alignment != SIZE || hint || flags) return INVALID;
+  *to = (void *)next_address;
+  next_address += size;
+  ++reserved;
+  return 0;
+}
+
+int hipMemAddressFree(void *address, size_t size) {
+  --reserved;
+  return address && size % SIZE == 0 ? 0 : INVALID;
+}
+
+int hipMemCreate(void **to, size_t size, const properties *what, unsigned long long flags) {
+  if (size != SIZE || flags || what->kind != 1 || what->where.kind != 1 || what->where.id != 0) return INVALID;
+  *to = (void *)next_handle++;
+  ++created;
+  return 0;
+}
+
+int hipMemRelease(void *handle) {
+  --created;
+  return handle ? 0 : INVALID;
+}
+
+int hipMemMap(void *address, size_t size, size_t offset, void *handle, unsigned long long flags) {
+  if (!address || size != SIZE || offset || !handle || flags) return INVALID;
+  ++mapped;
+  return 0;
+}
+
+int hipMemUnmap(void *address, size_t size) {
+  --mapped;
+  return address && size == SIZE ? 0 : INVALID;
+}
+
+int hipMemSetAccess(void *address, size_t size, const descriptor *list, size_t count) {
+#ifdef REFUSED
+  if (granted++ > 0) return REFUSED;
+#endif
+  if (!address || size != SIZE || count == 0 || count > DEVICES) return INVALID;
+  for (size_t at = 0; at < count; ++at)
+    if (list[at].where.kind != 1 || list[at].where.id >= DEVICES || list[at].flags != 3) return INVALID;
+  ++granted;
+  return 0;
+}
+
+int hipMemGetAccess(unsigned long long *flags, const location *where, void *address) {
+  *flags = 3;
+  return where->kind == 1 && address ? 0 : INVALID;
+}
+
+#ifndef WITHOUT
+int hipMemRetainAllocationHandle(void **to, void *address) {
+  *to = (void *)next_handle;
+  return address ? 0 : INVALID;
+}
+#endif
+
+int hipMemGetAllocationPropertiesFromHandle(properties *to, void *handle) {
+  to->kind = 1;
+  return handle ? 0 : INVALID;
+}
+
+int hipMemExportToShareableHandle(void *to, void *handle, unsigned int type, unsigned long long flags) {
+  if (!handle || type != 1 || flags) return INVALID;
+  return (*(int *)to = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 ? 0 : INVALID;
+}
+
+int hipMemImportFromShareableHandle(void **to, void *from, unsigned int type) {
+#ifdef BY_POINTER
+  int number = from ? *(int *)from : -1;
+#else
+  int number = (int)(uintptr_t)from;
+#endif
+  if (type != 1 || fcntl(number, F_GETFD) < 0) return INVALID;
+  *to = (void *)next_handle++;
+  ++imported, ++created;
+  return 0;
+}

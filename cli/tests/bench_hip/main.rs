@@ -1,0 +1,178 @@
+//! `hsa-vmm bench --hip`: with a library that passes for HIP and watches how it is used, with libraries
+//! that are none, and with HIP itself on the emulated kernel driver, where it was fetched.
+
+use hsa_rocr::{Emulation, Release, test};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// A library made of `hip.c`, under this name.
+fn hip(folder: &Path, name: &str, how: &[&str]) -> PathBuf {
+    let (file, source) =
+        (folder.join(name), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench_hip/hip.c"));
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let output = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&file)
+        .arg(source)
+        .args(how)
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    file
+}
+
+/// The simulation as a library: HIP itself does not run on one that is linked in.
+fn runtime() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = temporary.join("runtime for bench");
+        let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../hsa/sim/shared/build"))
+            .arg(&folder)
+            .env("CARGO_TARGET_DIR", temporary.parent().unwrap())
+            .env("HSA_SIM_PROFILE", "dev")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        folder.join("libhsa-runtime64.so.1")
+    })
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hsa-vmm"));
+    for variable in ["HSA_VMM_RUNTIME", "HSA_SIM", "HSA_VMM_LOG"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn bench(hip: &Path, arguments: &[&str]) -> Command {
+    let mut command = command();
+    command.arg("bench").arg("--runtime").arg(runtime()).env("HSA_SIM", "gpus=2").arg("--hip");
+    command.arg(hip).args(["--samples", "3"]).args(arguments);
+    command
+}
+
+fn results(output: &Output) -> Vec<serde_json::Value> {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    all["results"].as_array().unwrap().clone()
+}
+
+#[test]
+fn hip_is_measured_beside_the_others_and_called_as_its_release_wants() {
+    let folder = tempfile::tempdir().unwrap();
+    let libraries = [
+        hip(folder.path(), "libamdhip64.so.6.4.43484", &["-DBY_POINTER"]),
+        hip(folder.path(), "libamdhip64.so.7", &[]),
+    ];
+    for library in libraries {
+        let left = folder.path().join("left");
+        let mut command = bench(&library, &["--live", "5", "--format", "json"]);
+        let results = results(&command.env("FAKE_HIP_LEFT", &left).output().unwrap());
+        let of = |level: &str| {
+            let is = |it: &&serde_json::Value| it["level"] == level;
+            let names = results.iter().filter(is).map(|it| it["operation"].as_str().unwrap());
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        // Opened HIP cannot be closed.
+        let opened = of("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
+        assert_eq!(of("hip"), opened, "{}", library.display());
+        assert_eq!(of("hip").len(), 13);
+        for result in results.iter().filter(|it| it["level"] == "hip") {
+            assert_eq!((&result["gpus"], &result["live_mappings"]), (&2.into(), &5.into()));
+            assert!(result["over_raw_ns"].is_number(), "{result}");
+        }
+        // Once warm and three times, and all of it is given back.
+        let left = std::fs::read_to_string(left).unwrap();
+        assert_eq!(left, "reserved 0 created 0 mapped 0 imported 4\n");
+    }
+}
+
+/// So the test above would see it.
+#[test]
+fn a_release_that_is_called_as_another_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    // It takes a descriptor by value, but its name says otherwise.
+    let library = hip(folder.path(), "libamdhip64.so.6", &[]);
+    let output = bench(&library, &["--operation", "import"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("hipMemImportFromShareableHandle answered error 1"), "{said}");
+}
+
+#[test]
+fn a_table_has_a_row_for_hip() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = hip(folder.path(), "libamdhip64.so.6", &["-DBY_POINTER"]);
+    let output = bench(&library, &["--operation", "cycle", "--level", "raw,vmm"]).output().unwrap();
+    let words = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let levels = words.lines().skip(1).map(|line| line.split_whitespace().nth(1).unwrap());
+    assert_eq!(levels.collect::<Vec<_>>(), ["raw", "vmm", "hip"], "{words}");
+}
+
+#[test]
+fn a_library_that_is_not_hip_is_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("libamdhip64.so.6");
+    let no_library = folder.path().join("text.so");
+    std::fs::write(&no_library, "this is no library\n".repeat(9)).unwrap();
+    let file = |name: &str, how: &[&str]| hip(folder.path(), name, how);
+    let few = file("few.so", &["-DDEVICES=1"]);
+    let poor = file("poor.so", &["-DWITHOUT"]);
+    let failing = file("failing.so", &["-DREFUSED=719"]);
+    let of_another_kind = runtime().to_owned();
+    for (library, words) in [
+        (&absent, &["cannot be used", "No such file"][..]),
+        (&no_library, &["cannot be used", "invalid ELF header"]),
+        (&poor, &["cannot be used", "hipMemRetainAllocationHandle"]),
+        (&of_another_kind, &["cannot be used", "hipInit"]),
+        (&few, &["cannot be used", "it finds 1 devices, and the runtime 2"]),
+        (
+            &failing,
+            &["at level `hip` failed with 1 live mappings", "hipMemSetAccess answered error 719"],
+        ),
+    ] {
+        let output = bench(library, &[]).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{}: {said}", library.display());
+        assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+        assert!(words.iter().all(|word| said.contains(word)), "{}: {said}", library.display());
+        let named = said.contains(library.to_str().unwrap());
+        assert!(named || *library == failing, "{said}");
+    }
+}
+
+/// HIP itself: the same cycle on the same runtime and driver.
+#[test]
+fn hip_itself_is_measured_on_the_emulated_driver() {
+    let name = "hip_itself_is_measured_on_the_emulated_driver";
+    let Some(installations) = test::installations(name) else { return };
+    let mut tried = 0;
+    for installation in installations {
+        let (release, Some(hip)) = (installation.release(), installation.hip()) else { continue };
+        // The one that is known to run so.
+        if release != Release::R6_4_3 {
+            continue;
+        }
+        let mut command = installation.command(Path::new(env!("CARGO_BIN_EXE_hsa-vmm")));
+        Emulation::gpus(2).apply(&mut command).expect("hsa-kfd is built");
+        command.arg("bench").arg("--hip").arg(hip).args(["--samples", "3", "--format", "json"]);
+        command.arg("--runtime").arg(installation.runtime()).args(["--operation", "cycle"]);
+        let results = results(&command.output().unwrap());
+        let levels = results.iter().map(|it| it["level"].as_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(levels, ["raw", "vmm", "owned", "c", "hip"], "{release}");
+        tried += 1;
+    }
+    if tried == 0 {
+        println!(
+            "SKIPPED: {name}: HIP was not fetched (`hsa-vmm rocr fetch --version 6.4.3 --hip`)"
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! What areas refuse.
+
+use super::area::{all_flags, area, mmap};
+use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::{Context, NotPassed};
+use hsa_vmm::area::{Argument, MmapOptions, Problem};
+use hsa_vmm::{Area, AreaError, AreaFlags, HipError};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "area.create.device_out_of_range",
+        "AML: aml_area_hip_create, AML_EINVAL",
+        "there is no area for a device that there is not",
+        device_out_of_range,
+    ),
+    Case::new(
+        "area.create.not_a_device",
+        "AML: aml_area_hip_create, AML_EINVAL",
+        "there is no area for a CPU, nor for an invented agent",
+        not_a_device,
+    ),
+    Case::new(
+        "area.create.unknown_flags",
+        "decision: flags that mean nothing are refused",
+        "there is no area with flags that mean nothing",
+        unknown_flags,
+    ),
+    Case::new(
+        "area.mmap.existing_memory_missing",
+        "AML: \"ptr\" must not be NULL, AML_EINVAL",
+        "MAPPED without HOST takes memory that is there, all of it, and nothing else does",
+        existing_memory_missing,
+    ),
+    Case::new(
+        "area.mmap.zero_size",
+        "decision: no memory of no bytes",
+        "no memory of no bytes is given",
+        zero_size,
+    ),
+    Case::new(
+        "area.mmap.too_large",
+        "AML: AML_ENOMEM, hipErrorOutOfMemory",
+        "more than there is cannot be had, of any kind",
+        too_large,
+    ),
+    Case::new(
+        "area.transfer.beyond",
+        "decision: an error, never a fault",
+        "bytes beyond the size that was asked for are not read or written",
+        beyond,
+    ),
+];
+
+fn refused<T>(
+    context: &Context,
+    expected: HipError,
+    answer: Result<T, AreaError>,
+) -> Verdict<AreaError> {
+    match answer {
+        Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
+        Err(error) => {
+            ensure_eq!(error.hip(context.profile()), expected, "{error}");
+            context.note_refusal(expected);
+            Ok(error)
+        }
+    }
+}
+
+fn device_out_of_range(context: &Context) -> Verdict {
+    let devices = context.runtime().gpus().count();
+    for number in [devices, devices + 1, usize::MAX] {
+        let problem = Some(Problem::NoSuchDevice { number, devices });
+        let answer = Area::create(context.runtime(), number, AreaFlags::DEFAULT);
+        let error = refused(context, HipError::InvalidDevice, answer)?;
+        ensure_eq!((error.problem(), error.aml()), (problem, 3), "{error}");
+        let area = area(context, AreaFlags::DEFAULT)?;
+        let answer = area.mmap(1, MmapOptions::new().on(number));
+        let error = refused(context, HipError::InvalidDevice, answer)?;
+        ensure_eq!(error.problem(), problem, "{error}");
+    }
+    Ok(())
+}
+
+fn not_a_device(context: &Context) -> Verdict {
+    for agent in [context.host(), context.invented_agent()] {
+        let answer = Area::create(context.runtime(), agent, AreaFlags::DEFAULT);
+        let error = refused(context, HipError::InvalidDevice, answer)?;
+        ensure_eq!(error.problem(), Some(Problem::NotAGpu(agent)), "{error}");
+    }
+    Ok(())
+}
+
+fn unknown_flags(context: &Context) -> Verdict {
+    for bits in [0x10, 0x1f, u32::MAX] {
+        let flags = AreaFlags::from_bits_retain(bits);
+        let answer = Area::create_in(context.vmm(), context.gpu(), flags);
+        let error = refused(context, HipError::InvalidValue, answer)?;
+        ensure_eq!(error.problem(), Some(Problem::UnknownFlags(bits & !0xf)), "{error}");
+    }
+    Ok(())
+}
+
+fn existing_memory_missing(context: &Context) -> Verdict {
+    let mut own = [0; 10];
+    for flags in all_flags() {
+        let area = area(context, flags)?;
+        let (answer, argument) = if flags.maps_existing_memory() {
+            let none = area.mmap(10, MmapOptions::new());
+            let error = refused(context, HipError::InvalidValue, none)?;
+            ensure_eq!(error.problem(), Some(Problem::NoHostMemory), "{error}");
+            (area.mmap(11, MmapOptions::new().mapping(&mut own)), Argument::Size)
+        } else {
+            (area.mmap(10, MmapOptions::new().mapping(&mut own)), Argument::Host)
+        };
+        let error = refused(context, HipError::InvalidValue, answer)?;
+        let found = matches!(error, AreaError::InvalidValue { argument: it, .. } if it == argument);
+        ensure!(found, "{flags}: {error}");
+    }
+    Ok(())
+}
+
+fn zero_size(context: &Context) -> Verdict {
+    let mut own = [0; 10];
+    for flags in all_flags() {
+        let options = match flags.maps_existing_memory() {
+            true => MmapOptions::new().mapping(&mut own),
+            false => MmapOptions::new(),
+        };
+        let answer = area(context, flags)?.mmap(0, options);
+        let error = refused(context, HipError::InvalidValue, answer)?;
+        ensure_eq!(error.problem(), Some(Problem::Zero), "{error}");
+    }
+    Ok(())
+}
+
+fn too_large(context: &Context) -> Verdict {
+    let pools = context.runtime().agents().iter().flat_map(|agent| agent.pools());
+    let most = pools.map(|pool| pool.size()).max().unwrap_or(0);
+    for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
+        for size in [most + (1 << 30), usize::MAX] {
+            let answer = area(context, flags)?.mmap(size, MmapOptions::new());
+            let error = refused(context, HipError::OutOfMemory, answer)?;
+            ensure_eq!(error.aml(), 2, "{error}");
+        }
+    }
+    Ok(())
+}
+
+fn beyond(context: &Context) -> Verdict {
+    let mut own = [0; 100];
+    for flags in all_flags() {
+        let memory = mmap(&area(context, flags)?, 100, &mut own)?;
+        let answers = [
+            memory.read(100, &mut [0]),
+            memory.read(96, &mut [0; 5]),
+            memory.write(usize::MAX, &[0]),
+            memory.fill(0, 0, 104),
+            memory.copy(97, &memory, 0, 4),
+        ];
+        for answer in answers {
+            let error = refused(context, HipError::InvalidValue, answer)?;
+            let beyond = matches!(error.problem(), Some(Problem::Beyond { whole: 100, .. }));
+            ensure!(beyond, "{flags}: {error}");
+        }
+    }
+    Ok(())
+}

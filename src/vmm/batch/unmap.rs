@@ -1,0 +1,148 @@
+//! Unmapping many runs.
+
+use super::{in_order, range_of};
+use crate::vmm::access::AgentSet;
+use crate::vmm::ledger::MappingRecord;
+use crate::vmm::mapping::{Piece, torn_by};
+use crate::vmm::permission::is_quarantined;
+use crate::vmm::{Address, Operation, Shared, VmmError};
+use rustix::io::Errno;
+
+/// A row that could not be unmapped, and why.
+struct Stuck {
+    error: VmmError,
+    /// Of how many this process's view was taken away.
+    hidden: usize,
+    /// Whether the runtime was asked, so that some of it may be gone.
+    asked: bool,
+}
+
+impl Shared {
+    pub(super) fn unmap_many(&self, runs: &[(Address, usize)]) -> Result<(), VmmError> {
+        let operation = Operation::Unmap;
+        self.alive(operation)?;
+        let ranges = in_order(operation, runs)?;
+        self.at_gates(operation, &ranges, |reservations| {
+            let mut all = Vec::with_capacity(ranges.len());
+            for &range in &ranges {
+                all.extend(self.run(operation, reservations.around(operation, range)?, range)?);
+            }
+            let rows = if self.quirks.unmap_of_several_fails {
+                vec![1; all.len()]
+            } else {
+                reservations.rows(all.iter().map(range_of))
+            };
+            let (mut down, mut torn) = (0, Vec::new());
+            for row in rows {
+                let (before, row) = all[..down + row].split_at(down);
+                match self.take_row_down(operation, row) {
+                    Ok(strangers) => torn.extend(strangers),
+                    // What a stranger has taken must not be mapped over.
+                    Err(stuck) if !torn.is_empty() => {
+                        self.make_whole(operation, row, &stuck);
+                        break;
+                    }
+                    Err(stuck) => {
+                        let error = self.make_whole(operation, row, &stuck);
+                        return Err(self.set_up_again(operation, before, error));
+                    }
+                }
+                down += row.len();
+            }
+            let gone = all[..down].iter().map(|piece| piece.start);
+            for record in self.ledger.remove_many(&reservations.0, gone) {
+                self.give_back(operation, &record.payload, record.size);
+            }
+            let quarantine = |(start, errno)| self.quarantine(operation, start, torn_by(errno));
+            torn.into_iter().map(quarantine).last().map_or(Ok(()), Err)
+        })
+    }
+
+    /// Unmaps neighbours in one call of the runtime, this process's view of them first.
+    ///
+    /// Returns those whose addresses are not reserved any more.
+    fn take_row_down(
+        &self,
+        operation: Operation,
+        row: &[Piece],
+    ) -> Result<Vec<(usize, Errno)>, Stuck> {
+        let Some(first) = row.first() else { return Ok(Vec::new()) };
+        for (hidden, piece) in row.iter().enumerate() {
+            self.hide_from_cpu(operation, piece).map_err(|error| Stuck {
+                error,
+                hidden,
+                asked: false,
+            })?;
+        }
+        let size = row.iter().map(|piece| piece.record.size).sum();
+        self.call(|native| native.unmap(first.start, size)).map_err(|failure| Stuck {
+            error: self.failure(operation, failure, size),
+            hidden: row.len(),
+            asked: true,
+        })?;
+        let kept = |piece: &Piece| Some((piece.start, self.keep_reserved(piece).err()?));
+        Ok(row.iter().filter_map(kept).collect())
+    }
+
+    /// Makes whole what the runtime refused to unmap: it may have unmapped some, and taken the next
+    /// away from some agents.
+    fn make_whole(&self, operation: Operation, row: &[Piece], stuck: &Stuck) -> VmmError {
+        let make_whole = |piece: &Piece| match row.len() {
+            // Most likely nothing has happened.
+            1 => {
+                self.let_use_again(operation, piece).or_else(|_| self.set_up_one(operation, piece))
+            }
+            _ if stuck.asked && !self.is_mapped(operation, piece)? => {
+                self.set_up_one(operation, piece)
+            }
+            _ => self.let_use_again(operation, piece),
+        };
+        self.put_all_back(operation, row[..stuck.hidden].iter(), make_whole, stuck.error)
+    }
+
+    /// Makes mappings anew that were taken down.
+    fn set_up_again(&self, operation: Operation, down: &[Piece], error: VmmError) -> VmmError {
+        let set_up = |piece: &Piece| self.set_up_one(operation, piece);
+        self.put_all_back(operation, down.iter().rev(), set_up, error)
+    }
+
+    fn set_up_one(&self, operation: Operation, piece: &Piece) -> Result<AgentSet, VmmError> {
+        self.set_up(operation, piece, &piece.record).map_err(|broken| broken.error)
+    }
+
+    /// Undoes, mapping by mapping, but in reservations that are out of use; one in which that fails is
+    /// taken out of use too.
+    fn put_all_back<'a>(
+        &self,
+        operation: Operation,
+        pieces: impl Iterator<Item = &'a Piece>,
+        undo: impl Fn(&Piece) -> Result<AgentSet, VmmError>,
+        error: VmmError,
+    ) -> VmmError {
+        let mut answer = error;
+        for piece in pieces {
+            if self.is_out_of_use(piece.start) {
+                continue;
+            }
+            match undo(piece) {
+                Ok(granted) => {
+                    self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
+                }
+                Err(undo) if is_quarantined(&answer) => {
+                    self.not_undone(operation, piece.start, error, undo);
+                }
+                Err(undo) => answer = self.not_undone(operation, piece.start, error, undo),
+            }
+        }
+        answer
+    }
+
+    /// Whether the runtime has this mapping.
+    fn is_mapped(&self, operation: Operation, piece: &Piece) -> Result<bool, VmmError> {
+        // Inside of it: at its end AMD's runtime answers for the one before.
+        let (inside, size) = (piece.start + piece.record.size / 2, piece.record.size);
+        let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
+        self.call(|native| native.is_mapped(inside, gpu.native))
+            .map_err(|failure| self.failure(operation, failure, size))
+    }
+}

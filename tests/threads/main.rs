@@ -1,0 +1,144 @@
+//! Many threads at once: each operation is as if it were alone, those on different reservations
+//! do not wait for each other, and none waits for ever.
+
+#[path = "../hostile/mod.rs"]
+mod hostile;
+#[path = "../machine/mod.rs"]
+mod machine;
+#[path = "../process/mod.rs"]
+mod process;
+mod races;
+mod waiting;
+
+use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::{Access, Address, Allocation, Handle, HandleType, Reservation, Vmm};
+use machine::{Machine, access, at, without_cpu_mapping};
+use process::within;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+
+/// Everything gone, whichever won.
+fn sweep(machine: &Machine, handles: &[Handle]) {
+    let vmm = &machine.vmm;
+    for mapping in vmm.mappings() {
+        vmm.unmap(mapping.address, mapping.size).unwrap();
+    }
+    for &handle in handles {
+        let _ = vmm.release(handle);
+    }
+    for (address, size) in vmm.reservations() {
+        vmm.address_free(address, size).unwrap();
+    }
+    machine.assert_empty();
+}
+
+/// A whole life, told apart by its number.
+fn life(machine: &Machine, number: u8) {
+    let vmm = &machine.vmm;
+    let granule = machine.granule();
+    let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+    let base = machine.reserve(3 * granule);
+    let handle = machine.create(0, granule);
+    machine.map(base, granule, handle);
+    machine.map(at(base, 2 * granule), granule, handle);
+    let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
+    vmm.set_access(base, granule, &both).unwrap();
+    vmm.write(base, &[number; 64]).unwrap();
+    vmm.copy(gpu, at(base, 64), base, 64).unwrap();
+    vmm.fill(at(base, 128), u32::from_ne_bytes([number; 4]), 64).unwrap();
+    machine.grant(base, granule, peer, Access::Read);
+    let shared = vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+    let imported = vmm.import_from_shareable_handle(shared, FILE).unwrap();
+    machine.map(at(base, granule), granule, imported);
+    machine.grant(at(base, granule), granule, cpu, Access::Read);
+    vmm.revoke(base, granule, &[gpu]).unwrap();
+    machine.grant(at(base, 2 * granule), granule, cpu, Access::Read);
+    for place in 0..3 {
+        let mut bytes = [0; 192];
+        vmm.read(at(base, place * granule), &mut bytes).unwrap();
+        assert_eq!(bytes, [number; 192], "at {place}");
+    }
+    assert_eq!(vmm.retain_allocation_handle(base), Ok(handle));
+    vmm.release(handle).unwrap();
+    vmm.release(imported).unwrap();
+    vmm.unmap(base, 3 * granule).unwrap();
+    vmm.release(handle).unwrap();
+    vmm.address_free(base, 3 * granule).unwrap();
+}
+
+#[test]
+fn many_threads_live_whole_lives_on_one_vmm() {
+    within(PATIENCE, || {
+        for (era, config) in machine::eras() {
+            for config in [config.clone(), without_cpu_mapping(config)] {
+                // A stranger could come in where the runtime leaves holes, and here it does: the
+                // other threads reserve addresses.
+                let holes = config.era == Era::A && !config.dmabuf_cpu_mapping;
+                let machine = Machine::new(config);
+                if holes {
+                    continue;
+                }
+                std::thread::scope(|scope| {
+                    for number in 1..=8 {
+                        let machine = &machine;
+                        scope.spawn(move || (0..20).for_each(|_| life(machine, number)));
+                    }
+                });
+                assert_eq!(machine.vmm.quarantine(), [], "{era}");
+                machine.assert_empty();
+            }
+        }
+    });
+}
+
+#[test]
+fn owned_values_may_be_dropped_by_any_thread() {
+    within(PATIENCE, || {
+        let machine = Machine::new(Config::mi300x(2));
+        let granule = machine.granule();
+        let reservation = Reservation::of(8 * granule).reserve(&machine.vmm).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let (reservation, memory) = (reservation.clone(), memory.clone());
+                let cpu = machine.cpu(0);
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        let mapping = reservation.map(number * granule, &memory).unwrap();
+                        mapping.grant(&[cpu], Access::ReadWrite).unwrap();
+                        mapping.write(number * 8, &[number as u8 + 1; 8]).unwrap();
+                        let mut bytes = [0; 8];
+                        mapping.read(number * 8, &mut bytes).unwrap();
+                        assert_eq!(bytes, [number as u8 + 1; 8]);
+                    }
+                });
+            }
+            drop((reservation, memory));
+        });
+        machine.assert_empty();
+    });
+}
+
+#[test]
+fn several_vmms_share_a_runtime() {
+    within(PATIENCE, || {
+        let machine = Machine::new(Config::mi300x(2));
+        let granule = machine.granule();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..30 {
+                        let vmm = Vmm::open(&machine.runtime).unwrap();
+                        let base: Address = vmm.address_reserve(granule, 0, None, 0).unwrap();
+                        let handle = vmm.create(granule, &machine.on(0), 0).unwrap();
+                        vmm.map(base, granule, 0, handle, 0).unwrap();
+                        // Its end gives everything back.
+                    }
+                });
+            }
+        });
+        machine.assert_empty();
+    });
+}

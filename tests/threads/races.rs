@@ -1,0 +1,186 @@
+//! Two operations at the same time on what only one of them can have.
+
+use super::{FILE, PATIENCE, sweep};
+use crate::machine::{self, Machine, access, at};
+use crate::process::{self, within};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, VmmError};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const ROUNDS: usize = 150;
+
+type Act = Box<dyn FnOnce(&Machine) + Send>;
+
+/// What may happen to an operation whose reservation is being freed, unmapped or mapped.
+#[track_caller]
+fn assert_documented(answer: Result<(), VmmError>) -> bool {
+    match answer {
+        Ok(()) => true,
+        Err(error) => {
+            let problem = error.problem().unwrap_or_else(|| panic!("{error}"));
+            let expected = matches!(
+                problem,
+                Problem::NotReserved
+                    | Problem::NotAReservation
+                    | Problem::StillMapped { .. }
+                    | Problem::AlreadyMapped { .. }
+                    | Problem::NotMapped { .. }
+                    | Problem::Released
+                    | Problem::NotGranted { .. }
+            );
+            assert!(expected, "{error}");
+            false
+        }
+    }
+}
+
+/// Runs two things at the same time, over and over.
+fn race(machine: &Machine, rounds: usize, round: impl Fn() -> (Act, Act)) {
+    for _ in 0..rounds {
+        let (one, other) = round();
+        let barrier = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                one(machine);
+            });
+            barrier.wait();
+            other(machine);
+        });
+        machine.vmm.check().unwrap();
+    }
+}
+
+fn act(what: impl FnOnce(&Machine) + Send + 'static) -> Act {
+    Box::new(what)
+}
+
+/// Runs a test on a machine of each era, with its granule.
+fn on_each_era(test: impl Fn(&Machine, usize) + Send + 'static) {
+    within(PATIENCE, move || {
+        for (_, config) in machine::eras() {
+            let machine = Machine::new(config);
+            test(&machine, machine.granule());
+        }
+    });
+}
+
+#[test]
+fn free_and_map_race_for_a_reservation() {
+    on_each_era(|machine, granule| {
+        let handle = machine.create(0, granule);
+        race(machine, ROUNDS, || {
+            let base = machine.reserve(granule);
+            let free = act(move |m| {
+                assert_documented(m.vmm.address_free(base, granule));
+            });
+            let map = act(move |m| {
+                if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
+                    assert!(m.vmm.address_free(base, granule).is_err());
+                    m.vmm.unmap(base, granule).unwrap();
+                }
+            });
+            (free, map)
+        });
+        sweep(machine, &[handle]);
+    });
+}
+
+#[test]
+fn unmap_and_set_access_race_for_a_mapping() {
+    on_each_era(|machine, granule| {
+        let base = machine.reserve(2 * granule);
+        let handle = machine.create(0, granule);
+        race(machine, ROUNDS, || {
+            machine.map(base, granule, handle);
+            machine.map(at(base, granule), granule, handle);
+            let unmap = act(move |m| {
+                assert!(assert_documented(m.vmm.unmap(base, 2 * granule)));
+            });
+            let grant = act(move |m| {
+                let all = [m.cpu(0), m.gpu(1), m.gpu(0)];
+                let all = all.map(|agent| access(agent, Access::ReadWrite));
+                if assert_documented(m.vmm.set_access(base, 2 * granule, &all)) {
+                    assert_documented(m.vmm.write(base, &[1; 100]));
+                    assert_documented(m.vmm.read(base, &mut [0; 100]));
+                    assert_documented(m.vmm.copy(m.gpu(0), at(base, granule), base, 64));
+                }
+            });
+            (unmap, grant)
+        });
+        process::assert_untouchable(base.get(), 2 * granule, "after the races");
+        sweep(machine, &[handle]);
+    });
+}
+
+#[test]
+fn release_and_map_race_for_a_handle() {
+    on_each_era(|machine, granule| {
+        let base = machine.reserve(granule);
+        race(machine, ROUNDS, || {
+            let handle = machine.create(0, granule);
+            let release = act(move |m| m.vmm.release(handle).unwrap());
+            let map = act(move |m| {
+                if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
+                    m.grant(base, granule, m.gpu(0), Access::ReadWrite);
+                    m.vmm.unmap(base, granule).unwrap();
+                }
+            });
+            (release, map)
+        });
+        assert_eq!(machine.vmm.usage().handles, 0);
+        sweep(machine, &[]);
+    });
+}
+
+#[test]
+fn release_and_export_and_retain_race_for_a_handle() {
+    on_each_era(|machine, granule| {
+        let base = machine.reserve(granule);
+        race(machine, ROUNDS, || {
+            let handle = machine.create(0, granule);
+            machine.map(base, granule, handle);
+            let release = act(move |m| {
+                m.vmm.release(handle).unwrap();
+                m.vmm.unmap(base, granule).unwrap();
+            });
+            let export = act(move |m| {
+                let exported = m.vmm.export_to_shareable_handle(handle, FILE, 0);
+                assert_documented(exported.map(drop));
+                match m.vmm.retain_allocation_handle(base) {
+                    Ok(retained) => {
+                        assert_eq!(retained, handle);
+                        m.vmm.release(retained).unwrap();
+                    }
+                    Err(error) => assert!(!assert_documented(Err(error))),
+                }
+            });
+            (release, export)
+        });
+        assert_eq!(machine.vmm.usage().handles, 0);
+        sweep(machine, &[]);
+    });
+}
+
+#[test]
+fn two_that_release_the_last_reference_do_not_both_succeed() {
+    within(PATIENCE, || {
+        let machine = Machine::new(Config::mi300x(1));
+        let released = AtomicUsize::new(0);
+        for round in 1..=ROUNDS {
+            let handle = machine.create(0, machine.granule());
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let won = assert_documented(machine.vmm.release(handle));
+                        released.fetch_add(usize::from(won), Ordering::Relaxed);
+                    });
+                }
+            });
+            assert_eq!(released.load(Ordering::Relaxed), round);
+        }
+        machine.assert_empty();
+    });
+}
