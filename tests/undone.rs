@@ -177,6 +177,29 @@ fn what_a_failed_revocation_took_away_the_next_failure_does_not_give_back() {
     }
 }
 
+/// Other memory behind the same addresses is mapped anew, too.
+#[test]
+fn what_an_exchange_took_away_a_failure_does_not_give_back() {
+    let _alone = process::alone();
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let places = [mapped(&machine), mapped(&machine)];
+        let peer = machine.gpu(1);
+        for (base, size) in places {
+            machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
+            machine.grant(base, size, peer, Access::ReadWrite);
+            machine.grant(base, size, peer, Access::None);
+        }
+        let [(one, size), (other, _)] = places;
+        machine.vmm.exchange(one, other, size).unwrap();
+        for place in places {
+            change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
+            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, place.0.get()).is_some());
+            assert_eq!(pages, [true, false], "{era}");
+        }
+    }
+}
+
 /// A quirk that is worked around where there is no need changes no answer, also where making a
 /// mapping anew fails: the CPU, which came first, sees nothing of it.
 #[test]

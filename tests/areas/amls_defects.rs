@@ -10,8 +10,9 @@ use hsa_vmm::{Area, AreaError, AreaFlags};
 fn device_0_can_be_chosen_for_one_mmap() {
     let ground = Ground::simulated(Config::mi300x(2));
     let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
-    for area in [0usize, 1] {
-        let area = Area::create(&ground.runtime, area, AreaFlags::DEFAULT).unwrap();
+    for own in [0usize, 1] {
+        let area = Area::create(&ground.runtime, own, AreaFlags::DEFAULT).unwrap();
+        assert_eq!(area.device(), Device::from(own));
         for number in [0usize, 1] {
             let memory = area.mmap(1, MmapOptions::new().on(number)).unwrap();
             assert_eq!(memory.device(), gpus[number], "{area}");
