@@ -98,3 +98,8 @@ pub use vmm::{
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// The guide's program is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embedding.md")]
+mod embedding {}
