@@ -48,7 +48,10 @@ mod tests {
     #[test]
     fn it_is_said_in_the_systems_words() {
         let full = Errno::of(rustix::io::Errno::NOSPC);
-        assert_eq!((full.code(), full.to_string().as_str()), (28, "No space left on device (os error 28)"));
+        assert_eq!(
+            (full.code(), full.to_string().as_str()),
+            (28, "No space left on device (os error 28)")
+        );
         assert_eq!(io::Error::from(full).kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -5,15 +5,17 @@
 
 use super::grants::Grants;
 use super::{BufferError, owner, whole_granules};
+use crate::Errno;
+use crate::Kept;
 use crate::agent::AgentId;
 use crate::vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Mapping, Operation,
     Reservation, Vmm, VmmError,
 };
-use rustix::io::Errno;
 
 /// What becomes of the contents while a [`PausableBuffer`] is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Contents {
     /// They are copied to this process's own memory, and back when the buffer resumes.
     Save,
@@ -308,14 +310,14 @@ impl PausableBuffer {
                 let both = (mapping.reservation().clone(), mapping.allocation().clone());
                 match mapping.unmap() {
                     Ok(()) => both,
-                    Err((mapping, error)) => return (Held::Mapping(mapping), Err(error.into())),
+                    Err(Kept { value, error }) => return (Held::Mapping(value), Err(error.into())),
                 }
             }
         };
         let (addresses, answer) = if self.vmm.quirks().memory_returns_with_addresses {
             let name = reservation.name().unwrap_or_default();
             match reservation.free() {
-                Err((reservation, error)) => {
+                Err(Kept { value: reservation, error }) => {
                     return (Held::Memory(reservation, memory), Err(error.into()));
                 }
                 Ok(()) => match self.reserve() {
@@ -329,7 +331,7 @@ impl PausableBuffer {
         match (memory.release(), addresses) {
             (Ok(()), Some(reservation)) => (Held::Addresses(reservation), answer),
             (Ok(()), None) => (Held::Nothing, answer),
-            (Err((memory, error)), Some(reservation)) => {
+            (Err(Kept { value: memory, error }), Some(reservation)) => {
                 (Held::Memory(reservation, memory), Err(error.into()))
             }
             // Nobody can name the memory any more: it is given back when the `Vmm` goes.
@@ -388,7 +390,7 @@ impl PausableBuffer {
         bytes.try_reserve_exact(self.size).map_err(|_| VmmError::System {
             operation: Operation::CopyToHost,
             call: "malloc",
-            errno: Errno::NOMEM,
+            errno: Errno::of(rustix::io::Errno::NOMEM),
         })?;
         bytes.resize(self.size, 0);
         self.through_a_window(memory, Access::Read, |window| {
@@ -415,7 +417,7 @@ impl PausableBuffer {
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
         act(window.address())?;
-        window.unmap().map_err(|(_, error)| error)?;
-        reservation.free().map_err(|(_, error)| error)
+        window.unmap()?;
+        Ok(reservation.free()?)
     }
 }
