@@ -114,6 +114,7 @@ pub fn shut_down() {
 
 impl Process {
     fn open(choice: &Choice) -> Result<Self, Refusal> {
+        crate::log::begin()?;
         let profile = match choice.profile {
             Some(profile) => profile,
             None => profile_by_environment()?,

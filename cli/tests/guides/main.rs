@@ -5,6 +5,7 @@ mod help;
 #[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
 mod typed;
+mod walk;
 
 use hsa_vmm::{out, run};
 use std::collections::BTreeSet;
