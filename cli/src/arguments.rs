@@ -36,13 +36,14 @@ Exit status: 0 all well, 1 something failed, 2 bad usage, 3 no runtime.";
 
 const MAP_EXAMPLES: &str = "\
 Examples:
-  hsa-vmm map                                    the example, as text
-  hsa-vmm map --format svg -o map.svg            as a picture, for light and dark
-  hsa-vmm map --trace 3 --until 40 FILE          the fourth trace of a file, 40 operations long
-  hsa-vmm map --format json FILE | jq .memory    for programs
+  hsa-vmm map                                  the example, as text
+  hsa-vmm map --format svg -o map.svg          as a picture, light and dark
+  hsa-vmm map --trace 3 --until 40 FILE        the fourth trace, 40 operations
+  hsa-vmm map --format json FILE | jq .memory  for programs
 
-In the text, `r (can write)` and `none (can read and write)` are GPUs: what they are forbidden is only
-remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
+In the text, `r (can write)` and `none (can read and write)` are GPUs: what they
+are forbidden is only remembered.
+Exit status 1: a verdict was not the recorded one; shown is what there was then.";
 
 /// What the verbs have that use a runtime.
 #[derive(Args, Clone, Debug)]
@@ -69,7 +70,7 @@ pub struct Common {
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
     /// Log the library's work to standard error: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
+    #[arg(long = "log-level", value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
     pub log: Option<LevelFilter>,
 }
 
@@ -87,14 +88,6 @@ fn known(file: &str) -> Result<KnownFailures, String> {
 }
 
 /// A time of more than nothing, in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    let time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
-    if time < Duration::from_millis(1) {
-        return Err("less than a millisecond".to_owned());
-    }
-    Ok(time)
-}
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -239,8 +232,8 @@ pub struct Conform {
     /// Failures that are known, as TOML: by case, runtime, version and agent, with reason and source
     #[arg(long, value_name = "FILE", value_parser = known)]
     pub known: Vec<KnownFailures>,
-    /// How long a case may take; what takes longer hangs, and its process is killed
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    /// How long a case may take before it counts as hung: `500ms`, `20s`, `5m`; its process is killed
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::verbs::time)]
     pub time_limit: Duration,
     /// Run the cases in this process, for a debugger: a crash ends it, a hang is waited for
     #[arg(long, conflicts_with = "time_limit")]
@@ -320,9 +313,9 @@ pub struct Emulate {
     /// How many GPUs there are
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
-    /// Whose GPUs they are
+    /// Which machine it is
     #[arg(long, value_enum)]
-    pub profile: Option<Profile>,
+    pub machine: Option<Profile>,
     /// How much memory each has: `64GiB`, `256MiB`
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<String>,

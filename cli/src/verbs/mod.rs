@@ -52,7 +52,7 @@ fn status(status: Status) -> Cell {
 }
 
 /// A time that is not zero: `500ms`, `20s`, `10min`, `8h`.
-fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(time) if time.is_zero() => Err("it must not be zero".to_owned()),
         Ok(time) => Ok(time),

@@ -20,7 +20,7 @@ fn every_level_is_reached_and_rests_on_what_the_table_says() {
     let name = "on_amd::every_level_is_reached_and_rests_on_what_the_table_says";
     for installation in test::installations(name).unwrap_or_default() {
         for (profile, skipped) in [("mi300x", None), ("apu", Some("peer"))] {
-            let output = emulated(installation, &["--profile", profile], &["--format", "json"]);
+            let output = emulated(installation, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
             let release = installation.release();
             assert_eq!(failed(&report), None, "{release}: {report:#}");
@@ -121,7 +121,7 @@ fn a_call_of_the_driver_that_never_returns_is_a_hang() {
     let name = "on_amd::a_call_of_the_driver_that_never_returns_is_a_hang";
     for installation in test::installations(name).unwrap_or_default() {
         let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
-        let output = emulated(installation, &options, &["--limit", "4s", "--format", "json"]);
+        let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
         let report = report(&output, 1);
         assert_eq!(failed(&report), Some("mapped"), "{report:#}");
         let failure = &report["failure"];
@@ -144,7 +144,7 @@ fn what_hangs_in_the_other_process_is_named() {
     let name = "on_amd::what_hangs_in_the_other_process_is_named";
     for installation in test::installations(name).unwrap_or_default() {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
-        let output = emulated(installation, &options, &["--limit", "4s", "--format", "json"]);
+        let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
         let report = report(&output, 1);
         assert_eq!(failed(&report), Some("shared"), "{report:#}");
         let call = &report["failure"]["call"];

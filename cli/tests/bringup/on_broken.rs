@@ -80,10 +80,10 @@ fn a_hang_is_ended_and_its_call_named() {
     let folder = tempfile::tempdir().unwrap();
     let library = broken(folder.path(), "for (;;) pause()", &[]);
     let began = Instant::now();
-    let output = bringup(&library, &["--limit", "300ms"]);
+    let output = bringup(&library, &["--time-limit", "300ms"]);
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    says(&out(&output), &["hangs in hsa_init", "-> does not return", "--limit"]);
+    says(&out(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn whoever_is_killed_takes_the_level_along() {
     );
     let library = broken(folder.path(), &note, &[]);
     let mut parent = Command::new(HSA_VMM)
-        .args(["bringup", "--limit", "1h", "--runtime"])
+        .args(["bringup", "--time-limit", "1h", "--runtime"])
         .arg(&library)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -100,8 +100,8 @@ fn until_and_nonsense() {
     assert_eq!(levels, 7);
     for arguments in [
         &["bringup", "--until", "moon"][..],
-        &["bringup", "--limit", "0s"],
-        &["bringup", "--limit", "soon"],
+        &["bringup", "--time-limit", "0s"],
+        &["bringup", "--time-limit", "soon"],
         &["bringup", "--climb", "moon"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");

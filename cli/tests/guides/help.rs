@@ -29,6 +29,12 @@ fn every_help_fits_80_columns() {
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{words:?}: {line}");
             }
+            // What has its own lines is not broken again.
+            let wide = command(&words).env("COLUMNS", "100").output().unwrap();
+            let examples = out(&wide);
+            for line in examples.lines().skip_while(|line| !line.ends_with("Examples:")) {
+                assert!(line.chars().count() <= 80, "{words:?}: {line}");
+            }
             // An option with nothing behind it ends its line, and an empty one follows.
             let lines: Vec<&str> = text.lines().collect();
             for pair in lines.windows(2).filter(|_| flag == "-h") {

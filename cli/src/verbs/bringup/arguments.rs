@@ -12,14 +12,15 @@ use std::time::Duration;
 
 pub const ABOUT: &str = "\
 Examples:
-  hsa-vmm bringup                                the machine's runtime and driver
-  hsa-vmm bringup --until mapped                 only so far
-  hsa-vmm bringup --program repeat.c             and what failed, as a program in C
-  hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup --runtime FILE
-                                                 what it says when a call of the driver fails
+  hsa-vmm bringup                     the machine's runtime and driver
+  hsa-vmm bringup --until mapped      only so far
+  hsa-vmm bringup --program repeat.c  and what failed, as a program in C
+  hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup
+                                      what it says when a call of the driver fails
 
-Nothing is simulated unless --runtime says `sim`. Exit status: 0 every level was reached or does not
-apply, 1 one was not, 3 there is no library or it does not start.";
+Nothing is simulated unless --runtime says `sim`.
+Exit status: 0 every level was reached or does not apply, 1 one was not, 3 there
+is no library or it does not start.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {
@@ -44,7 +45,7 @@ pub struct Bringup {
     pub until: Level,
     /// How long a level may take before it counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, value_name = "TIME", value_parser = crate::verbs::time, default_value = "20s")]
-    pub limit: Duration,
+    pub time_limit: Duration,
     /// How to print it
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,

@@ -82,7 +82,7 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
     let mut told = Told::default();
     let (mut end, mut late) = (None, false);
     while end.is_none() && !late {
-        match process.next(verb.limit.saturating_sub(began.elapsed())) {
+        match process.next(verb.time_limit.saturating_sub(began.elapsed())) {
             Next::Line(line) => told.hear(&line),
             Next::Nothing => end = Some(process.finish()?),
             Next::Late => late = true,
@@ -96,7 +96,7 @@ pub fn ascend(verb: &Bringup, level: Level) -> anyhow::Result<Ascent> {
     let took = began.elapsed();
     let said = process.said(0, None);
     let end = if late { End::Stopped } else { end.unwrap_or(End::Stopped) };
-    let outcome = told.outcome(end, verb.limit);
+    let outcome = told.outcome(end, verb.time_limit);
     let driver = emulated(&driver_log, driver_from, &told);
     let Told { calls, facts, runtime, .. } = told;
     let mut ascent = Ascent { level, outcome, calls, facts, runtime, took, driver, said };

@@ -338,7 +338,7 @@ fn advise(
                 advice.push(what.to_owned());
             }
             advice.push(
-                "let it hang longer (--limit 1h), and look where: /proc/PID/task/*/stack (as root), \
+                "let it hang longer (--time-limit 1h), and look where: /proc/PID/task/*/stack (as root), \
                  gdb -p PID -batch -ex 'thread apply all bt'; an interrupt that never comes is \
                  missing in /proc/interrupts, too"
                     .to_owned(),

@@ -36,7 +36,7 @@ fn arguments(common: &Common) -> Vec<OsString> {
         ("--gpus", gpus.map(|gpus| gpus.to_string().into())),
         ("--sim", sim.clone().map(Into::into)),
         ("--profile", Some(profile.to_string().into())),
-        ("--log", log.map(|level| level.to_string().into())),
+        ("--log-level", log.map(|level| level.to_string().into())),
     ];
     let there = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
     // In one word, so that what begins with `-` is no option.
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn a_worker_has_the_same_runtime() {
         for words in [
-            &["--runtime", "-odd name", "--profile", "hip6", "--log", "debug"][..],
+            &["--runtime", "-odd name", "--profile", "hip6", "--log-level", "debug"][..],
             &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
             &["--runtime", "auto"],
         ] {

@@ -120,9 +120,9 @@ impl<'a> Crew<'a> {
 
     /// Whether nothing is heard of one of them.
     fn hung(&self) -> Option<Ended> {
-        let silent = |it: &&Member| !it.idle && it.heard.elapsed() > self.verb.patience;
+        let silent = |it: &&Member| !it.idle && it.heard.elapsed() > self.verb.time_limit;
         let member = self.members.iter().find(silent)?;
-        let words = format!("it did not end within {:?}", self.verb.patience);
+        let words = format!("it did not end within {:?}", self.verb.time_limit);
         let found = Found { kind: Kind::Hang, moment: Moment::Unknown, words };
         Some(Ended::Found(member.number, found))
     }

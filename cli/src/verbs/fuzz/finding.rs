@@ -49,7 +49,7 @@ impl Finding {
         number: u64,
         found: Found,
     ) -> anyhow::Result<Self> {
-        let mut performer = Performer::new(&verb.common, verb.patience);
+        let mut performer = Performer::new(&verb.common, verb.time_limit);
         let sequence = drawing.sequence(number);
         let length = sequence.operations.len();
         let until = Instant::now() + verb.shrink;
