@@ -9,14 +9,14 @@ pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
 };
 #[cfg(not(feature = "interleavings"))]
-pub(crate) use std::thread;
+pub(crate) use std::{thread, thread_local};
 
 #[cfg(feature = "interleavings")]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
 };
 #[cfg(feature = "interleavings")]
-pub(crate) use shuttle::thread;
+pub(crate) use shuttle::{thread, thread_local};
 
 use std::sync::PoisonError;
 

@@ -58,7 +58,6 @@ fn look_ups_and_refusals_allocate_nothing() {
     let refused = |result: Result<(), VmmError>| result.unwrap_err();
     let map = |place: Address| vmm.map(place, granule, 0, handle, 0);
     for (what, count) in [
-        ("usage", allocations(|| vmm.usage())),
         ("get_access", allocations(|| vmm.get_access(gpu, inside).unwrap())),
         ("get_access of nothing", allocations(|| vmm.get_access(gpu, hole).unwrap_err())),
         ("allocation_size", allocations(|| vmm.allocation_size(handle).unwrap())),

@@ -136,7 +136,8 @@ impl Shared {
             Errno::NOMEM | Errno::AGAIN => Err(system_failure(operation, "mmap", errno)),
             errno => {
                 // What another process sends may be of any kind; it says nothing of this machine.
-                let imported = |slot| self.ledger().handle_in(slot).map(|it| it.payload.imported);
+                let handles = &self.ledger.handles;
+                let imported = |slot| handles.in_slot(slot, |it| it.payload.imported);
                 if imported(piece.record.slot) == Some(false)
                     && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed)
                 {
@@ -154,17 +155,17 @@ impl Shared {
     ///
     /// The caller sees to it that the handle in the slot stays alive.
     pub(super) fn export(&self, operation: Operation, slot: u32) -> Result<OwnedFd, VmmError> {
-        let native = {
-            let ledger = self.ledger();
-            let physical = ledger.handle_in(slot).map(|record| &record.payload);
-            if let Some(descriptor) = physical.and_then(|physical| physical.descriptor.as_ref()) {
-                return fcntl_dupfd_cloexec(descriptor, 0)
-                    .map_err(|errno| system_failure(operation, "fcntl", errno));
-            }
-            physical.map(|physical| physical.native)
-        };
+        let found = self.ledger.handles.in_slot(slot, |record| match &record.payload.descriptor {
+            Some(descriptor) => Err(fcntl_dupfd_cloexec(descriptor, 0)),
+            None => Ok(record.payload.native),
+        });
         let gone = Refusal::new(Argument::Handle, Problem::Released);
-        let native = native.ok_or_else(|| gone.during(operation))?;
+        let native = match found.ok_or_else(|| gone.during(operation))? {
+            Ok(native) => native,
+            Err(copied) => {
+                return copied.map_err(|errno| system_failure(operation, "fcntl", errno));
+            }
+        };
         let kept = self.quirks.export_keeps_descriptor;
         let export = |runtime: &Native| runtime.export(native, kept);
         self.call_in_turn(Turn::UnlockedRead, export).map_err(|failure| match failure {

@@ -1,5 +1,6 @@
 //! What is at an address.
 
+use super::ledger::Reserved;
 use super::{Access, Address, Location, MappingInfo, Vmm};
 
 impl Vmm {
@@ -7,17 +8,19 @@ impl Vmm {
     /// `hipMemGetAddressRange`).
     #[must_use]
     pub fn mapping_at(&self, address: Address) -> Option<MappingInfo> {
-        let ledger = self.shared.ledger();
-        let (start, record) = ledger.mapping_at(address.get())?;
+        let (start, record) = self.shared.ledger.mapping_at(address.get())?;
         Some(self.describe(start, &record))
     }
 
     /// Whose memory is mapped at an address, if any is.
     #[must_use]
     pub fn location_at(&self, address: Address) -> Option<Location> {
-        let ledger = self.shared.ledger();
-        let (_, record) = ledger.mapping_at(address.get())?;
-        let owner = ledger.handle_in(record.slot)?.payload.owner;
+        let ledger = &self.shared.ledger;
+        let owner = ledger.at(address.get(), |reserved| {
+            let mappings = reserved.mappings();
+            let slot = mappings.slot_at(address.get())?;
+            ledger.handles.in_slot(slot, |record| record.payload.owner)
+        })??;
         let agent = owner.and_then(|owner| self.runtime().agents().get(owner));
         Some(agent.map_or(Location::Unknown, |agent| Location::Agent(agent.id())))
     }
@@ -25,9 +28,8 @@ impl Vmm {
     /// Start and size in bytes of the reservation that holds an address, if one does.
     #[must_use]
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
-        let ledger = self.shared.ledger();
-        let (base, record) = ledger.reservation_at(address.get())?;
-        Some((Address::new(base), record.size))
+        let place = |reserved: &Reserved| (Address::new(reserved.base), reserved.size);
+        self.shared.ledger.at(address.get(), place)
     }
 
     pub(super) fn describe(

@@ -1,15 +1,19 @@
 //! Mapping and unmapping.
 
 use super::access::AgentSet;
-use super::ledger::{MappingRecord, Range};
+use super::ledger::{HandleRecord, MappingRecord, Range, Reserved};
 use super::turns::Turn;
 use super::{
-    Access, Address, Argument, Feature, Handle, Operation, Problem, Refusal, Shared, Vmm, VmmError,
-    gate_in, no_flags,
+    Access, Address, Argument, Feature, Handle, Operation, Physical, Problem, Refusal, Shared, Vmm,
+    VmmError, no_flags,
 };
 use crate::agent::AgentKind;
 use crate::native::{NativeHandle, close, plug};
 use rustix::io::Errno;
+use smallvec::SmallVec;
+
+/// Something of each mapping of a run, which mostly is one.
+pub(super) type Run<T> = SmallVec<[T; 1]>;
 
 /// A mapping and what is needed to make it anew.
 #[derive(Clone, Copy, Debug)]
@@ -120,42 +124,36 @@ impl Shared {
             let problem = Problem::NotZero(offset);
             return Err(refused(Refusal::new(Argument::Offset, problem)));
         }
-        let gate = {
-            let ledger = self.ledger();
-            // A bad handle is told before a bad range, whatever the range.
-            ledger.handle(handle).map_err(refused)?;
-            gate_in(&ledger, operation, range)?
-        };
-        self.through(gate, operation, range, || {
-            let (slot, native) = {
-                let mut ledger = self.ledger_mut();
-                let now = || ledger.reservation_at(range.start).map(|(_, record)| record.serial);
-                if reservation.is_some() && reservation != now() {
-                    // It was freed, and its addresses are another's by now.
-                    return Err(refused(Refusal::new(Argument::Address, Problem::NotReserved)));
-                }
-                let slot = ledger.begin_map(range, handle).map_err(refused)?;
-                match ledger.handle_in(slot) {
-                    Some(record) => (slot, record.payload.native),
-                    None => return Err(refused(Refusal::new(Argument::Handle, Problem::Released))),
-                }
-            };
+        let mut is_inside = false;
+        let mapped = self.at_gate(operation, range, |reserved| {
+            is_inside = true;
+            if reservation.is_some_and(|serial| serial != reserved.serial) {
+                // It was freed, and its addresses are another's by now.
+                return Err(refused(Refusal::new(Argument::Address, Problem::NotReserved)));
+            }
+            let native = |record: &HandleRecord<Physical>| record.payload.native;
+            let begun = self.ledger.begin_map(reserved, range, handle, native);
+            let (slot, native) = begun.map_err(refused)?;
             match self
                 .call_in_turn(Turn::Read, |runtime| runtime.map(range.start, range.size, native))
             {
-                Ok(()) => Ok(Serial(self.ledger_mut().add_mapping(range, slot))),
+                Ok(()) => Ok(Serial(self.ledger.add_mapping(reserved, range, slot))),
                 Err(failure) => {
                     self.end_use(operation, slot);
                     Err(self.failure(operation, failure, size))
                 }
             }
-        })
+        });
+        if mapped.is_err() && !is_inside {
+            // A bad handle is told before a bad range.
+            self.ledger.handles.with(handle, |_| ()).map_err(refused)?;
+        }
+        mapped
     }
 
     /// Ends a use of a handle, and gives its memory back if that was the last of it.
     pub(super) fn end_use(&self, operation: Operation, slot: u32) {
-        let dead = self.ledger_mut().end_use(slot);
-        if let Some(record) = dead {
+        if let Some(record) = self.ledger.handles.end_use(slot) {
             self.give_back(operation, &record.payload, record.size);
         }
     }
@@ -167,8 +165,8 @@ impl Shared {
         range: Range,
         serials: &[Serial],
     ) -> Result<(), VmmError> {
-        self.at_gate(operation, range, || {
-            let pieces = self.run(operation, range)?;
+        self.at_gate(operation, range, |reserved| {
+            let pieces = self.run(operation, reserved, range)?;
             let found = pieces.iter().map(|piece| Serial(piece.record.serial));
             if !serials.is_empty() && !found.eq(serials.iter().copied()) {
                 let at = Address::new(range.start);
@@ -199,41 +197,43 @@ impl Shared {
     /// Removes mappings from the ledger, all at once for those who ask, and gives memory back that
     /// was mapped nowhere else and is not referenced.
     fn remove(&self, operation: Operation, pieces: &[Piece]) {
-        let dead: Vec<_> = {
-            let mut ledger = self.ledger_mut();
-            let remove = |piece: &Piece| {
-                let record = ledger.remove_mapping(piece.start)?;
-                ledger.end_use(record.slot)
-            };
-            pieces.iter().filter_map(remove).collect()
-        };
-        for record in dead {
+        for record in self.ledger.remove_mappings(pieces.iter().map(|piece| piece.start)) {
             self.give_back(operation, &record.payload, record.size);
         }
     }
 
-    /// The mappings of a run, or why it is none.
-    pub(super) fn run(&self, operation: Operation, range: Range) -> Result<Vec<Piece>, VmmError> {
-        self.run_of(operation, range, |piece| piece)
+    /// The mappings of a run inside a reservation, or why it is none.
+    pub(super) fn run(
+        &self,
+        operation: Operation,
+        reserved: &Reserved,
+        range: Range,
+    ) -> Result<Run<Piece>, VmmError> {
+        self.run_of(operation, reserved, range, |piece| piece)
     }
 
-    /// Something of each mapping of a run, or why it is none.
+    /// Something of each mapping of a run inside a reservation, or why it is none.
     pub(super) fn run_of<T>(
         &self,
         operation: Operation,
+        reserved: &Reserved,
         range: Range,
         of: impl Fn(Piece) -> T,
-    ) -> Result<Vec<T>, VmmError> {
-        let ledger = self.ledger();
-        ledger.check_run(range).map_err(|refusal| refusal.during(operation))?;
-        Ok(ledger
-            .mappings_in(range)
-            .filter_map(|(start, record)| {
-                let physical = &ledger.handle_in(record.slot)?.payload;
-                let (native, owner) = (physical.native, physical.owner);
-                Some(of(Piece { start, record, native, owner }))
-            })
-            .collect())
+    ) -> Result<Run<T>, VmmError> {
+        let mappings = reserved.mappings();
+        let piece = |start, record: MappingRecord| {
+            let native = |handle: &HandleRecord<Physical>| {
+                let Physical { native, owner, .. } = handle.payload;
+                of(Piece { start, record, native, owner })
+            };
+            self.ledger.handles.in_slot(record.slot, native)
+        };
+        if let Some(only) = mappings.only(range).and_then(|record| piece(range.start, record)) {
+            return Ok(Run::from_buf([only]));
+        }
+        mappings.check_run(range).map_err(|refusal| refusal.during(operation))?;
+        let all = mappings.inside(range);
+        Ok(all.filter_map(|(start, record)| piece(start, record)).collect())
     }
 
     /// Unmaps one mapping in the runtime, the CPU's view of it first.

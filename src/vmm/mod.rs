@@ -25,7 +25,6 @@ mod access;
 mod address;
 mod cpu_access;
 mod error;
-mod gate;
 mod handle;
 mod ledger;
 mod look_up;
@@ -61,16 +60,14 @@ use crate::hip::HipProfile;
 pub(crate) use crate::native::out_of_descriptors;
 use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
-use gate::Gate;
-use ledger::{Ledger, Range};
+use ledger::{Frozen, Ledger, Range, Reserved};
 use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, PoisonError};
 use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
@@ -134,7 +131,7 @@ struct Shared {
     granule: usize,
     /// The CPU agents, of which the first is told of for all of them.
     cpus: AgentSet,
-    ledger: RwLock<Ledger<Gate, Physical>>,
+    ledger: Ledger<Physical>,
     turns: Turns,
     cpu_access: CpuAccess,
     quarantine: Quarantine,
@@ -186,7 +183,7 @@ impl Vmm {
                 quirks,
                 granule,
                 cpus,
-                ledger: RwLock::new(Ledger::new(owner)),
+                ledger: Ledger::new(owner),
                 turns: Turns::default(),
                 cpu_access: CpuAccess::default(),
                 quarantine: Quarantine::default(),
@@ -226,7 +223,7 @@ impl Vmm {
     /// How much there is of everything.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let (reservations, handles, mappings) = self.shared.ledger().counts();
+        let (reservations, handles, mappings) = self.shared.ledger.counts();
         Usage { reservations, handles, mappings }
     }
 
@@ -241,21 +238,25 @@ impl Vmm {
     /// # Errors
     /// What does not hold. It would be a defect of this library.
     pub fn check(&self) -> Result<(), String> {
-        self.shared.ledger().check()
+        self.shared.ledger.check()
     }
 
     /// Every mapping, by address: address, size, handle's size, and what each agent may do.
     #[must_use]
     pub fn mappings(&self) -> Vec<MappingInfo> {
-        let ledger = self.shared.ledger();
-        ledger.mappings().map(|(start, record)| self.describe(start, &record)).collect()
+        self.shared.ledger.at_one_moment(|reservations| {
+            let all = reservations.iter().flat_map(|it| it.mappings.iter());
+            all.map(|(start, record)| self.describe(start, &record)).collect()
+        })
     }
 
     /// Every reservation, by address, with its size in bytes.
     #[must_use]
     pub fn reservations(&self) -> Vec<(Address, usize)> {
-        let ledger = self.shared.ledger();
-        ledger.reservations().map(|(base, record)| (Address::new(base), record.size)).collect()
+        self.shared.ledger.at_one_moment(|reservations| {
+            let each = |it: &Frozen<'_>| (Address::new(it.reserved.base), it.reserved.size);
+            reservations.iter().map(each).collect()
+        })
     }
 }
 
@@ -283,14 +284,6 @@ pub struct MappingInfo {
 }
 
 impl Shared {
-    fn ledger(&self) -> RwLockReadGuard<'_, Ledger<Gate, Physical>> {
-        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ledger_mut(&self) -> RwLockWriteGuard<'_, Ledger<Gate, Physical>> {
-        self.ledger.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls the runtime.
     fn call<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         call(self.runtime.native())
@@ -325,41 +318,24 @@ impl Shared {
         &self,
         operation: Operation,
         range: Range,
-        act: impl FnOnce() -> Result<T, VmmError>,
+        act: impl FnOnce(&Reserved) -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
-        let gate = gate_in(&self.ledger(), operation, range)?;
-        self.through(gate, operation, range, act)
-    }
-
-    /// The same, where the gate is known that was there a moment ago.
-    fn through<T>(
-        &self,
-        mut gate: Gate,
-        operation: Operation,
-        range: Range,
-        act: impl FnOnce() -> Result<T, VmmError>,
-    ) -> Result<T, VmmError> {
+        let mut act = Some(act);
         loop {
-            if let Some(_inside) = gate.enter() {
-                return act();
+            let done = self.ledger.around(range, |reserved| {
+                let Some(_inside) = reserved.enter() else { return not_open(operation, reserved) };
+                act.take().map(|act| act(reserved)).transpose()
+            });
+            // Else it has been freed meanwhile: its addresses may be another's by now.
+            if let Some(done) = done.map_err(|refusal| refusal.during(operation))?? {
+                return Ok(done);
             }
-            gate = gate_in(&self.ledger(), operation, range)?;
         }
-    }
-
-    fn gate(&self, operation: Operation, range: Range) -> Result<Gate, VmmError> {
-        gate_in(&self.ledger(), operation, range)
     }
 
     /// Takes a reservation out of use, and says so.
     fn quarantine(&self, operation: Operation, address: usize, reason: String) -> VmmError {
-        let place = {
-            let mut ledger = self.ledger_mut();
-            if let Some((_, reservation)) = ledger.reservation_at(address) {
-                reservation.payload.shut();
-            }
-            ledger.quarantine(address)
-        };
+        let place = self.ledger.quarantine(address);
         let (address, size) = place.unwrap_or((Address::new(address), 0));
         self.set_aside(operation, address, size, reason);
         VmmError::Quarantined { operation, address, now: true }
@@ -398,18 +374,13 @@ impl Shared {
     }
 }
 
-/// The gate of the reservation around a range.
-fn gate_in(
-    ledger: &Ledger<Gate, Physical>,
-    operation: Operation,
-    range: Range,
-) -> Result<Gate, VmmError> {
-    let (base, reservation) =
-        ledger.reservation_around(range).map_err(|refusal| refusal.during(operation))?;
-    if reservation.quarantined {
-        return Err(VmmError::Quarantined { operation, address: Address::new(base), now: false });
+/// Why nobody is let in: an error for what is in quarantine; nothing for what has been freed.
+fn not_open<T>(operation: Operation, reserved: &Reserved) -> Result<Option<T>, VmmError> {
+    if reserved.is_quarantined() {
+        let address = Address::new(reserved.base);
+        return Err(VmmError::Quarantined { operation, address, now: false });
     }
-    Ok(reservation.payload.clone())
+    Ok(None)
 }
 
 /// What a failure of the operating system means.
@@ -434,8 +405,10 @@ impl Drop for Shared {
         }
         self.tell_leaks();
         let operation = Operation::AddressFree;
-        let mappings: Vec<_> =
-            self.ledger().mappings().map(|(start, record)| (start, record.size)).collect();
+        let mappings: Vec<(usize, usize)> = self.ledger.at_one_moment(|reservations| {
+            let all = reservations.iter().flat_map(|it| it.mappings.iter());
+            all.map(|(start, record)| (start, record.size)).collect()
+        });
         for (start, size) in mappings {
             let unmapped = self.unmap(Operation::Unmap, Range { start, size }, &[]);
             if let Err(error) = unmapped {
@@ -445,20 +418,17 @@ impl Drop for Shared {
                 tracing::warn!(%error, ?answer, "a mapping was unmapped as it was");
             }
         }
-        let reservations: Vec<_> = self
-            .ledger()
-            .reservations()
-            .filter(|(_, record)| !record.quarantined)
-            .map(|(start, record)| Range { start, size: record.size })
-            .collect();
+        let reservations: Vec<Range> = self.ledger.at_one_moment(|reservations| {
+            let all = reservations.iter().map(|it| it.reserved);
+            all.filter(|it| !it.is_quarantined()).map(Reserved::range).collect()
+        });
         for range in reservations {
             if let Err(error) = self.free(operation, range, None) {
                 tracing::warn!(%error, "a reservation was left behind");
             }
         }
         // Last, because what is in quarantine may still be mapped.
-        let handles = self.ledger_mut().drain_handles();
-        for record in handles {
+        for record in self.ledger.handles.drain() {
             self.give_back(Operation::Release, &record.payload, record.size);
         }
     }

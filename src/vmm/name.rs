@@ -1,6 +1,6 @@
 //! Naming things, so that [reports](crate::report) and logs can be read.
 
-use super::{Address, Gate, Handle, Ledger, Operation, Physical, Refusal, Shared, Vmm, VmmError};
+use super::{Address, Handle, Ledger, Operation, Physical, Refusal, Shared, Vmm, VmmError};
 
 impl Vmm {
     /// Names the reservation around an address. An empty name takes the name away.
@@ -51,10 +51,10 @@ impl Shared {
 
     fn name(
         &self,
-        how: impl FnOnce(&mut Ledger<Gate, Physical>) -> Result<(), Refusal>,
+        how: impl FnOnce(&Ledger<Physical>) -> Result<(), Refusal>,
     ) -> Result<(), VmmError> {
         let operation = Operation::Name;
         self.alive(operation)?;
-        how(&mut self.ledger_mut()).map_err(|refusal| refusal.during(operation))
+        how(&self.ledger).map_err(|refusal| refusal.during(operation))
     }
 }

@@ -75,19 +75,18 @@ impl Vmm {
         let operation = Operation::Release;
         let shared = &*self.shared;
         shared.alive(operation)?;
-        let dead = shared.ledger_mut().begin_release(handle);
-        let Some(slot) = dead.map_err(|refusal| refusal.during(operation))? else {
+        let handles = &shared.ledger.handles;
+        let dead = handles.begin_release(handle, |record| record.payload.native);
+        let Some((slot, native)) = dead.map_err(|refusal| refusal.during(operation))? else {
             return Ok(());
         };
-        let native = shared.ledger().handle_in(slot).map(|record| record.payload.native);
-        let Some(native) = native else { return Ok(()) };
         match shared.call_in_turn(Turn::Change, |runtime| runtime.handle_release(native)) {
             Ok(()) => {
-                drop(shared.ledger_mut().forget(slot));
+                drop(handles.forget(slot));
                 Ok(())
             }
             Err(failure) => {
-                shared.ledger_mut().unrelease(slot);
+                handles.unrelease(slot);
                 Err(shared.failure(operation, failure, 0))
             }
         }
@@ -108,7 +107,7 @@ impl Vmm {
         if address == Address::NULL {
             return Err(Refusal::new(Argument::Address, Problem::Null).during(operation));
         }
-        shared.ledger_mut().retain(address.get()).map_err(|refusal| refusal.during(operation))
+        shared.ledger.retain(address.get()).map_err(|refusal| refusal.during(operation))
     }
 
     /// The properties physical memory was made with
@@ -122,9 +121,8 @@ impl Vmm {
     pub fn allocation_properties(&self, handle: Handle) -> Result<AllocationProperties, VmmError> {
         let operation = Operation::AllocationProperties;
         self.shared.alive(operation)?;
-        let ledger = self.shared.ledger();
-        let record = ledger.handle(handle).map_err(|refusal| refusal.during(operation))?;
-        Ok(record.properties)
+        let properties = self.shared.ledger.handles.with(handle, |record| record.properties);
+        properties.map_err(|refusal| refusal.during(operation))
     }
 
     /// The size of physical memory in bytes. HIP has no call for it.
@@ -134,9 +132,8 @@ impl Vmm {
     pub fn allocation_size(&self, handle: Handle) -> Result<usize, VmmError> {
         let operation = Operation::AllocationProperties;
         self.shared.alive(operation)?;
-        let ledger = self.shared.ledger();
-        let record = ledger.handle(handle).map_err(|refusal| refusal.during(operation))?;
-        Ok(record.size)
+        let size = self.shared.ledger.handles.with(handle, |record| record.size);
+        size.map_err(|refusal| refusal.during(operation))
     }
 
     /// The unit of sizes and addresses for memory with these properties
@@ -210,7 +207,7 @@ impl Shared {
         physical: Physical,
     ) -> Result<Handle, VmmError> {
         let native = physical.native;
-        let handle = self.ledger_mut().add_handle(size, granule, properties, physical);
+        let handle = self.ledger.handles.add(size, granule, properties, physical);
         handle.ok_or_else(|| {
             let gone = Physical { native, owner: None, imported: false, descriptor: None };
             self.give_back(operation, &gone, size);

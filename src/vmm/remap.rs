@@ -1,8 +1,8 @@
 //! Other memory behind the same addresses, or the same memory behind other addresses: nothing is
 //! copied.
 
-use super::ledger::{MappingRecord, Range};
-use super::mapping::{Left, Piece, Serial, torn_by};
+use super::ledger::{MappingRecord, Range, Reserved};
+use super::mapping::{Left, Piece, Run, Serial, torn_by};
 use super::transfer::two_ranges;
 use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
 use crate::vmm::access::AgentSet;
@@ -70,10 +70,12 @@ impl Shared {
         if overlap(to, from) {
             return refuse(Argument::Source, Problem::Overlapping);
         }
-        self.at_both_gates(operation, to, from, || {
+        self.at_both_gates(operation, to, from, |inside| {
             let (serial_to, serial_from) = serials.unzip();
-            let there = self.mapped_run(operation, to, Argument::Destination, serial_to)?;
-            let here = self.mapped_run(operation, from, Argument::Source, serial_from)?;
+            let there = (inside.destination, to, Argument::Destination);
+            let there = self.mapped_run(operation, there, serial_to)?;
+            let here = (inside.source, from, Argument::Source);
+            let here = self.mapped_run(operation, here, serial_from)?;
             let size = |piece: &Piece| piece.record.size;
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return refuse(Argument::Source, Problem::CutDifferently);
@@ -104,30 +106,26 @@ impl Shared {
         if overlap(to, from) {
             return refuse(Argument::Source, Problem::Overlapping);
         }
-        self.at_both_gates(operation, to, from, || {
+        self.at_both_gates(operation, to, from, |inside| {
             let (reservation, serial) = serials.unzip();
-            let before = self.mapped_run(operation, from, Argument::Source, serial)?;
+            let source = (inside.source, from, Argument::Source);
+            let before = self.mapped_run(operation, source, serial)?;
             let after: Vec<Piece> = before
                 .iter()
                 .map(|piece| Piece { start: to.start + (piece.start - from.start), ..*piece })
                 .collect();
-            {
-                let ledger = self.ledger();
-                let refused =
-                    |refusal: Refusal| refusal.during(operation).about(Argument::Destination);
-                ledger.check_empty(to).map_err(refused)?;
-                let found = ledger.reservation_at(to.start).map(|(_, record)| record.serial);
-                if reservation.is_some() && reservation != found {
-                    return refuse(Argument::Destination, Problem::NotReserved);
-                }
-                for piece in &after {
-                    let handle = ledger.handle_in(piece.record.slot);
-                    let granule = handle.map_or(self.granule, |handle| handle.granule);
-                    let value = piece.start;
-                    if !value.is_multiple_of(granule) {
-                        let problem = Problem::NotAligned { value, granule };
-                        return refuse(Argument::Destination, problem);
-                    }
+            let refused = |refusal: Refusal| refusal.during(operation).about(Argument::Destination);
+            inside.destination.mappings().check_empty(to).map_err(refused)?;
+            if reservation.is_some_and(|serial| serial != inside.destination.serial) {
+                return refuse(Argument::Destination, Problem::NotReserved);
+            }
+            for piece in &after {
+                let handles = &self.ledger.handles;
+                let granule = handles.in_slot(piece.record.slot, |handle| handle.granule);
+                let (value, granule) = (piece.start, granule.unwrap_or(self.granule));
+                if !value.is_multiple_of(granule) {
+                    let problem = Problem::NotAligned { value, granule };
+                    return refuse(Argument::Destination, problem);
                 }
             }
             self.rehang(operation, &before, &after)
@@ -138,11 +136,10 @@ impl Shared {
     fn mapped_run(
         &self,
         operation: Operation,
-        range: Range,
-        argument: Argument,
+        (reserved, range, argument): (&Reserved, Range, Argument),
         serial: Option<Serial>,
-    ) -> Result<Vec<Piece>, VmmError> {
-        let pieces = self.run(operation, range).map_err(|error| error.about(argument))?;
+    ) -> Result<Run<Piece>, VmmError> {
+        let pieces = self.run(operation, reserved, range).map_err(|error| error.about(argument))?;
         let is_it = |serial: Serial| pieces.first().is_some_and(|it| it.record.serial == serial.0);
         if serial.is_some_and(|serial| !is_it(serial)) {
             let at = Address::new(range.start);
@@ -194,7 +191,7 @@ impl Shared {
         }
         let (gone, here) =
             (before.iter().map(|it| it.start), up.iter().map(|it| (it.start, it.record)));
-        self.ledger_mut().rehang(gone, here);
+        self.ledger.rehang(gone, here);
         Ok(())
     }
 
@@ -237,9 +234,8 @@ impl Shared {
         reason: String,
     ) -> VmmError {
         let bases: BTreeSet<usize> = {
-            let ledger = self.ledger();
-            let found = pieces.filter_map(|piece| ledger.reservation_at(piece.start));
-            found.filter(|(_, record)| !record.quarantined).map(|(base, _)| base).collect()
+            let base = |reserved: &Reserved| (!reserved.is_quarantined()).then_some(reserved.base);
+            pieces.filter_map(|piece| self.ledger.at(piece.start, base)?).collect()
         };
         let mut address = Address::NULL;
         for base in bases {

@@ -1,12 +1,13 @@
 //! Putting down all that a `Vmm` holds, at one moment.
 
-use super::ledger::{Ledger, MappingRecord, ReservationRecord};
+use super::ledger::{Frozen, HandleRecord, Ledger, MappingRecord};
 use super::properties::Location;
-use super::{Access, Address, Gate, Physical, Shared, Vmm};
+use super::{Access, Address, Physical, Shared, Vmm};
 use crate::agent::{Agent, Enforcement};
 use crate::report::{
     AccessEntry, AgentEntry, MappingEntry, MemoryEntry, QuarantineEntry, Report, ReservationEntry,
 };
+use std::sync::Arc;
 
 impl Vmm {
     /// Reports all that this `Vmm` holds, and the pool memory of its runtime.
@@ -16,11 +17,12 @@ impl Vmm {
     /// child of a fork it is what the parent held.
     #[must_use]
     pub fn report(&self) -> Report {
-        let (reservations, memory) = {
-            let ledger = self.shared.ledger();
-            let agents = self.runtime().agents();
-            let reservation = |(base, record)| reservation_entry(agents, &ledger, base, record);
-            let memory = ledger.handles().map(|(handle, record)| MemoryEntry {
+        let agents = self.runtime().agents();
+        let ledger = &self.shared.ledger;
+        let (reservations, memory) = ledger.at_one_moment(|reservations| {
+            let entry = |it| reservation_entry(agents, ledger, it);
+            let reservations = reservations.iter().map(entry).collect();
+            let memory = ledger.handles.each(|handle, record| MemoryEntry {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
                 size: record.size,
@@ -32,8 +34,8 @@ impl Vmm {
                 references: record.references(),
                 mappings: record.mappings(),
             });
-            (ledger.reservations().map(reservation).collect(), memory.collect())
-        };
+            (reservations, memory)
+        });
         Report {
             agents: AgentEntry::all(self.runtime()),
             reservations,
@@ -56,47 +58,56 @@ impl Vmm {
 impl Shared {
     /// Names in the log what the caller has not given back by the end.
     pub(super) fn tell_leaks(&self) {
-        let ledger = self.ledger();
-        for (base, record) in ledger.reservations().filter(|(_, record)| !record.quarantined) {
-            let (address, size, mappings) = (Address::new(base), record.size, record.mappings);
-            let name = record.name.as_deref().unwrap_or_default();
-            tracing::warn!(%address, size, mappings, name, "a reservation was leaked");
-        }
-        for (handle, record) in ledger.handles().filter(|(_, record)| record.references() > 0) {
+        self.ledger.at_one_moment(|reservations| {
+            for it in reservations.iter().filter(|it| !it.reserved.is_quarantined()) {
+                let (address, size) = (Address::new(it.reserved.base), it.reserved.size);
+                let (mappings, name) = (it.mappings.len(), it.reserved.name());
+                let name = name.as_deref().unwrap_or_default();
+                tracing::warn!(%address, size, mappings, name, "a reservation was leaked");
+            }
+        });
+        self.ledger.handles.each(|handle, record| {
             let (size, references) = (record.size, record.references());
             let name = record.name.as_deref().unwrap_or_default();
-            tracing::warn!(%handle, size, references, name, "physical memory was leaked");
-        }
+            if references > 0 {
+                tracing::warn!(%handle, size, references, name, "physical memory was leaked");
+            }
+        });
     }
 }
 
 fn reservation_entry(
     agents: &[Agent],
-    ledger: &Ledger<Gate, Physical>,
-    base: usize,
-    record: &ReservationRecord<Gate>,
+    ledger: &Ledger<Physical>,
+    it: &Frozen<'_>,
 ) -> ReservationEntry {
-    let range = super::Range { start: base, size: record.size };
+    let mappings = it.mappings.iter();
     ReservationEntry {
-        address: Address::new(base),
-        size: record.size,
-        name: record.name.as_deref().map(str::to_owned),
-        quarantined: record.quarantined,
-        mappings: ledger
-            .mappings_in(range)
-            .filter_map(|(start, record)| mapping_entry(agents, ledger, start, &record))
+        address: Address::new(it.reserved.base),
+        size: it.reserved.size,
+        name: it.reserved.name().as_deref().map(str::to_owned),
+        quarantined: it.reserved.is_quarantined(),
+        mappings: mappings
+            .filter_map(|(start, record)| {
+                let name = it.mappings.name(record.serial);
+                mapping_entry(agents, ledger, start, &record, name)
+            })
             .collect(),
     }
 }
 
 fn mapping_entry(
     agents: &[Agent],
-    ledger: &Ledger<Gate, Physical>,
+    ledger: &Ledger<Physical>,
     start: usize,
     record: &MappingRecord,
+    name: Option<&Arc<str>>,
 ) -> Option<MappingEntry> {
-    let (handle, memory) = ledger.handle_of_slot(record.slot)?;
-    let name = ledger.mapping_name(record.serial).or(memory.name.as_ref());
+    let memory = |handle, memory: &HandleRecord<Physical>| {
+        let name = name.or(memory.name.as_ref()).map(|name| name.to_string());
+        (handle, name, memory.properties.location)
+    };
+    let (handle, name, location) = ledger.handles.named_in_slot(record.slot, memory)?;
     let access = agents.iter().enumerate().filter_map(|(index, agent)| {
         let access = record.access.get(index);
         let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
@@ -108,9 +119,9 @@ fn mapping_entry(
     Some(MappingEntry {
         address: Address::new(start),
         size: record.size,
-        name: name.map(|name| name.to_string()),
+        name,
         memory: handle,
-        agent: match memory.properties.location {
+        agent: match location {
             Location::Agent(id) => Some(id.index()),
             Location::Unknown => None,
         },

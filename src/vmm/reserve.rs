@@ -1,8 +1,8 @@
 //! Reserving and freeing addresses.
 
-use super::ledger::{Range, ReservationRecord};
+use super::ledger::Range;
 use super::{
-    Address, Argument, Gate, Operation, Problem, Refusal, Shared, Vmm, VmmError, no_flags,
+    Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, no_flags, not_open,
     system_failure,
 };
 use crate::native::{Failure, close};
@@ -146,15 +146,14 @@ impl Shared {
             let _ = self.unreserve(range.start, range.size);
             return Err(system_failure(operation, "mmap", errno));
         }
-        let mut ledger = self.ledger_mut();
-        if let Some(known) = ledger.overlapping_reservation(range) {
-            drop(ledger);
-            // It can only lie in a hole that the runtime left in a reservation of ours.
-            let reason = "the runtime reserved addresses that it had reserved already".to_owned();
-            return Err(self.quarantine(operation, known, reason));
+        match self.ledger.reserve(range) {
+            Ok(serial) => Ok((Address::new(range.start), serial)),
+            Err(known) => {
+                // It can only lie in a hole that the runtime left in a reservation of ours.
+                let reason = "the runtime reserved addresses that it had reserved already";
+                Err(self.quarantine(operation, known, reason.to_owned()))
+            }
         }
-        let serial = ledger.reserve(range, Gate::default());
-        Ok((Address::new(range.start), serial))
     }
 
     /// Reserves aligned addresses, also with a runtime that cannot be asked for alignment.
@@ -208,42 +207,36 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         loop {
-            let gate = {
-                let ledger = self.ledger();
+            let freed = self.ledger.at(range.start, |reserved| {
                 // Whatever is still in it: unmapping that would be refused.
-                let lost = |&(base, record): &(usize, &ReservationRecord<Gate>)| {
-                    base == range.start && record.quarantined
-                };
-                if ledger.reservation_at(range.start).as_ref().is_some_and(lost) {
-                    let address = Address::new(range.start);
-                    return Err(VmmError::Quarantined { operation, address, now: false });
+                if reserved.base == range.start && reserved.is_quarantined() {
+                    return not_open(operation, reserved);
                 }
-                let record = ledger.check_free(range).map_err(refused)?;
-                if serial.is_some_and(|serial| serial != record.serial) {
+                reserved.check_free(range).map_err(refused)?;
+                if serial.is_some_and(|serial| serial != reserved.serial) {
                     return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
                 }
-                record.payload.clone()
-            };
-            // All of it may have been freed meanwhile.
-            let Some(_inside) = gate.enter() else { continue };
-            // Removed first: once the runtime has freed it, another thread may be given the same
-            // addresses and enter them.
-            let Some(record) = self.remove_if_free(range) else { continue };
-            gate.shut();
-            return self.call(|native| native.address_free(range.start, range.size)).map_err(
-                |failure| {
-                    self.ledger_mut().restore_reservation(range.start, record);
-                    gate.open();
-                    self.failure(operation, failure, range.size)
-                },
-            );
+                // All of it may have been freed meanwhile, or something mapped in it.
+                let Some(_inside) = reserved.enter() else { return Ok(None) };
+                // Removed first: once the runtime has freed it, another thread may be given the
+                // same addresses and enter them.
+                let Some(removed) = self.ledger.remove_if_free(range) else { return Ok(None) };
+                match self.call(|native| native.address_free(range.start, range.size)) {
+                    Ok(()) => Ok(Some(())),
+                    Err(failure) => {
+                        self.ledger.restore(removed);
+                        Err(self.failure(operation, failure, range.size))
+                    }
+                }
+            });
+            match freed {
+                None => {
+                    let problem = Problem::NotAReservation;
+                    return Err(refused(Refusal::new(Argument::Address, problem)));
+                }
+                Some(Ok(None)) => {}
+                Some(freed) => return freed.map(|_| ()),
+            }
         }
-    }
-
-    /// Removes a reservation, unless something has been mapped in it.
-    fn remove_if_free(&self, range: Range) -> Option<ReservationRecord<Gate>> {
-        let mut ledger = self.ledger_mut();
-        ledger.check_free(range).ok()?;
-        ledger.remove_reservation(range.start)
     }
 }

@@ -34,18 +34,18 @@ impl Vmm {
         let refused = |refusal: Refusal| refusal.during(operation);
         shared.alive(operation)?;
         no_flags(flags).map_err(refused)?;
-        let slot = {
-            let mut ledger = shared.ledger_mut();
-            let record = ledger.handle(handle).map_err(refused)?;
+        let used = shared.ledger.handles.begin_use(handle, |record| {
             if !record.properties.handle_types.contains(handle_type.bit()) {
                 let problem = Problem::NotRequested(handle_type);
-                return Err(refused(Refusal::new(Argument::HandleType, problem)));
+                return Err(Refusal::new(Argument::HandleType, problem));
             }
-            if handle_type != HandleType::PosixFileDescriptor {
-                return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
-            }
-            ledger.begin_use(handle).map_err(refused)?
-        };
+            Ok(())
+        });
+        let (slot, ()) = used.map_err(refused)?;
+        if handle_type != HandleType::PosixFileDescriptor {
+            shared.end_use(operation, slot);
+            return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
+        }
         let exported = shared.export(operation, slot);
         shared.end_use(operation, slot);
         exported

@@ -3,8 +3,11 @@
 //! Everything is checked in the ledger first, and the reservation is kept from changing
 //! meanwhile, so that a wrong address is an error and never a fault.
 
-use super::ledger::Range;
-use super::{Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
+use super::ledger::{Range, Reserved};
+use super::mapping::{Piece, Run};
+use super::{
+    Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, not_open,
+};
 use crate::agent::{AgentId, AgentKind, Mover};
 use crate::native::{Failure, Native, NativeAgent, copy_memory, read_memory, write_memory};
 
@@ -43,9 +46,11 @@ impl Vmm {
         let refused = |refusal: Refusal| refusal.during(operation);
         shared.alive(operation)?;
         let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
-        shared.at_gate(operation, range, || {
+        shared.at_gate(operation, range, |reserved| {
             let (argument, needed) = (Argument::Address, Access::ReadWrite);
-            shared.check_granted(argument, range, (index, agent), needed).map_err(refused)?;
+            shared
+                .check_granted(argument, reserved, range, (index, agent), needed)
+                .map_err(refused)?;
             Ok(act(found.native))
         })
     }
@@ -69,11 +74,14 @@ impl Vmm {
         shared.alive(operation)?;
         let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
         let (to, from) = two_ranges(operation, destination, source, size)?;
-        let act = || {
+        let act = |inside: Both<'_>| {
             let agent = (index, agent);
+            let (there, here) = (inside.destination, inside.source);
             shared
-                .check_granted(Argument::Destination, to, agent, Access::ReadWrite)
-                .and_then(|()| shared.check_granted(Argument::Source, from, agent, Access::Read))
+                .check_granted(Argument::Destination, there, to, agent, Access::ReadWrite)
+                .and_then(|()| {
+                    shared.check_granted(Argument::Source, here, from, agent, Access::Read)
+                })
                 .map_err(refused)?;
             let copied = match found.mover() {
                 Mover::Processor => {
@@ -165,13 +173,13 @@ impl Vmm {
                 return Err(refused(Refusal::new(argument, Problem::NotWords)));
             }
         }
-        shared.at_gate(operation, range, || {
+        shared.at_gate(operation, range, |reserved| {
             let mut parts = Vec::new();
-            for piece in shared.covering(operation, range)? {
+            for piece in shared.covering(operation, reserved, range)? {
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
-                parts.push((part, shared.filler(operation, piece.owner, part)?));
+                parts.push((part, shared.filler(operation, reserved, piece.owner, part)?));
             }
             for (part, agent) in parts {
                 shared
@@ -189,6 +197,7 @@ impl Shared {
     fn filler(
         &self,
         operation: Operation,
+        reserved: &Reserved,
         owner: Option<usize>,
         part: Range,
     ) -> Result<NativeAgent, VmmError> {
@@ -200,7 +209,7 @@ impl Shared {
         });
         for (index, agent) in candidates {
             let id = (index, agent.id());
-            match self.check_granted(Argument::Address, part, id, Access::ReadWrite) {
+            match self.check_granted(Argument::Address, reserved, part, id, Access::ReadWrite) {
                 Ok(()) => return Ok(agent.native),
                 Err(reason) => refusal = reason,
             }
@@ -222,9 +231,9 @@ impl Shared {
         }
         let refused = |refusal: Refusal| refusal.during(operation);
         let range = Range::new(address, size).map_err(refused)?;
-        self.at_gate(operation, range, || {
+        self.at_gate(operation, range, |reserved| {
             let host = self.runtime.host().id();
-            for piece in self.covering(operation, range)? {
+            for piece in self.covering(operation, reserved, range)? {
                 if self.cpu_access_of(&piece.record.access) < needed {
                     let at = Address::new(piece.start.max(range.start));
                     let verb = if needed == Access::Read { "read" } else { "write" };
@@ -255,8 +264,9 @@ impl Shared {
         }
         let about = |error: VmmError| error.about(argument);
         let range = Range::new(address, size).map_err(refused).map_err(about)?;
-        self.at_gate(operation, range, || {
-            self.check_granted(argument, range, (index, agent), needed).map_err(refused)?;
+        self.at_gate(operation, range, |reserved| {
+            self.check_granted(argument, reserved, range, (index, agent), needed)
+                .map_err(refused)?;
             self.call(|native| act(native, range.start, found.mover()))
                 .map_err(|failure| self.failure(operation, failure, size))
         })
@@ -267,17 +277,18 @@ impl Shared {
     fn covering(
         &self,
         operation: Operation,
+        reserved: &Reserved,
         range: Range,
-    ) -> Result<Vec<super::mapping::Piece>, VmmError> {
+    ) -> Result<Run<Piece>, VmmError> {
         let whole = {
-            let ledger = self.ledger();
-            ledger.check_mapped(range).map_err(|refusal| refusal.during(operation))?;
-            let start = ledger.mapping_at(range.start).map_or(range.start, |(start, _)| start);
-            let last = ledger.mapping_at(range.end() - 1);
+            let mappings = reserved.mappings();
+            mappings.check_mapped(range).map_err(|refusal| refusal.during(operation))?;
+            let start = mappings.at(range.start).map_or(range.start, |(start, _)| start);
+            let last = mappings.at(range.end() - 1);
             let end = last.map_or(range.end(), |(start, record)| start + record.size);
             Range { start, size: end - start }
         };
-        self.run(operation, whole)
+        self.run(operation, reserved, whole)
     }
 
     /// Does something while neither range can change.
@@ -286,13 +297,19 @@ impl Shared {
         operation: Operation,
         to: Range,
         from: Range,
-        act: impl FnOnce() -> Result<T, VmmError>,
+        act: impl FnOnce(Both<'_>) -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
-        let gate =
-            |range, argument| self.gate(operation, range).map_err(|error| error.about(argument));
+        let open = |range, argument| {
+            let refused = |refusal: Refusal| refusal.during(operation);
+            let found = self.ledger.reservation_around(range).map_err(refused);
+            let found = found.map_err(|error| error.about(argument))?;
+            not_open::<()>(operation, &found).map_err(|error| error.about(argument))?;
+            Ok(found)
+        };
         loop {
-            let destination = gate(to, Argument::Destination)?;
-            let source = gate(from, Argument::Source)?;
+            let destination = open(to, Argument::Destination)?;
+            let source = open(from, Argument::Source)?;
+            let both = Both { destination: &destination, source: &source };
             // The lower reservation first, whoever asks, so that two copies cannot wait for each
             // other.
             let (low, high) = if to.start <= from.start {
@@ -302,13 +319,20 @@ impl Shared {
             };
             // Either may have been freed, and its addresses reserved anew, meanwhile.
             let Some(_low) = low.enter() else { continue };
-            if low.is(high) {
-                return act();
+            if low.serial == high.serial {
+                return act(both);
             }
             let Some(_high) = high.enter() else { continue };
-            return act();
+            return act(both);
         }
     }
+}
+
+/// The reservations that two ranges are in; nobody else changes anything in either.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Both<'a> {
+    pub destination: &'a Reserved,
+    pub source: &'a Reserved,
 }
 
 /// Two ranges of the same size, by what they are called.

@@ -5,8 +5,13 @@
 //! taking its lock (`runtime.cpp`; with threads they were seen to fail and to crash). Here they
 //! wait for the calls that they would race with, and those for them. Nothing else waits: two
 //! operations on different reservations never do.
+//!
+//! Calls under the runtime's lock are many and the others few. As long as there are none of these,
+//! a call only counts itself, and different threads count in different places.
 
-use crate::sync::{Condvar, Mutex, lock};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, lock, thread_local};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
@@ -24,6 +29,11 @@ pub(super) enum Turn {
 }
 
 impl Turn {
+    /// Whether it is one of the many, that take the runtime's lock.
+    fn is_locked(self) -> bool {
+        matches!(self, Self::Read | Self::Change)
+    }
+
     /// Whether a call of this kind would race with one of the other.
     fn races_with(self, other: Self) -> bool {
         use Turn::{Change, UnlockedChange, UnlockedRead};
@@ -50,9 +60,36 @@ impl Queue {
     }
 }
 
+/// How many places threads count in.
+const PLACES: usize = 16;
+
+thread_local! {
+    /// Where this thread counts.
+    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Calls under way that have not been through the queue, of some threads. Its size is that of two of
+/// the processor's cache lines, so that who counts in one does not slow who counts in another.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Count {
+    reads: AtomicUsize,
+    changes: AtomicUsize,
+}
+
+impl Count {
+    fn of(&self, turn: Turn) -> &AtomicUsize {
+        if turn == Turn::Read { &self.reads } else { &self.changes }
+    }
+}
+
 /// Lets calls take turns.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
+    counts: [Count; PLACES],
+    /// How many calls without the runtime's lock are under way or wait. While there are any, all go
+    /// through the queue.
+    unlocked: AtomicUsize,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -60,41 +97,112 @@ pub(super) struct Turns {
 impl Turns {
     /// Makes a call when nothing that it would race with is under way.
     pub fn take<T>(&self, turn: Turn, call: impl FnOnce() -> T) -> T {
+        if turn.is_locked() {
+            // Whoever comes without the lock counts first and looks then, as is done here, so that
+            // one of the two sees the other.
+            let count = self.counts[place()].of(turn);
+            count.fetch_add(1, Ordering::SeqCst);
+            let counted = Counted { turns: self, count };
+            if self.unlocked.load(Ordering::SeqCst) == 0 {
+                return call();
+            }
+            drop(counted);
+            let _queued = self.queue(turn);
+            return call();
+        }
+        self.unlocked.fetch_add(1, Ordering::SeqCst);
+        let _unlocked = Unlocked { turns: self };
+        let _queued = self.queue(turn);
+        call()
+    }
+
+    /// Waits in the queue for a turn.
+    fn queue(&self, turn: Turn) -> Queued<'_> {
         let mut queue = lock(&self.queue);
         let number = queue.next;
         queue.next += 1;
-        if !queue.may_begin(number, turn) {
+        let may_begin = |queue: &Queue| queue.may_begin(number, turn) && !self.meets(turn);
+        if !may_begin(&queue) {
             queue.waiting.push_back((number, turn));
-            while !queue.may_begin(number, turn) {
+            while !may_begin(&queue) {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             queue.waiting.retain(|&(other, _)| other != number);
         }
         queue.running.push(turn);
-        drop(queue);
-        let _ended = Ended { turns: self, turn };
-        call()
+        Queued { turns: self, turn }
+    }
+
+    /// Whether a call would race with one that has not been through the queue.
+    fn meets(&self, turn: Turn) -> bool {
+        [Turn::Read, Turn::Change].into_iter().filter(|&other| turn.races_with(other)).any(
+            |other| self.counts.iter().any(|count| count.of(other).load(Ordering::SeqCst) != 0),
+        )
+    }
+
+    fn tell_those_who_wait(&self) {
+        // It is a system call, whether anybody waits or not.
+        let somebody_waits = !lock(&self.queue).waiting.is_empty();
+        if somebody_waits {
+            self.changed.notify_all();
+        }
     }
 }
 
-/// Ends a turn, also if the call panics.
-struct Ended<'a> {
+/// Where this thread counts; threads take the places in turn.
+fn place() -> usize {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let own = PLACE.try_with(|place| match place.get() {
+        Some(own) => own,
+        None => {
+            let own = NEXT.fetch_add(1, Ordering::Relaxed) % PLACES;
+            place.set(Some(own));
+            own
+        }
+    });
+    own.unwrap_or(0)
+}
+
+/// Ends a call that has not been through the queue, also if it panics.
+struct Counted<'a> {
+    turns: &'a Turns,
+    count: &'a AtomicUsize,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        if self.turns.unlocked.load(Ordering::SeqCst) != 0 {
+            self.turns.tell_those_who_wait();
+        }
+    }
+}
+
+/// Ends a turn that was waited for, also if the call panics.
+struct Queued<'a> {
     turns: &'a Turns,
     turn: Turn,
 }
 
-impl Drop for Ended<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         let mut queue = lock(&self.turns.queue);
         if let Some(at) = queue.running.iter().position(|&turn| turn == self.turn) {
             queue.running.swap_remove(at);
         }
-        let somebody_waits = !queue.waiting.is_empty();
         drop(queue);
-        // It is a system call, whether anybody waits or not.
-        if somebody_waits {
-            self.turns.changed.notify_all();
-        }
+        self.turns.tell_those_who_wait();
+    }
+}
+
+/// Lets the many pass the queue again.
+struct Unlocked<'a> {
+    turns: &'a Turns,
+}
+
+impl Drop for Unlocked<'_> {
+    fn drop(&mut self) {
+        self.turns.unlocked.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -102,6 +210,7 @@ impl Drop for Ended<'_> {
 mod tests {
     use super::Turn::{Change, Read, UnlockedChange, UnlockedRead};
     use super::{Turn, Turns};
+    use crate::sync::lock;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
@@ -174,8 +283,32 @@ mod tests {
     #[test]
     fn a_turn_ends_when_its_call_panics() {
         let turns = Turns::default();
-        let call = || turns.take(UnlockedChange, || panic!("planted"));
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
-        turns.take(UnlockedChange, || ());
+        for turn in ALL {
+            let call = || turns.take(turn, || panic!("planted"));
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
+            turns.take(UnlockedChange, || ());
+        }
+    }
+
+    #[test]
+    fn the_many_pass_the_queue_unless_somebody_is_in_it() {
+        let turns = Turns::default();
+        let passed = || lock(&turns.queue).next;
+        turns.take(Read, || turns.take(Change, || ()));
+        assert_eq!(passed(), 0);
+        turns.take(UnlockedRead, || turns.take(Read, || ()));
+        assert_eq!(passed(), 2);
+        turns.take(Change, || ());
+        assert_eq!(passed(), 2);
+    }
+
+    #[test]
+    fn threads_count_in_places_of_their_own() {
+        let places = std::thread::scope(|scope| {
+            let both = [scope.spawn(super::place), scope.spawn(super::place)];
+            both.map(|thread| thread.join().unwrap())
+        });
+        assert_ne!(places[0], places[1]);
+        assert_eq!(super::place(), super::place());
     }
 }

@@ -1,110 +1,245 @@
 //! A map by address that is quick also when it is large.
 //!
 //! ```text
-//! chunks   0 ──► [ keys ≤ 32 | values ]        every key is in the last chunk
-//!          b ──► [ keys ≤ 32 | values ]        that begins at or below it
+//! root ──► node, bits 33 to 38 ──► node, bits 21 to 26 ──► entry
+//!                             └──► entry, which is alone there
 //! ```
 //!
-//! With a million entries, what a look-up costs is how often it waits for memory. One key of each
-//! cache line of a chunk is compared first, without branches, so that the processor fetches all
-//! lines at once; and what leads to the chunks is small enough for its caches. Entries that are added
-//! in order fill their chunks.
+//! A tree of nodes with up to 64 children, one for each value of six bits of the address. A node keeps
+//! in 64 bits which of them are there, so that a look-up compares nothing: it looks at bits. No node
+//! asks for bits in which all addresses below it are alike. With a million mappings of 2 MiB all steps
+//! but the last are in the processor's caches, and what a look-up costs is waiting for the entry. To
+//! enter one allocates at most once.
 
-use std::collections::BTreeMap;
+use std::mem::replace;
+use std::slice::Iter;
 
-/// How many entries a chunk holds.
-const MOST: usize = 32;
-/// How many keys fit in a cache line.
-const LINE: usize = 8;
+/// How many bits of an address a node tells apart.
+const DIGIT: u32 = 6;
+/// Where digits are counted from, upwards and downwards: 64 mappings of 2 MiB, the usual granule, are
+/// side by side.
+const USUAL: u32 = 21;
+/// How many nodes there are at most from the root to an entry.
+const DEEPEST: usize = 12;
+/// How many children a node may have.
+const ALL: usize = 1 << DIGIT;
+/// How many are kept one after the other at most.
+const FEW: usize = 24;
+/// With how many each keeps its place at least. A mapping takes no more than 128 bytes so.
+const MANY: usize = 22;
 
-/// Entries whose keys are near each other, by key.
+/// What is at a digit.
 #[derive(Clone, Debug)]
-struct Chunk<V> {
-    len: usize,
-    /// Those from `len` on are [`usize::MAX`].
-    keys: [usize; MOST],
-    values: [V; MOST],
+enum Child<V> {
+    Nothing,
+    Entry(usize, V),
+    Node(Node<V>),
 }
 
-impl<V: Copy + Default> Chunk<V> {
-    fn new() -> Self {
-        Self { len: 0, keys: [usize::MAX; MOST], values: [V::default(); MOST] }
+/// Two to 64 children, told apart by some bits of the address.
+#[derive(Clone, Debug)]
+struct Node<V> {
+    /// The bits above those, in which all addresses below are alike; then a one, then zeros.
+    at: usize,
+    /// Which children are there.
+    digits: u64,
+    /// Few of them one after the other; of many, a place for each there could be, so that nothing is
+    /// moved when one comes or goes.
+    children: Vec<Child<V>>,
+}
+
+impl<V> Child<V> {
+    /// An address that belongs here, at or below all that are here.
+    fn lowest(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Entry(address, _) => *address,
+            Self::Node(node) => node.at & (node.at - 1),
+        }
     }
 
-    /// How many keys are at or below this one: all of the lines before the last that begins so, and
-    /// some of that one.
-    fn count(&self, key: usize) -> usize {
-        let is_below = |&other: &usize| usize::from(other <= key);
-        let lines: usize = self.keys.iter().step_by(LINE).skip(1).map(is_below).sum();
-        let last = lines * LINE;
-        last + self.keys[last..last + LINE].iter().map(is_below).sum::<usize>()
+    /// The entry with the highest address.
+    fn last(&self) -> Option<(usize, &V)> {
+        let mut child = self;
+        loop {
+            match child {
+                Self::Nothing => return None,
+                Self::Entry(address, value) => return Some((*address, value)),
+                Self::Node(node) => child = node.nearest(node.digits)?,
+            }
+        }
     }
 
-    /// Where this key is, if it is.
-    fn find(&self, key: usize) -> Option<usize> {
-        let at = self.count(key).checked_sub(1)?;
-        (self.keys[at] == key).then_some(at)
+    /// Enters a value; says whether there was none.
+    fn insert(&mut self, address: usize, value: V) -> bool {
+        match self {
+            Self::Entry(here, old) if *here == address => {
+                *old = value;
+                return false;
+            }
+            Self::Node(node) if node.covers(address) => match node.child_mut(address) {
+                Some(child) => return child.insert(address, value),
+                None => node.add(Self::Entry(address, value)),
+            },
+            Self::Nothing => *self = Self::Entry(address, value),
+            _ => {
+                let old = replace(self, Self::Nothing);
+                *self = Self::Node(Node::of_two(old, Self::Entry(address, value)));
+            }
+        }
+        true
     }
 
-    /// The entry at or below this key.
-    fn below(&self, key: usize) -> Option<(usize, &V)> {
-        let at = self.count(key).checked_sub(1)?;
-        Some((self.keys[at], &self.values[at]))
-    }
-
-    fn insert(&mut self, at: usize, key: usize, value: V) {
-        self.keys.copy_within(at..self.len, at + 1);
-        self.values.copy_within(at..self.len, at + 1);
-        (self.keys[at], self.values[at]) = (key, value);
-        self.len += 1;
-    }
-
-    fn remove(&mut self, at: usize) -> V {
-        let value = self.values[at];
-        self.keys.copy_within(at + 1..self.len, at);
-        self.values.copy_within(at + 1..self.len, at);
-        self.len -= 1;
-        self.keys[self.len] = usize::MAX;
-        value
-    }
-
-    /// Takes the entries from a place on into a chunk of their own.
-    fn split_off(&mut self, at: usize) -> Box<Self> {
-        let mut rest = Box::new(Self::new());
-        let len = self.len - at;
-        rest.keys[..len].copy_from_slice(&self.keys[at..self.len]);
-        rest.values[..len].copy_from_slice(&self.values[at..self.len]);
-        self.keys[at..].fill(usize::MAX);
-        (self.len, rest.len) = (at, len);
-        rest
-    }
-
-    /// Puts the entries of the chunk after this one behind its own.
-    fn append(&mut self, next: &Self) {
-        let (len, all) = (self.len, self.len + next.len);
-        self.keys[len..all].copy_from_slice(&next.keys[..next.len]);
-        self.values[len..all].copy_from_slice(&next.values[..next.len]);
-        self.len = all;
-    }
-
-    /// The entries from a key on.
-    fn since(&self, key: usize) -> impl Iterator<Item = (usize, &V)> {
-        let first = key.checked_sub(1).map_or(0, |below| self.count(below));
-        self.keys[first..self.len].iter().copied().zip(&self.values[first..])
+    fn remove(&mut self, address: usize) -> Option<V> {
+        match self {
+            Self::Entry(here, _) if *here == address => match replace(self, Self::Nothing) {
+                Self::Entry(_, value) => Some(value),
+                _ => None,
+            },
+            Self::Node(node) => {
+                let child = node.child_mut(address)?;
+                let value = child.remove(address)?;
+                if matches!(child, Self::Nothing) {
+                    node.take(address);
+                    // What is alone needs no node.
+                    if let [_] = *node.children
+                        && let Some(alone) = node.children.pop()
+                    {
+                        *self = alone;
+                    }
+                }
+                Some(value)
+            }
+            _ => None,
+        }
     }
 }
 
-/// Values by address. No address is [`usize::MAX`].
+impl<V> Node<V> {
+    /// Of two children that differ in some bit.
+    fn of_two(one: Child<V>, other: Child<V>) -> Self {
+        let low = one.lowest();
+        let bit = (low ^ other.lowest()).checked_ilog2().unwrap_or_default();
+        let first = USUAL % DIGIT;
+        let highest = match bit.checked_sub(first) {
+            None => first - 1,
+            Some(bit) => bit / DIGIT * DIGIT + first + DIGIT - 1,
+        };
+        let highest = highest.min(usize::BITS - 1);
+        let alike = low >> highest >> 1 << 1 << highest;
+        let mut node =
+            Self { at: alike | 1 << highest, digits: 0, children: Vec::with_capacity(2) };
+        node.add(one);
+        node.add(other);
+        node
+    }
+
+    /// Whether an address belongs here.
+    fn covers(&self, address: usize) -> bool {
+        (address ^ self.at) >> self.at.trailing_zeros() >> 1 == 0
+    }
+
+    /// The digit of an address that belongs here.
+    fn digit(&self, address: usize) -> u32 {
+        // The topmost digit has one bit.
+        let shift = match self.at.trailing_zeros() {
+            highest if highest == usize::BITS - 1 => highest,
+            highest => highest.saturating_sub(DIGIT - 1),
+        };
+        (address >> shift) as u32 % ALL as u32
+    }
+
+    fn has(&self, digit: u32) -> bool {
+        self.digits >> digit & 1 == 1
+    }
+
+    /// Where the child of a digit is, or would be.
+    fn place(&self, digit: u32) -> usize {
+        if self.children.len() == ALL {
+            digit as usize
+        } else {
+            (self.digits & below(digit)).count_ones() as usize
+        }
+    }
+
+    /// The child with the highest of some digits.
+    fn nearest(&self, digits: u64) -> Option<&Child<V>> {
+        let digit = (self.digits & digits).checked_ilog2()?;
+        self.children.get(self.place(digit))
+    }
+
+    fn child_mut(&mut self, address: usize) -> Option<&mut Child<V>> {
+        let digit = self.digit(address);
+        if !self.has(digit) {
+            return None;
+        }
+        let place = self.place(digit);
+        self.children.get_mut(place)
+    }
+
+    /// Adds a child where none is.
+    fn add(&mut self, child: Child<V>) {
+        let digit = self.digit(child.lowest());
+        if self.children.len() == FEW {
+            self.spread();
+        }
+        let place = self.place(digit);
+        self.digits |= 1 << digit;
+        match self.children.get_mut(place) {
+            Some(empty @ Child::Nothing) => *empty = child,
+            _ => {
+                if self.children.len() == self.children.capacity() {
+                    let more = self.children.len().min(FEW - self.children.len());
+                    self.children.reserve_exact(more);
+                }
+                self.children.insert(place, child);
+            }
+        }
+    }
+
+    /// Gives each child that there could be a place of its own.
+    fn spread(&mut self) {
+        let mut close = replace(&mut self.children, Vec::with_capacity(ALL)).into_iter();
+        for digit in 0..ALL as u32 {
+            let child = if self.has(digit) { close.next() } else { None };
+            self.children.push(child.unwrap_or(Child::Nothing));
+        }
+    }
+
+    /// Takes a child away that is nothing any more.
+    fn take(&mut self, address: usize) {
+        let digit = self.digit(address);
+        let place = self.place(digit);
+        self.digits &= !(1 << digit);
+        let left = self.digits.count_ones() as usize;
+        if self.children.len() < ALL {
+            self.children.remove(place);
+            if left * 4 <= self.children.capacity() {
+                self.children.shrink_to(left * 2);
+            }
+        } else if left < MANY {
+            let spread = replace(&mut self.children, Vec::with_capacity(FEW));
+            let is_there = |child: &Child<V>| !matches!(child, Child::Nothing);
+            self.children.extend(spread.into_iter().filter(is_there));
+        }
+    }
+}
+
+/// All digits below one.
+fn below(digit: u32) -> u64 {
+    (1 << digit) - 1
+}
+
+/// Values by address.
 #[derive(Clone, Debug)]
 pub(super) struct AddressMap<V> {
-    /// By the lowest key that may be in it; one begins at 0, and no other is empty.
-    chunks: BTreeMap<usize, Box<Chunk<V>>>,
+    root: Child<V>,
     len: usize,
 }
 
-impl<V: Copy + Default> AddressMap<V> {
+impl<V> AddressMap<V> {
     pub fn new() -> Self {
-        Self { chunks: BTreeMap::from([(0, Box::new(Chunk::new()))]), len: 0 }
+        Self { root: Child::Nothing, len: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -113,225 +248,153 @@ impl<V: Copy + Default> AddressMap<V> {
 
     /// The entry at or below an address.
     pub fn below(&self, address: usize) -> Option<(usize, &V)> {
-        let mut chunks = self.chunks.range(..=address);
-        let (_, chunk) = chunks.next_back()?;
-        chunk.below(address).or_else(|| chunks.next_back()?.1.below(address))
+        // Of what is beside the way down, the nearest that is below the address.
+        let mut beside = None;
+        let mut child = &self.root;
+        loop {
+            match child {
+                Child::Entry(here, value) if *here <= address => return Some((*here, value)),
+                Child::Node(node) if node.covers(address) => {
+                    let digit = node.digit(address);
+                    beside = node.nearest(below(digit)).or(beside);
+                    if !node.has(digit) {
+                        break;
+                    }
+                    child = node.children.get(node.place(digit))?;
+                }
+                Child::Node(node) if node.at < address => return child.last(),
+                _ => break,
+            }
+        }
+        beside?.last()
     }
 
     pub fn get_mut(&mut self, address: usize) -> Option<&mut V> {
-        let (_, chunk) = self.chunks.range_mut(..=address).next_back()?;
-        let at = chunk.find(address)?;
-        Some(&mut chunk.values[at])
+        let mut child = &mut self.root;
+        loop {
+            match child {
+                Child::Nothing => return None,
+                Child::Entry(here, value) => return (*here == address).then_some(value),
+                Child::Node(node) => child = node.child_mut(address)?,
+            }
+        }
     }
 
     /// Enters a value, in the place of the one that is there.
     pub fn insert(&mut self, address: usize, value: V) {
-        let Some((_, chunk)) = self.chunks.range_mut(..=address).next_back() else { return };
-        let at = chunk.count(address);
-        if at > 0 && chunk.keys[at - 1] == address {
-            chunk.values[at - 1] = value;
-            return;
-        }
-        self.len += 1;
-        if chunk.len < MOST {
-            chunk.insert(at, address, value);
-            return;
-        }
-        // What comes behind all others begins a chunk, which those that follow will fill.
-        let half = if at == MOST { MOST } else { MOST / 2 };
-        let mut rest = chunk.split_off(half);
-        if at >= half {
-            rest.insert(at - half, address, value);
-        } else {
-            chunk.insert(at, address, value);
-        }
-        self.chunks.insert(rest.keys[0], rest);
+        self.len += usize::from(self.root.insert(address, value));
     }
 
     pub fn remove(&mut self, address: usize) -> Option<V> {
-        let (&start, chunk) = self.chunks.range_mut(..=address).next_back()?;
-        let at = chunk.find(address)?;
-        let value = chunk.remove(at);
+        let value = self.root.remove(address)?;
         self.len -= 1;
-        if chunk.len < MOST / 4 {
-            self.shrink(start);
-        }
         Some(value)
-    }
-
-    /// Unites a chunk in which little is left with the one before or behind it, if both fit and
-    /// leave some room.
-    fn shrink(&mut self, start: usize) {
-        let len = |chunk: Option<(&usize, &Box<Chunk<V>>)>| chunk.map(|(&at, it)| (at, it.len));
-        let own = self.chunks.get(&start).map_or(0, |chunk| chunk.len);
-        let before = len(self.chunks.range(..start).next_back());
-        let behind = len(self.chunks.range(start + 1..).next());
-        let fits = |&(_, other): &(usize, usize)| own + other <= MOST / 2 || own == 0;
-        let (first, second) = match (before.filter(fits), behind.filter(fits)) {
-            (Some((before, _)), _) => (before, start),
-            (None, Some((behind, _))) => (start, behind),
-            (None, None) => return,
-        };
-        if let Some(second) = self.chunks.remove(&second)
-            && let Some(first) = self.chunks.get_mut(&first)
-        {
-            first.append(&second);
-        }
     }
 
     /// The entries of a range, by address.
     pub fn range(&self, range: core::ops::Range<usize>) -> impl Iterator<Item = (usize, &V)> {
-        let first = self.chunks.range(..=range.start).next_back().map_or(0, |(&start, _)| start);
-        self.chunks
-            .range(first..range.end)
-            .flat_map(move |(_, chunk)| chunk.since(range.start))
-            .take_while(move |&(key, _)| key < range.end)
+        let end = range.end;
+        Entries::since(&self.root, range.start).take_while(move |&(address, _)| address < end)
     }
 
     /// All entries, by address.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &V)> {
-        self.chunks.values().flat_map(|chunk| chunk.since(0))
+        Entries::since(&self.root, 0)
     }
 
-    /// Checks that every key is where it is looked for.
+    /// Checks that every address is where it is looked for.
     pub fn check(&self) -> Result<(), String> {
-        let mut ends = self.chunks.keys().copied().skip(1).chain([usize::MAX]);
-        for (&start, chunk) in &self.chunks {
-            let end = ends.next().unwrap_or(usize::MAX);
-            let keys = &chunk.keys[..chunk.len];
-            let sorted = keys.windows(2).all(|two| two[0] < two[1]);
-            if !sorted || keys.iter().any(|key| !(start..end).contains(key)) {
-                return Err(format!("the chunk at {start:#x} holds what it should not"));
-            }
-            if keys.is_empty() && start != 0
-                || chunk.keys[chunk.len..].iter().any(|&it| it != usize::MAX)
-            {
-                return Err(format!("the chunk at {start:#x} is empty, or not where it should be"));
-            }
-        }
-        let found: usize = self.chunks.values().map(|chunk| chunk.len).sum();
-        if !self.chunks.contains_key(&0) || found != self.len {
+        let found = check(&self.root)?;
+        if found != self.len {
             return Err(format!("{} entries are counted and {found} there", self.len));
         }
         Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{AddressMap, MOST};
-    use std::collections::BTreeMap;
+/// Walks through entries by address.
+struct Entries<'a, V> {
+    /// What is still to come of each node on the way down to where it is.
+    ways: [Iter<'a, Child<V>>; DEEPEST + 1],
+    depth: usize,
+}
 
-    /// Does the same to a map of the standard library's, and compares.
-    fn compare(steps: impl IntoIterator<Item = (u8, usize)>) {
-        let (mut map, mut model) = (AddressMap::new(), BTreeMap::new());
-        for (number, (step, key)) in steps.into_iter().enumerate() {
-            match step {
-                0..5 => {
-                    map.insert(key, number);
-                    model.insert(key, number);
-                }
-                5..8 => assert_eq!(map.remove(key), model.remove(&key)),
-                _ => assert_eq!(map.get_mut(key), model.get_mut(&key)),
+impl<'a, V> Entries<'a, V> {
+    /// Those at or above an address.
+    fn since(root: &'a Child<V>, address: usize) -> Self {
+        let mut entries = Self { ways: std::array::from_fn(|_| [].iter()), depth: 0 };
+        entries.ways[0] = std::slice::from_ref(root).iter();
+        let mut child = root;
+        while let Child::Node(node) = child
+            && node.covers(address)
+        {
+            let digit = node.digit(address);
+            let from_there = &node.children[node.place(digit)..];
+            entries.ways[entries.depth].next();
+            entries.down(from_there);
+            if !node.has(digit) {
+                return entries;
             }
-            assert_eq!(map.check(), Ok(()));
-            assert_eq!(map.len(), model.len());
-            for near in [key.saturating_sub(1), key, key + 1, 0, 5000] {
-                let expected = model.range(..=near).next_back().map(|(&key, value)| (key, value));
-                assert_eq!(map.below(near), expected, "at or below {near}");
-            }
-            let range = key / 2..key + 3;
-            let expected = model.range(range.clone()).map(|(&key, value)| (key, value));
-            assert!(map.range(range).eq(expected));
+            child = &from_there[0];
         }
-        assert!(map.iter().eq(model.iter().map(|(&key, value)| (key, value))));
-    }
-
-    #[test]
-    fn it_does_what_the_standard_map_does() {
-        // Drawn, and the same every time.
-        let mut seed = 7u32;
-        let mut draw = |end: u32| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 8) % end
-        };
-        let rounds = if cfg!(miri) { 1 } else { 64 };
-        for _ in 0..rounds {
-            let (steps, keys) = (draw(600), 1 + draw(400));
-            compare((0..steps).map(|_| (draw(9) as u8, draw(keys) as usize)).collect::<Vec<_>>());
+        // It is all before the address or all behind it.
+        if child.lowest() < address {
+            entries.ways[entries.depth].next();
         }
+        entries
     }
 
-    #[test]
-    fn it_fills_and_empties_in_any_direction() {
-        let most = if cfg!(miri) { 100 } else { 400 };
-        let up = 0..most;
-        for (fill, empty) in [(false, false), (false, true), (true, false), (true, true)] {
-            let order =
-                |backwards| up.clone().map(move |key| if backwards { most - 1 - key } else { key });
-            let filled = order(fill).map(|key| (0, key));
-            compare(filled.chain(order(empty).map(|key| (5, key))));
-        }
-    }
-
-    #[test]
-    fn what_is_added_in_order_fills_its_chunks() {
-        let mut map = AddressMap::new();
-        (0..10 * MOST).for_each(|key| map.insert(key, ()));
-        assert_eq!(map.chunks.len(), 10);
-        // And what is taken away leaves no empty ones.
-        (0..10 * MOST)
-            .filter(|key| key % 16 != 0)
-            .for_each(|key| assert!(map.remove(key).is_some()));
-        assert!(map.chunks.len() <= 4, "{}", map.chunks.len());
-    }
-
-    #[test]
-    fn chunks_that_are_nearly_empty_are_united() {
-        let mut map = AddressMap::new();
-        (0..2 * MOST).for_each(|key| map.insert(key, ()));
-        let few = MOST / 4;
-        for key in (few..MOST).chain(MOST + few..2 * MOST) {
-            map.remove(key);
-        }
-        assert_eq!(map.chunks.len(), 2, "a quarter of each is enough");
-        map.remove(MOST);
-        assert_eq!(map.chunks.len(), 1);
-        assert_eq!((map.len(), map.check()), (2 * few - 1, Ok(())));
-    }
-
-    #[test]
-    fn what_is_not_as_it_should_be_is_told() {
-        let mut map = AddressMap::new();
-        (0..2 * MOST).for_each(|key| map.insert(key * 2, ()));
-        assert_eq!(map.check(), Ok(()));
-        let second = 2 * MOST;
-        let broken = |breaks: &dyn Fn(&mut AddressMap<()>)| {
-            let mut map = map.clone();
-            breaks(&mut map);
-            map.check().unwrap_err()
-        };
-        let chunk = |map: &mut AddressMap<()>, at, key| {
-            map.chunks.get_mut(&at).unwrap().keys[key] = if key == 0 { 2 } else { at + 1 };
-        };
-        assert!(broken(&|map| chunk(map, 0, MOST - 1)).contains("should not"), "not in order");
-        assert!(broken(&|map| chunk(map, second, 0)).contains("should not"), "of another chunk");
-        let twice = |map: &mut AddressMap<()>| map.chunks.get_mut(&0).unwrap().keys[1] = 0;
-        assert!(broken(&twice).contains("should not"), "twice");
-        let behind = |map: &mut AddressMap<()>| {
-            map.remove(second - 2);
-            map.chunks.get_mut(&0).unwrap().keys[MOST - 1] = 1;
-        };
-        assert!(broken(&behind).contains("not where it should be"));
-        let empty = |map: &mut AddressMap<()>| {
-            map.chunks.insert(1000, Box::new(super::Chunk::new()));
-        };
-        assert!(broken(&empty).contains("is empty"));
-        assert!(broken(&|map| map.len += 1).contains("65 entries are counted and 64 there"));
-        let no_first = |map: &mut AddressMap<()>| {
-            map.chunks.remove(&0);
-            map.len -= MOST;
-        };
-        assert!(broken(&no_first).contains("entries are counted"));
+    fn down(&mut self, children: &'a [Child<V>]) {
+        self.depth += 1;
+        self.ways[self.depth] = children.iter();
     }
 }
+
+impl<'a, V> Iterator for Entries<'a, V> {
+    type Item = (usize, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.ways[self.depth].next() {
+                Some(Child::Entry(address, value)) => return Some((*address, value)),
+                Some(Child::Node(node)) => self.down(&node.children),
+                Some(Child::Nothing) => {}
+                None => self.depth = self.depth.checked_sub(1)?,
+            }
+        }
+    }
+}
+
+/// Counts the entries below a child, each of which must be found by the bits of its address.
+fn check<V>(child: &Child<V>) -> Result<usize, String> {
+    let Child::Node(node) = child else { return Ok(matches!(child, Child::Entry(..)).into()) };
+    let wrong = |what: &str| Err(format!("the node at {:#x} {what}", child.lowest()));
+    let count = node.digits.count_ones() as usize;
+    let is_close = node.children.len() == count && (2..=FEW).contains(&count);
+    let is_spread = node.children.len() == ALL && count >= MANY;
+    if !is_close && !is_spread {
+        return wrong("does not know how many children it has");
+    }
+    let mut digits = (0..ALL as u32).filter(|&digit| is_spread || node.has(digit));
+    let mut found = 0;
+    for below in &node.children {
+        let digit = digits.next().unwrap_or_default();
+        let address = below.lowest();
+        let is_in_place = match below {
+            Child::Nothing => !node.has(digit),
+            _ => node.has(digit) && node.covers(address) && node.digit(address) == digit,
+        };
+        if !is_in_place {
+            return wrong("holds what it should not");
+        }
+        let width = |node: &Node<V>| node.at.trailing_zeros();
+        if matches!(below, Child::Node(below) if width(below) >= width(node)) {
+            return wrong("holds what is no smaller");
+        }
+        found += check(below)?;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

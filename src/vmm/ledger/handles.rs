@@ -1,11 +1,12 @@
 //! Handles: physical memory, counted by references (create, import, retain) and mappings.
 
-use super::Ledger;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
 use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Physical memory.
 #[derive(Debug)]
@@ -33,81 +34,74 @@ impl<H> HandleRecord<H> {
     pub fn mappings(&self) -> u32 {
         self.mappings
     }
+
+    fn is_dead(&self) -> bool {
+        self.references == 0 && self.mappings == 0 && self.uses == 0
+    }
 }
 
+/// Where one handle after the other may be kept.
 #[derive(Debug)]
 pub(super) struct Slot<H> {
-    generation: u32,
-    pub record: Option<HandleRecord<H>>,
+    /// How often it was used; 0 for never.
+    pub(super) generation: u32,
+    pub(super) record: Option<HandleRecord<H>>,
 }
 
-/// All handles, in slots that remember how often they were used.
+type Slots<H> = Box<[Mutex<Slot<H>>]>;
+
+/// How many slots the first part has; each other has twice as many as the one before it.
+const FIRST: usize = 64;
+/// So many parts have all the slots that handles can name.
+const PARTS: usize = (Handle::SLOTS / FIRST).ilog2() as usize + 1;
+
+/// Which slots to use next.
 #[derive(Debug)]
-pub(super) struct Handles<H> {
-    owner: u16,
-    pub slots: Vec<Slot<H>>,
+pub(super) struct Stock {
     /// Used first in, first out, so that a generation lasts as long as possible.
-    pub free: VecDeque<u32>,
-    pub live: usize,
-    /// How many slots there may be.
-    most: usize,
+    pub(super) free: VecDeque<u32>,
+    /// How many have been used at all.
+    pub(super) used: usize,
+    pub(super) live: usize,
+    /// How many there may be.
+    pub(super) most: usize,
+}
+
+/// All handles, in slots that remember how often they were used, with a lock each. Who needs the stock
+/// as well takes its lock first.
+#[derive(Debug)]
+pub(crate) struct Handles<H> {
+    owner: u16,
+    /// They never move, so that nobody waits while there come to be more.
+    parts: [OnceLock<Slots<H>>; PARTS],
+    pub(super) stock: Mutex<Stock>,
+}
+
+/// The part of a slot, and its place there.
+fn place(slot: usize) -> (usize, usize) {
+    let part = (slot / FIRST + 1).ilog2();
+    (part as usize, slot - FIRST * ((1 << part) - 1))
 }
 
 impl<H> Handles<H> {
-    pub fn new(owner: u16) -> Self {
-        Self { owner, slots: Vec::new(), free: VecDeque::new(), live: 0, most: Handle::SLOTS }
+    pub(super) fn new(owner: u16) -> Self {
+        let stock = Stock { free: VecDeque::new(), used: 0, live: 0, most: Handle::SLOTS };
+        Self { owner, parts: [const { OnceLock::new() }; PARTS], stock: Mutex::new(stock) }
     }
 
+    /// How many are alive.
     pub fn len(&self) -> usize {
-        self.live
+        lock(&self.stock).live
     }
 
-    pub fn slots(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub fn by_slot(&self, slot: u32) -> Option<&HandleRecord<H>> {
-        self.slots.get(slot as usize)?.record.as_ref()
-    }
-
-    fn by_slot_mut(&mut self, slot: u32) -> Option<&mut HandleRecord<H>> {
-        self.slots.get_mut(slot as usize)?.record.as_mut()
-    }
-
-    fn name(&self, slot: u32) -> Option<Handle> {
-        let generation = self.slots.get(slot as usize)?.generation;
-        Some(Handle::pack(self.owner, generation, slot))
-    }
-
-    fn insert(&mut self, record: HandleRecord<H>) -> Option<Handle> {
-        let slot = match self.free.pop_front() {
-            Some(slot) => slot,
-            None if self.slots.len() < self.most => {
-                self.slots.push(Slot { generation: 0, record: None });
-                self.slots.len() as u32 - 1
-            }
-            None => return None,
-        };
-        let entry = self.slots.get_mut(slot as usize)?;
-        entry.generation += 1;
-        entry.record = Some(record);
-        self.live += 1;
-        self.name(slot)
-    }
-
-    fn remove(&mut self, slot: u32) -> Option<HandleRecord<H>> {
-        let entry = self.slots.get_mut(slot as usize)?;
-        let record = entry.record.take()?;
-        self.live -= 1;
-        // A slot that has been through all generations could give out an old name again.
-        if entry.generation < Handle::LAST_GENERATION {
-            self.free.push_back(slot);
-        }
-        Some(record)
+    /// The slot of that number, if it has been used.
+    pub(super) fn slot(&self, number: usize) -> Option<MutexGuard<'_, Slot<H>>> {
+        let (part, place) = place(number);
+        Some(lock(self.parts.get(part)?.get()?.get(place)?))
     }
 
     /// The slot of a handle that somebody still holds a reference to.
-    fn find(&self, handle: Handle) -> Result<u32, Refusal> {
+    fn find(&self, handle: Handle) -> Result<MutexGuard<'_, Slot<H>>, Refusal> {
         let refuse = |problem| Err(Refusal::new(Argument::Handle, problem));
         if handle.to_bits() == 0 {
             return refuse(Problem::NoHandle);
@@ -115,57 +109,74 @@ impl<H> Handles<H> {
         if handle.owner() != self.owner {
             return refuse(Problem::ForeignHandle);
         }
-        match self.slots.get(handle.slot()) {
-            None => refuse(Problem::UnknownHandle),
-            Some(slot) if handle.generation() > slot.generation || handle.generation() == 0 => {
-                refuse(Problem::UnknownHandle)
+        let Some(slot) = self.slot(handle.slot()) else { return refuse(Problem::UnknownHandle) };
+        if handle.generation() > slot.generation || handle.generation() == 0 {
+            return refuse(Problem::UnknownHandle);
+        }
+        match &slot.record {
+            Some(record) if slot.generation == handle.generation() && record.references > 0 => {
+                Ok(slot)
             }
-            Some(Slot { generation, record: Some(record) })
-                if *generation == handle.generation() && record.references > 0 =>
-            {
-                Ok(handle.slot() as u32)
-            }
-            Some(_) => refuse(Problem::Released),
+            _ => refuse(Problem::Released),
         }
     }
 
-    /// Checks against the mappings that each slot has.
-    pub fn check(&self, mapped: &[u32]) -> Result<(), String> {
-        let live = self.slots.iter().filter(|slot| slot.record.is_some()).count();
-        if live != self.live {
-            return Err(format!("{} handles are counted and {live} are alive", self.live));
-        }
-        for (index, (slot, &found)) in self.slots.iter().zip(mapped).enumerate() {
-            let Some(record) = &slot.record else { continue };
-            let HandleRecord { references, mappings, uses, .. } = *record;
-            if mappings != found {
-                return Err(format!("slot {index} counts {mappings} mappings and has {found}"));
-            }
-            if references == 0 && mappings == 0 && uses == 0 {
-                return Err(format!("nothing keeps slot {index} alive"));
-            }
-        }
-        let mut free: Vec<_> = self.free.iter().copied().collect();
-        free.sort_unstable();
-        let taken = free.iter().find(|&&slot| self.by_slot(slot).is_some());
-        let twice = free.windows(2).find(|two| two[0] == two[1]).map(|two| &two[0]);
-        match taken.or(twice) {
-            Some(slot) => Err(format!("slot {slot} would be given to two")),
-            None => Ok(()),
-        }
+    /// Does something with a handle that somebody holds a reference to.
+    pub fn with<T>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&mut HandleRecord<H>) -> T,
+    ) -> Result<T, Refusal> {
+        let mut slot = self.find(handle)?;
+        slot.record.as_mut().map(act).ok_or(Refusal::new(Argument::Handle, Problem::Released))
     }
-}
 
-impl<R, H> Ledger<R, H> {
+    /// Looks at the handle in a slot, referenced or only mapped.
+    pub fn in_slot<T>(&self, slot: u32, look: impl FnOnce(&HandleRecord<H>) -> T) -> Option<T> {
+        self.slot(slot as usize)?.record.as_ref().map(look)
+    }
+
+    /// Looks at the handle in a slot, and its name to the caller.
+    pub fn named_in_slot<T>(
+        &self,
+        slot: u32,
+        look: impl FnOnce(Handle, &HandleRecord<H>) -> T,
+    ) -> Option<T> {
+        let found = self.slot(slot as usize)?;
+        let handle = Handle::pack(self.owner, found.generation, slot);
+        found.record.as_ref().map(|record| look(handle, record))
+    }
+
+    /// Looks at every handle that is alive, referenced or only mapped.
+    pub fn each<T>(&self, mut look: impl FnMut(Handle, &HandleRecord<H>) -> T) -> Vec<T> {
+        let used = lock(&self.stock).used as u32;
+        (0..used).filter_map(|slot| self.named_in_slot(slot, &mut look)).collect()
+    }
+
     /// Adds physical memory with one reference; `None` if no handle is left.
-    pub fn add_handle(
-        &mut self,
+    pub fn add(
+        &self,
         size: usize,
         granule: usize,
         properties: AllocationProperties,
         payload: H,
     ) -> Option<Handle> {
-        let record = HandleRecord {
+        let mut stock = lock(&self.stock);
+        let number = match stock.free.pop_front() {
+            Some(slot) => slot as usize,
+            None if stock.used < stock.most => {
+                stock.used += 1;
+                stock.used - 1
+            }
+            None => return None,
+        };
+        stock.live += 1;
+        let (part, _) = place(number);
+        let empty = || Mutex::new(Slot { generation: 0, record: None });
+        self.parts.get(part)?.get_or_init(|| (0..FIRST << part).map(|_| empty()).collect());
+        let mut slot = self.slot(number)?;
+        slot.generation += 1;
+        slot.record = Some(HandleRecord {
             size,
             granule,
             properties,
@@ -174,122 +185,156 @@ impl<R, H> Ledger<R, H> {
             mappings: 0,
             uses: 0,
             payload,
-        };
-        let handle = self.handles.insert(record);
-        self.checked();
-        handle
+        });
+        Some(Handle::pack(self.owner, slot.generation, number as u32))
     }
 
-    /// The record of a handle that somebody holds a reference to.
-    pub fn handle(&self, handle: Handle) -> Result<&HandleRecord<H>, Refusal> {
-        let slot = self.handles.find(handle)?;
-        self.handles.by_slot(slot).ok_or(Refusal::new(Argument::Handle, Problem::Released))
+    fn change<T>(&self, slot: u32, how: impl FnOnce(&mut HandleRecord<H>) -> T) -> Option<T> {
+        self.slot(slot as usize)?.record.as_mut().map(how)
     }
 
-    /// The same, to be changed.
-    pub(super) fn handle_mut(&mut self, handle: Handle) -> Result<&mut HandleRecord<H>, Refusal> {
-        let slot = self.handles.find(handle)?;
-        self.handles.by_slot_mut(slot).ok_or(Refusal::new(Argument::Handle, Problem::Released))
-    }
-
-    /// Every handle that is alive, referenced or only mapped.
-    pub fn handles(&self) -> impl Iterator<Item = (Handle, &HandleRecord<H>)> {
-        (0..self.handles.slots() as u32).filter_map(|slot| self.handle_of_slot(slot))
-    }
-
-    /// The handle in a slot, with its record.
-    pub fn handle_of_slot(&self, slot: u32) -> Option<(Handle, &HandleRecord<H>)> {
-        Some((self.handles.name(slot)?, self.handles.by_slot(slot)?))
-    }
-
-    /// The record of the handle in this slot, referenced or only mapped.
-    pub fn handle_in(&self, slot: u32) -> Option<&HandleRecord<H>> {
-        self.handles.by_slot(slot)
-    }
-
-    /// Keeps a handle alive, whatever is released meanwhile; undone by [`end_use`](Self::end_use).
-    pub fn begin_use(&mut self, handle: Handle) -> Result<u32, Refusal> {
-        let slot = self.handles.find(handle)?;
-        if let Some(record) = self.handles.by_slot_mut(slot) {
+    /// Keeps a handle alive, whatever is released meanwhile, if the caller finds it good. Undone by
+    /// [`end_use`](Self::end_use).
+    pub fn begin_use<T>(
+        &self,
+        handle: Handle,
+        look: impl FnOnce(&HandleRecord<H>) -> Result<T, Refusal>,
+    ) -> Result<(u32, T), Refusal> {
+        let seen = self.with(handle, |record| {
+            let seen = look(record)?;
             record.uses += 1;
-        }
-        self.checked();
-        Ok(slot)
+            Ok(seen)
+        });
+        Ok((handle.slot() as u32, seen??))
     }
 
     /// A use has become a mapping.
-    pub(super) fn use_became_mapping(&mut self, slot: u32) {
-        if let Some(record) = self.handles.by_slot_mut(slot) {
+    pub(super) fn use_became_mapping(&self, slot: u32) {
+        self.change(slot, |record| {
             record.uses -= 1;
             record.mappings += 1;
-        }
-    }
-
-    /// A mapping has become a use.
-    pub(super) fn mapping_became_use(&mut self, slot: u32) {
-        if let Some(record) = self.handles.by_slot_mut(slot) {
-            record.mappings -= 1;
-            record.uses += 1;
-        }
+        });
     }
 
     /// Ends a use. The record comes back if it was the last thing that kept the memory alive:
     /// the caller then gives the memory back.
     #[must_use = "the memory is to be given back"]
-    pub fn end_use(&mut self, slot: u32) -> Option<HandleRecord<H>> {
-        let record = self.handles.by_slot_mut(slot)?;
-        record.uses -= 1;
-        let dead = record.uses == 0 && record.mappings == 0 && record.references == 0;
-        let record = dead.then(|| self.handles.remove(slot)).flatten();
-        self.checked();
-        record
+    pub fn end_use(&self, slot: u32) -> Option<HandleRecord<H>> {
+        self.end(slot, |record| record.uses -= 1)
+    }
+
+    /// A mapping has gone; else as [`end_use`](Self::end_use).
+    #[must_use = "the memory is to be given back"]
+    pub(super) fn end_mapping(&self, slot: u32) -> Option<HandleRecord<H>> {
+        self.end(slot, |record| record.mappings -= 1)
+    }
+
+    fn end(&self, slot: u32, how: impl FnOnce(&mut HandleRecord<H>)) -> Option<HandleRecord<H>> {
+        let is_dead = self.change(slot, |record| {
+            how(record);
+            let is_dead = record.is_dead();
+            // To give it back is a use, too.
+            record.uses += u32::from(is_dead);
+            is_dead
+        });
+        if is_dead? { self.forget(slot) } else { None }
     }
 
     /// Drops a reference. If it was the last thing that kept the memory alive, the handle is
     /// refused from now on, and the caller gives the memory back and then says
     /// [`forget`](Self::forget), or [`unrelease`](Self::unrelease) if that failed.
-    pub fn begin_release(&mut self, handle: Handle) -> Result<Option<u32>, Refusal> {
-        let slot = self.handles.find(handle)?;
-        let Some(record) = self.handles.by_slot_mut(slot) else { return Ok(None) };
-        record.references -= 1;
-        let dead = record.references == 0 && record.mappings == 0 && record.uses == 0;
-        // To give it back is a use, too.
-        record.uses += u32::from(dead);
-        self.checked();
-        Ok(dead.then_some(slot))
+    pub fn begin_release<T>(
+        &self,
+        handle: Handle,
+        look: impl FnOnce(&HandleRecord<H>) -> T,
+    ) -> Result<Option<(u32, T)>, Refusal> {
+        self.with(handle, |record| {
+            record.references -= 1;
+            let dead = record.is_dead();
+            // To give it back is a use, too.
+            record.uses += u32::from(dead);
+            dead.then(|| (handle.slot() as u32, look(record)))
+        })
     }
 
     /// Removes a handle that [`begin_release`](Self::begin_release) declared dead.
-    pub fn forget(&mut self, slot: u32) -> Option<HandleRecord<H>> {
-        let record = self.handles.remove(slot);
-        self.checked();
-        record
+    pub fn forget(&self, slot: u32) -> Option<HandleRecord<H>> {
+        let mut stock = lock(&self.stock);
+        let mut found = self.slot(slot as usize)?;
+        let record = found.record.take()?;
+        stock.live -= 1;
+        // One that has been through all generations could give out an old name again.
+        if found.generation < Handle::LAST_GENERATION {
+            stock.free.push_back(slot);
+        }
+        Some(record)
     }
 
     /// Puts back the reference that [`begin_release`](Self::begin_release) took.
-    pub fn unrelease(&mut self, slot: u32) {
-        if let Some(record) = self.handles.by_slot_mut(slot) {
+    pub fn unrelease(&self, slot: u32) {
+        self.change(slot, |record| {
             record.references += 1;
             record.uses -= 1;
-        }
-        self.checked();
+        });
     }
 
-    /// Takes one more reference to what is mapped at this address, even if all references had
-    /// been released: the mapping keeps the memory alive.
-    pub fn retain(&mut self, address: usize) -> Result<Handle, Refusal> {
-        let not_mapped = Problem::NotMapped { at: crate::vmm::Address::new(address) };
-        let refusal = Refusal::new(Argument::Address, not_mapped);
-        let slot = self.slot_at(address).ok_or(refusal)?;
-        let record = self.handles.by_slot_mut(slot).ok_or(refusal)?;
-        record.references = record.references.checked_add(1).ok_or(refusal)?;
-        self.checked();
-        self.handles.name(slot).ok_or(refusal)
+    /// Takes one more reference to what is mapped, even if all references had been released: the
+    /// mapping keeps the memory alive.
+    fn retain(&self, slot: u32) -> Option<Handle> {
+        let mut found = self.slot(slot as usize)?;
+        let record = found.record.as_mut()?;
+        record.references = record.references.checked_add(1)?;
+        Some(Handle::pack(self.owner, found.generation, slot))
     }
 
     /// Drops every handle's record, for an ending that gives everything back.
-    pub fn drain_handles(&mut self) -> Vec<HandleRecord<H>> {
-        (0..self.handles.slots() as u32).filter_map(|slot| self.handles.remove(slot)).collect()
+    pub fn drain(&self) -> Vec<HandleRecord<H>> {
+        let used = lock(&self.stock).used as u32;
+        (0..used).filter_map(|slot| self.forget(slot)).collect()
+    }
+
+    /// Checks against the mappings that there are of each slot.
+    pub(super) fn check(&self, mapped: &[u32]) -> Result<(), String> {
+        let stock = lock(&self.stock);
+        let mut live = 0;
+        for index in 0..stock.used {
+            let Some(slot) = self.slot(index) else { continue };
+            let Some(record) = &slot.record else { continue };
+            live += 1;
+            let found = mapped.get(index).copied().unwrap_or_default();
+            if record.mappings != found {
+                let counted = record.mappings;
+                return Err(format!("slot {index} counts {counted} mappings and has {found}"));
+            }
+            if record.is_dead() {
+                return Err(format!("nothing keeps slot {index} alive"));
+            }
+        }
+        if live != stock.live {
+            return Err(format!("{} handles are counted and {live} are alive", stock.live));
+        }
+        let mut free = Vec::from_iter(stock.free.iter().copied());
+        free.sort_unstable();
+        let is_taken = |&&slot: &&u32| self.in_slot(slot, |_| ()).is_some();
+        let taken = free.iter().find(is_taken);
+        let twice = free.windows(2).find(|two| two[0] == two[1]).map(|two| &two[0]);
+        match taken.or(twice) {
+            Some(slot) => Err(format!("slot {slot} would be given to two")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<H> super::Ledger<H> {
+    /// Takes one more reference to what is mapped at an address.
+    pub fn retain(&self, address: usize) -> Result<Handle, Refusal> {
+        let retained = self.at(address, |reserved| {
+            // Nobody unmaps it in between.
+            let mappings = reserved.mappings();
+            self.handles.retain(mappings.slot_at(address)?)
+        });
+        let not_mapped = Problem::NotMapped { at: Address::new(address) };
+        retained.flatten().ok_or(Refusal::new(Argument::Address, not_mapped))
     }
 }
 

@@ -1,11 +1,15 @@
 //! Mappings: physical memory at an address, and who may use it there.
 
+use super::address_map::AddressMap;
 use super::rights::{NOBODY, Rights, RightsTable, Row};
-use super::{Ledger, Range, ReservationRecord};
+use super::serials::Serials;
+use super::{HandleRecord, Ledger, Range, Reserved};
 use crate::vmm::access::{Access, AccessSet, AgentSet};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
 use crate::vmm::handle::Handle;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A mapping.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +27,7 @@ pub(crate) struct MappingRecord {
 }
 
 /// A mapping as it is kept. A look-up reads as little memory as can be: there may be millions.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub size: usize,
     pub serial: u64,
@@ -39,15 +43,41 @@ impl Entry {
     }
 }
 
-impl<R, H> Ledger<R, H> {
+/// What is mapped in one reservation.
+#[derive(Debug)]
+pub(crate) struct Mappings {
+    pub(super) entries: AddressMap<Entry>,
+    pub(super) rights: RightsTable,
+    /// The names of those that have one, by serial.
+    pub(super) names: BTreeMap<u64, Arc<str>>,
+    /// Numbers for those to come.
+    pub(super) serials: core::ops::Range<u64>,
+}
+
+impl Default for Mappings {
+    fn default() -> Self {
+        Self {
+            entries: AddressMap::new(),
+            rights: RightsTable::default(),
+            names: BTreeMap::new(),
+            serials: 0..0,
+        }
+    }
+}
+
+impl Mappings {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The start of the mapping that holds this address, as it is kept.
     fn entry_at(&self, address: usize) -> Option<(usize, &Entry)> {
-        let (start, entry) = self.mappings.below(address)?;
+        let (start, entry) = self.entries.below(address)?;
         (address - start < entry.size).then_some((start, entry))
     }
 
     /// The start and record of the mapping that holds this address.
-    pub fn mapping_at(&self, address: usize) -> Option<(usize, MappingRecord)> {
+    pub fn at(&self, address: usize) -> Option<(usize, MappingRecord)> {
         let (start, entry) = self.entry_at(address)?;
         Some((start, entry.record(&self.rights)))
     }
@@ -59,55 +89,26 @@ impl<R, H> Ledger<R, H> {
     }
 
     /// The slot of the handle that is mapped at this address.
-    pub(super) fn slot_at(&self, address: usize) -> Option<u32> {
+    pub fn slot_at(&self, address: usize) -> Option<u32> {
         Some(self.entry_at(address)?.1.slot)
     }
 
-    /// Whether the handle may be mapped over the range, and keeps it alive for that; undone by
-    /// [`end_use`](Self::end_use), made true by [`add_mapping`](Self::add_mapping).
-    pub fn begin_map(&mut self, range: Range, handle: Handle) -> Result<u32, Refusal> {
-        let refuse = |argument, problem| Err(Refusal::new(argument, problem));
-        let record = self.handle(handle)?;
-        let granule = record.granule;
-        for (argument, value) in [(Argument::Address, range.start), (Argument::Size, range.size)] {
-            if value % granule != 0 {
-                return refuse(argument, Problem::NotAligned { value, granule });
-            }
-        }
-        if range.size > record.size {
-            return refuse(Argument::Size, Problem::BeyondHandle { handle: record.size });
-        }
-        self.check_empty(range)?;
-        self.begin_use(handle)
+    /// The mapping that is all of a run; `None` if that is several or none.
+    pub fn only(&self, range: Range) -> Option<MappingRecord> {
+        let (start, entry) = self.entries.below(range.start)?;
+        (start == range.start && entry.size == range.size).then(|| entry.record(&self.rights))
     }
 
-    /// Adds a mapping that [`begin_map`](Self::begin_map) allowed. Nobody may use it yet.
-    pub fn add_mapping(&mut self, range: Range, slot: u32) -> u64 {
-        let serial = self.serial();
-        let entry = Entry { size: range.size, serial, slot, rights: NOBODY };
-        self.mappings.insert(range.start, entry);
-        self.use_became_mapping(slot);
-        if let Some(reservation) = self.reservation_mut(range.start) {
-            reservation.mappings += 1;
-        }
-        self.checked();
-        serial
-    }
-
-    /// Whether the range is exactly a run of whole mappings inside one reservation.
+    /// Whether the range is exactly a run of whole mappings.
     pub fn check_run(&self, range: Range) -> Result<(), Refusal> {
         let refuse = |problem| Err(Refusal::new(Argument::Address, problem));
-        self.reservation_around(range)?;
         let mut next = range.start;
-        match self.entry_at(range.start) {
-            Some((start, _)) if start != range.start => {
-                return refuse(Problem::CutsMapping { at: Address::new(start) });
-            }
-            // Most runs are one mapping.
-            Some((_, entry)) if entry.size == range.size => return Ok(()),
-            _ => {}
+        if let Some((start, _)) = self.entry_at(range.start)
+            && start != range.start
+        {
+            return refuse(Problem::CutsMapping { at: Address::new(start) });
         }
-        for (start, record) in self.mappings.range(range.start..range.end()) {
+        for (start, record) in self.entries.range(range.start..range.end()) {
             if start != next {
                 break;
             }
@@ -123,25 +124,18 @@ impl<R, H> Ledger<R, H> {
         Ok(())
     }
 
-    /// Whether all of the range is in one reservation and nothing is mapped in it.
+    /// Whether nothing is mapped in the range.
     pub fn check_empty(&self, range: Range) -> Result<(), Refusal> {
-        self.reservation_around(range)?;
         // If any reaches into it, the last one that begins before its end does.
-        match self.mappings.below(range.end() - 1) {
+        match self.entries.below(range.end() - 1) {
             Some((last, entry)) if last + entry.size > range.start => {
                 let first = self.entry_at(range.start).map(|(start, _)| start);
-                let inside = || self.mappings_in(range).next().map(|(start, _)| start);
+                let inside = || self.inside(range).next().map(|(start, _)| start);
                 let at = Address::new(first.or_else(inside).unwrap_or(last));
                 Err(Refusal::new(Argument::Address, Problem::AlreadyMapped { at }))
             }
             _ => Ok(()),
         }
-    }
-
-    /// The mappings that begin in the range, by address.
-    pub fn mappings_in(&self, range: Range) -> impl Iterator<Item = (usize, MappingRecord)> {
-        let inside = self.mappings.range(range.start..range.end());
-        inside.map(|(start, entry)| (start, entry.record(&self.rights)))
     }
 
     /// Whether every byte of the range is mapped; else the first that is not. Unlike
@@ -158,9 +152,29 @@ impl<R, H> Ledger<R, H> {
         Ok(())
     }
 
+    /// The mappings that begin in the range, by address.
+    pub fn inside(&self, range: Range) -> impl Iterator<Item = (usize, MappingRecord)> {
+        let inside = self.entries.range(range.start..range.end());
+        inside.map(|(start, entry)| (start, entry.record(&self.rights)))
+    }
+
+    /// All mappings, by address.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, MappingRecord)> {
+        self.entries.iter().map(|(start, entry)| (start, entry.record(&self.rights)))
+    }
+
+    /// Adds a mapping. Nobody may use it yet.
+    fn add(&mut self, range: Range, slot: u32, serials: &Serials) -> u64 {
+        let serial = serials.next_of(&mut self.serials);
+        let entry = Entry { size: range.size, serial, slot, rights: NOBODY };
+        self.entries.insert(range.start, entry);
+        self.checked();
+        serial
+    }
+
     /// Changes who may use the mapping that begins here, and whom the runtime was told of.
     pub fn write_access(&mut self, start: usize, access: AccessSet, granted: AgentSet) {
-        if let Some(entry) = self.mappings.get_mut(start) {
+        if let Some(entry) = self.entries.get_mut(start) {
             let before = entry.rights;
             entry.rights = self.rights.take(Rights { access, granted });
             self.rights.give_back(before);
@@ -168,53 +182,131 @@ impl<R, H> Ledger<R, H> {
         self.checked();
     }
 
-    /// Removes the mapping that begins here. Its handle is in use until
-    /// [`end_use`](Self::end_use).
-    pub fn remove_mapping(&mut self, start: usize) -> Option<MappingRecord> {
-        let entry = self.mappings.remove(start)?;
-        let record = entry.record(&self.rights);
+    /// Takes away the mapping that begins here, with its name.
+    fn remove(&mut self, start: usize) -> Option<u32> {
+        let entry = self.take(start)?;
+        if !self.names.is_empty() {
+            self.names.remove(&entry.serial);
+        }
+        self.checked();
+        Some(entry.slot)
+    }
+
+    fn take(&mut self, start: usize) -> Option<Entry> {
+        let entry = self.entries.remove(start)?;
         self.rights.give_back(entry.rights);
-        self.mapping_names.remove(&record.serial);
-        self.mapping_became_use(record.slot);
-        if let Some(reservation) = self.reservation_mut(start) {
-            reservation.mappings -= 1;
-        }
-        self.checked();
-        Some(record)
+        Some(entry)
     }
 
-    /// Puts mappings of the same memory in the place of others, all at once. The serials are the
-    /// caller's.
+    fn put(&mut self, start: usize, record: MappingRecord) {
+        let MappingRecord { size, slot, serial, access, granted } = record;
+        let rights = self.rights.take(Rights { access, granted });
+        self.entries.insert(start, Entry { size, serial, slot, rights });
+    }
+}
+
+impl<H> Ledger<H> {
+    /// The start and record of the mapping that holds this address.
+    pub fn mapping_at(&self, address: usize) -> Option<(usize, MappingRecord)> {
+        self.at(address, |reserved| reserved.mappings().at(address))?
+    }
+
+    /// What an agent may do at this address, if something is mapped there.
+    pub fn access_at(&self, address: usize, agent: usize) -> Option<Access> {
+        self.at(address, |reserved| reserved.mappings().access_at(address, agent))?
+    }
+
+    /// Whether the handle may be mapped over the range, and keeps it alive for that; undone by
+    /// [`end_use`](super::Handles::end_use), made true by [`add_mapping`](Self::add_mapping).
+    pub fn begin_map<T>(
+        &self,
+        reserved: &Reserved,
+        range: Range,
+        handle: Handle,
+        look: impl FnOnce(&HandleRecord<H>) -> T,
+    ) -> Result<(u32, T), Refusal> {
+        let mappings = reserved.mappings();
+        self.handles.begin_use(handle, |record| {
+            let refuse = |argument, problem| Err(Refusal::new(argument, problem));
+            let granule = record.granule;
+            for (argument, value) in
+                [(Argument::Address, range.start), (Argument::Size, range.size)]
+            {
+                if value % granule != 0 {
+                    return refuse(argument, Problem::NotAligned { value, granule });
+                }
+            }
+            if range.size > record.size {
+                return refuse(Argument::Size, Problem::BeyondHandle { handle: record.size });
+            }
+            mappings.check_empty(range)?;
+            Ok(look(record))
+        })
+    }
+
+    /// Adds a mapping that [`begin_map`](Self::begin_map) allowed. Nobody may use it yet.
+    pub fn add_mapping(&self, reserved: &Reserved, range: Range, slot: u32) -> u64 {
+        let mut mappings = reserved.mappings_mut();
+        let serial = mappings.add(range, slot, &self.serials);
+        // While the mapping cannot be seen: who sees it finds it counted.
+        self.handles.use_became_mapping(slot);
+        serial
+    }
+
+    /// Removes mappings of one reservation, all at once to who asks. What nothing keeps alive any more
+    /// is to be given back.
+    #[must_use = "the memory is to be given back"]
+    pub fn remove_mappings(
+        &self,
+        starts: impl Iterator<Item = usize> + Clone,
+    ) -> Vec<HandleRecord<H>> {
+        let Some(first) = starts.clone().next() else { return Vec::new() };
+        let removed = self.at(first, |reserved| {
+            let mut mappings = reserved.mappings_mut();
+            let end = |start| self.handles.end_mapping(mappings.remove(start)?);
+            starts.filter_map(end).collect()
+        });
+        removed.unwrap_or_default()
+    }
+
+    /// Enters who may use mappings of one reservation now, of all of them at once to who asks.
+    pub fn write_access<'a>(&self, mut records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
+        let Some(first) = records.next() else { return };
+        self.at(first.0, |reserved| {
+            let mut mappings = reserved.mappings_mut();
+            for (start, record) in core::iter::once(first).chain(records) {
+                mappings.write_access(start, record.access, record.granted);
+            }
+        });
+    }
+
+    /// Puts mappings of the same memory in the place of others, in one reservation or two, all at once
+    /// to who asks. The serials are the caller's.
     pub fn rehang(
-        &mut self,
-        before: impl Iterator<Item = usize>,
-        after: impl Iterator<Item = (usize, MappingRecord)>,
+        &self,
+        before: impl Iterator<Item = usize> + Clone,
+        after: impl Iterator<Item = (usize, MappingRecord)> + Clone,
     ) {
-        for start in before {
-            let Some(entry) = self.mappings.remove(start) else { continue };
-            self.rights.give_back(entry.rights);
-            if let Some(reservation) = self.reservation_mut(start) {
-                reservation.mappings -= 1;
+        let mut touched: BTreeMap<usize, Arc<Reserved>> = BTreeMap::new();
+        for start in before.clone().chain(after.clone().map(|(start, _)| start)) {
+            if let Ok(reserved) = self.reservation_around(Range { start, size: 1 }) {
+                touched.insert(reserved.base, reserved);
             }
         }
-        for (start, record) in after {
-            let MappingRecord { size, slot, serial, access, granted } = record;
-            let rights = self.rights.take(Rights { access, granted });
-            self.mappings.insert(start, Entry { size, serial, slot, rights });
-            if let Some(reservation) = self.reservation_mut(start) {
-                reservation.mappings += 1;
+        let mut open: Vec<_> =
+            touched.values().map(|reserved| (&**reserved, reserved.mappings_mut())).collect();
+        let mut within = |start: usize, act: &mut dyn FnMut(&mut Mappings)| {
+            if let Some((_, mappings)) = open.iter_mut().find(|(it, _)| it.holds(start)) {
+                act(mappings);
             }
-        }
-        self.checked();
-    }
-
-    /// The reservation that holds this address, which is in one.
-    fn reservation_mut(&mut self, address: usize) -> Option<&mut ReservationRecord<R>> {
-        self.reservations.range_mut(..=address).next_back().map(|(_, record)| record)
-    }
-
-    /// All mappings, by address.
-    pub fn mappings(&self) -> impl Iterator<Item = (usize, MappingRecord)> {
-        self.mappings.iter().map(|(start, entry)| (start, entry.record(&self.rights)))
+        };
+        before.for_each(|start| {
+            within(start, &mut |mappings| {
+                mappings.take(start);
+            });
+        });
+        after
+            .for_each(|(start, record)| within(start, &mut |mappings| mappings.put(start, record)));
+        open.iter().for_each(|(_, mappings)| mappings.checked());
     }
 }

@@ -1,38 +1,41 @@
 //! What is reserved, allocated, mapped and granted: one state machine that never calls anybody.
 //!
 //! ```text
-//! reservations   base    -> size, mappings in it           disjoint
-//! handles        slot    -> size, references, mappings     alive while either is not zero
-//! mappings       address -> size, handle, access           disjoint, each inside one reservation
+//! directory      base    -> reservation                    disjoint; changed by reserving and freeing
+//! reservation    address -> mapping: size, handle, access  disjoint; a lock for each reservation
+//! handles        slot    -> size, references, mappings     alive while either is not zero; a lock each
 //! ```
 //!
 //! It has 22 invariants; [`check`] lists them, and where each is kept. Every operation first looks
 //! (`check_…`, or the first half of a `begin_…`) and then changes everything or nothing. Look-ups
-//! and updates are logarithmic, look-ups do not allocate, range operations are linear in the
-//! mappings they touch.
+//! do not allocate, range operations are linear in the mappings they touch.
 //!
-//! `R` and `H` are what the caller keeps with a reservation and with a handle; the ledger does
-//! not look at them.
+//! Threads that work in different reservations on different memory share nothing but the directory,
+//! and that only until each has found its reservation. Who needs several locks takes the directory's
+//! first, then reservations' by address, then one handle's at a time.
+//!
+//! `H` is what the caller keeps with a handle; the ledger does not look at it.
 
 mod address_map;
 mod check;
+mod directory;
 mod handles;
 mod mappings;
 mod names;
-mod reservations;
+mod reserved;
 mod rights;
+mod serials;
 
-pub(crate) use mappings::MappingRecord;
-pub(crate) use reservations::ReservationRecord;
+pub(crate) use directory::Frozen;
+pub(crate) use handles::HandleRecord;
+pub(crate) use mappings::{MappingRecord, Mappings};
+pub(crate) use reserved::Reserved;
 
 use super::address::Address;
 use super::error::{Argument, Problem, Refusal};
-use address_map::AddressMap;
+use directory::Directory;
 use handles::Handles;
-use mappings::Entry;
-use rights::RightsTable;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use serials::Serials;
 
 /// A range of addresses that is not empty and does not wrap around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,38 +66,28 @@ impl Range {
 
 /// The state of one `Vmm`.
 #[derive(Debug)]
-pub(crate) struct Ledger<R, H> {
-    reservations: BTreeMap<usize, ReservationRecord<R>>,
-    handles: Handles<H>,
-    mappings: AddressMap<Entry>,
-    rights: RightsTable,
-    /// The names of those mappings that have one, by serial.
-    mapping_names: BTreeMap<u64, Arc<str>>,
-    next_serial: u64,
+pub(crate) struct Ledger<H> {
+    directory: Directory,
+    pub handles: Handles<H>,
+    serials: Serials,
 }
 
-impl<R, H> Ledger<R, H> {
+impl<H> Ledger<H> {
     /// An empty ledger whose handles carry this mark.
     pub fn new(owner: u16) -> Self {
         Self {
-            reservations: BTreeMap::new(),
+            directory: Directory::default(),
             handles: Handles::new(owner),
-            mappings: AddressMap::new(),
-            rights: RightsTable::new(),
-            mapping_names: BTreeMap::new(),
-            next_serial: 1,
+            serials: Serials::default(),
         }
     }
 
     /// How many reservations, live handles and mappings there are.
     pub fn counts(&self) -> (usize, usize, usize) {
-        (self.reservations.len(), self.handles.len(), self.mappings.len())
-    }
-
-    fn serial(&mut self) -> u64 {
-        let serial = self.next_serial;
-        self.next_serial += 1;
-        serial
+        self.at_one_moment(|reservations| {
+            let mappings = reservations.iter().map(|it| it.mappings.len()).sum();
+            (reservations.len(), self.handles.len(), mappings)
+        })
     }
 }
 

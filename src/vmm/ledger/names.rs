@@ -1,6 +1,7 @@
 //! What the caller calls things.
 
 use super::Ledger;
+use crate::sync::lock;
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
 use crate::vmm::handle::Handle;
@@ -11,52 +12,53 @@ fn name_of(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-impl<R, H> Ledger<R, H> {
+impl<H> Ledger<H> {
     /// Names the reservation that holds an address; with a serial only if it is still that one.
     pub fn name_reservation(
-        &mut self,
+        &self,
         address: usize,
         serial: Option<u64>,
         name: &str,
     ) -> Result<(), Refusal> {
-        let found = self.reservations.range_mut(..=address).next_back();
-        let found = found.filter(|(base, record)| address - **base < record.size);
-        match found.filter(|(_, record)| serial.is_none_or(|serial| serial == record.serial)) {
-            Some((_, record)) => {
-                record.name = name_of(name);
-                Ok(())
-            }
-            None => Err(Refusal::new(Argument::Address, Problem::NotReserved)),
-        }
+        let named = self.at(address, |reserved| {
+            let is_it = serial.is_none_or(|serial| serial == reserved.serial);
+            is_it.then(|| *lock(&reserved.name) = name_of(name))
+        });
+        named.flatten().ok_or(Refusal::new(Argument::Address, Problem::NotReserved))
     }
 
     /// Names the mapping that holds an address; with a serial only if it is still that one.
     pub fn name_mapping(
-        &mut self,
+        &self,
         address: usize,
         serial: Option<u64>,
         name: &str,
     ) -> Result<(), Refusal> {
-        let found = self.mapping_at(address).map(|(_, record)| record.serial);
-        let found = found.filter(|found| serial.is_none_or(|serial| serial == *found));
         let at = Address::new(address);
-        let found = found.ok_or(Refusal::new(Argument::Address, Problem::NotMapped { at }))?;
-        match name_of(name) {
-            Some(name) => self.mapping_names.insert(found, name),
-            None => self.mapping_names.remove(&found),
-        };
-        Ok(())
+        let named = self.at(address, |reserved| {
+            let mut mappings = reserved.mappings_mut();
+            let found = mappings.at(address)?.1.serial;
+            if serial.is_some_and(|serial| serial != found) {
+                return None;
+            }
+            match name_of(name) {
+                Some(name) => mappings.names.insert(found, name),
+                None => mappings.names.remove(&found),
+            };
+            Some(())
+        });
+        named.flatten().ok_or(Refusal::new(Argument::Address, Problem::NotMapped { at }))
     }
 
     /// Names physical memory.
-    pub fn name_handle(&mut self, handle: Handle, name: &str) -> Result<(), Refusal> {
-        let record = self.handle_mut(handle)?;
-        record.name = name_of(name);
-        Ok(())
+    pub fn name_handle(&self, handle: Handle, name: &str) -> Result<(), Refusal> {
+        self.handles.with(handle, |record| record.name = name_of(name))
     }
+}
 
+impl super::Mappings {
     /// The name of the mapping with this serial.
-    pub fn mapping_name(&self, serial: u64) -> Option<&Arc<str>> {
-        self.mapping_names.get(&serial)
+    pub fn name(&self, serial: u64) -> Option<&Arc<str>> {
+        self.names.get(&serial)
     }
 }

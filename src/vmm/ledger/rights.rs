@@ -16,11 +16,18 @@ pub(super) struct Rights {
 /// The number of a row.
 pub(super) type Row = u32;
 
-/// The row of mappings that nobody may use. It is always there.
+/// The row of mappings that nobody may use. It takes no memory; the others are numbered from 1.
 pub(super) const NOBODY: Row = 0;
 
+static NONE: Rights = Rights { access: AccessSet::NONE, granted: AgentSet::NONE };
+
+/// Where a row is; nowhere for that of nobody.
+fn at(row: Row) -> usize {
+    (row as usize).wrapping_sub(1)
+}
+
 /// All rights that mappings have, each once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RightsTable {
     /// With how many mappings have them.
     rows: Vec<(Rights, usize)>,
@@ -30,12 +37,8 @@ pub(super) struct RightsTable {
 }
 
 impl RightsTable {
-    pub fn new() -> Self {
-        Self { rows: vec![(Rights::default(), 0)], numbers: BTreeMap::new(), free: Vec::new() }
-    }
-
     pub fn get(&self, row: Row) -> &Rights {
-        &self.rows[row as usize].0
+        self.rows.get(at(row)).map_or(&NONE, |(rights, _)| rights)
     }
 
     /// The row of these rights, for one mapping more.
@@ -44,17 +47,17 @@ impl RightsTable {
             return NOBODY;
         }
         if let Some(&row) = self.numbers.get(&rights) {
-            self.rows[row as usize].1 += 1;
+            self.rows[at(row)].1 += 1;
             return row;
         }
         let row = match self.free.pop() {
             Some(row) => {
-                self.rows[row as usize] = (rights, 1);
+                self.rows[at(row)] = (rights, 1);
                 row
             }
             None => {
                 self.rows.push((rights, 1));
-                self.rows.len() as Row - 1
+                self.rows.len() as Row
             }
         };
         self.numbers.insert(rights, row);
@@ -66,7 +69,7 @@ impl RightsTable {
         if row == NOBODY {
             return;
         }
-        let (rights, mappings) = &mut self.rows[row as usize];
+        let (rights, mappings) = &mut self.rows[at(row)];
         *mappings -= 1;
         if *mappings == 0 {
             self.numbers.remove(rights);
@@ -77,7 +80,7 @@ impl RightsTable {
     /// Checks against how many mappings have each row.
     pub fn check(&self, found: &BTreeMap<Row, usize>) -> Result<(), String> {
         for (&row, &found) in found.iter().filter(|(row, _)| **row != NOBODY) {
-            match self.rows.get(row as usize) {
+            match self.rows.get(at(row)) {
                 Some((rights, counted)) if *counted == found => {
                     if self.numbers.get(rights) != Some(&row) {
                         return Err(format!("row {row} of rights is not found by what is in it"));
@@ -93,7 +96,7 @@ impl RightsTable {
         }
         let used = found.keys().filter(|row| **row != NOBODY).count();
         let (named, free) = (self.numbers.len(), self.free.len());
-        if named != used || used + free + 1 != self.rows.len() {
+        if named != used || used + free != self.rows.len() {
             return Err(format!("{used} rows of rights are used, {named} found and {free} free"));
         }
         Ok(())
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_alike_is_kept_once_and_goes_with_the_last() {
-        let mut table = RightsTable::new();
+        let mut table = RightsTable::default();
         let (one, other) = (table.take(rights(1)), table.take(rights(2)));
         assert_eq!(table.take(rights(1)), one);
         assert!(one != other && one != NOBODY && other != NOBODY);

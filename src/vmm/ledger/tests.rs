@@ -3,7 +3,7 @@
 use super::*;
 use crate::agent::AgentId;
 use crate::vmm::Access;
-use crate::vmm::access::{AccessSet, AgentSet};
+use crate::vmm::access::AccessSet;
 use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 
@@ -18,22 +18,36 @@ pub(super) fn properties() -> AllocationProperties {
 }
 
 /// One reservation of 16 pages at 1 MiB, one handle of 4 pages.
-pub(super) fn ledger() -> (Ledger<(), ()>, Handle) {
-    let mut ledger = Ledger::new(7);
-    ledger.reserve(range(1 << 20, 16 * PAGE), ());
-    let handle = ledger.add_handle(4 * PAGE, PAGE, properties(), ()).unwrap();
+pub(super) fn ledger() -> (Ledger<()>, Handle) {
+    let ledger = Ledger::new(7);
+    ledger.reserve(range(1 << 20, 16 * PAGE)).unwrap();
+    let handle = ledger.handles.add(4 * PAGE, PAGE, properties(), ()).unwrap();
     (ledger, handle)
 }
 
-pub(super) fn map(ledger: &mut Ledger<(), ()>, at: Range, handle: Handle) -> Result<(), Refusal> {
-    let slot = ledger.begin_map(at, handle)?;
-    ledger.add_mapping(at, slot);
-    Ok(())
+pub(super) fn map(ledger: &Ledger<()>, at: Range, handle: Handle) -> Result<(), Refusal> {
+    map_as(ledger, at, handle).map(|_| ())
 }
 
-pub(super) fn unmap(ledger: &mut Ledger<(), ()>, start: usize) -> bool {
-    let record = ledger.remove_mapping(start).unwrap();
-    ledger.end_use(record.slot).is_some()
+/// Maps, and returns the serial.
+fn map_as(ledger: &Ledger<()>, at: Range, handle: Handle) -> Result<u64, Refusal> {
+    let reserved = ledger.reservation_around(at)?;
+    let (slot, ()) = ledger.begin_map(&reserved, at, handle, |_| ())?;
+    Ok(ledger.add_mapping(&reserved, at, slot))
+}
+
+/// Asks the mappings of the reservation around an address.
+fn ask<T>(ledger: &Ledger<()>, address: usize, what: impl FnOnce(&Mappings) -> T) -> T {
+    ledger.at(address, |reserved| what(&reserved.mappings())).expect("it is reserved")
+}
+
+fn size_in(ledger: &Ledger<()>, slot: u32) -> Option<usize> {
+    ledger.handles.in_slot(slot, |record| record.size)
+}
+
+pub(super) fn unmap(ledger: &Ledger<()>, start: usize) -> bool {
+    assert!(ledger.mapping_at(start).is_some_and(|(first, _)| first == start));
+    !ledger.remove_mappings(std::iter::once(start)).is_empty()
 }
 
 pub(super) fn problem<T>(result: Result<T, Refusal>) -> (Argument, Problem) {
@@ -55,9 +69,9 @@ fn ranges_are_not_null_not_empty_and_do_not_wrap() {
 
 #[test]
 fn maps_are_refused_outside_over_and_beyond() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
+    map(&ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
     let before = format!("{ledger:?}");
     let at = Address::new(base + 4 * PAGE);
     for (start, pages, expected) in [
@@ -68,22 +82,25 @@ fn maps_are_refused_outside_over_and_beyond() {
         (base + 3 * PAGE, 2, (Argument::Address, Problem::AlreadyMapped { at })),
         (base + 7 * PAGE, 4, (Argument::Address, Problem::AlreadyMapped { at })),
     ] {
-        assert_eq!(problem(map(&mut ledger, range(start, pages * PAGE), handle)), expected);
+        assert_eq!(problem(map(&ledger, range(start, pages * PAGE), handle)), expected);
     }
     let odd = Problem::NotAligned { value: PAGE + 1, granule: PAGE };
-    let refused = map(&mut ledger, range(base, PAGE + 1), handle);
+    let refused = map(&ledger, range(base, PAGE + 1), handle);
     assert_eq!(problem(refused), (Argument::Size, odd));
     assert_eq!(format!("{ledger:?}"), before);
 }
 
 #[test]
 fn runs_are_whole_contiguous_mappings() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
     for page in [0, 2, 4, 8] {
-        map(&mut ledger, range(base + page * PAGE, 2 * PAGE), handle).unwrap();
+        map(&ledger, range(base + page * PAGE, 2 * PAGE), handle).unwrap();
     }
-    let check = |first: usize, pages| ledger.check_run(range(base + first * PAGE, pages * PAGE));
+    let check = |first: usize, pages| {
+        let run = range(base + first * PAGE, pages * PAGE);
+        ledger.around(run, |reserved| reserved.mappings().check_run(run))?
+    };
     let at = |page: usize| Address::new(base + page * PAGE);
     assert_eq!(check(0, 6), Ok(()));
     assert_eq!(check(2, 2), Ok(()));
@@ -97,135 +114,147 @@ fn runs_are_whole_contiguous_mappings() {
 
 #[test]
 fn look_ups_end_where_the_mapping_ends() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base, 2 * PAGE), handle).unwrap();
+    map(&ledger, range(base, 2 * PAGE), handle).unwrap();
     assert!(ledger.mapping_at(base + 2 * PAGE - 1).is_some());
     assert!(ledger.mapping_at(base + 2 * PAGE).is_none());
     assert!(ledger.mapping_at(base - 1).is_none());
-    assert!(ledger.check_mapped(range(base + 5, PAGE)).is_ok());
-    assert!(ledger.check_mapped(range(base, 2 * PAGE)).is_ok(), "nothing is behind it");
-    assert!(ledger.check_mapped(range(base + PAGE, PAGE + 1)).is_err());
+    let all = |start, size| ask(&ledger, start, |it| it.check_mapped(range(start, size)).is_ok());
+    assert!(all(base + 5, PAGE));
+    assert!(all(base, 2 * PAGE), "nothing is behind it");
+    assert!(!all(base + PAGE, PAGE + 1));
 }
 
 #[test]
 fn nobody_may_use_what_was_just_mapped() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base, PAGE), handle).unwrap();
+    map(&ledger, range(base, PAGE), handle).unwrap();
     let record = ledger.mapping_at(base).unwrap().1;
     assert_eq!((record.access, record.granted), Default::default());
     let (mut access, mut granted) = (record.access, record.granted);
     access.set(3, Access::ReadWrite);
     granted.insert(3);
-    ledger.write_access(base, access, granted);
+    ledger.write_access([(base, &MappingRecord { access, granted, ..record })].into_iter());
     let record = ledger.mapping_at(base + 17).unwrap().1;
     assert_eq!((record.access, record.granted), (access, granted));
-    unmap(&mut ledger, base);
-    map(&mut ledger, range(base, PAGE), handle).unwrap();
+    unmap(&ledger, base);
+    map(&ledger, range(base, PAGE), handle).unwrap();
     let record = ledger.mapping_at(base).unwrap().1;
     assert_eq!((record.access, record.granted), Default::default(), "mapped anew");
 }
 
 #[test]
 fn what_is_there_is_counted_and_listed() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    let other = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
-    ledger.reserve(range(4 << 20, PAGE), ());
+    let other = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
+    ledger.reserve(range(4 << 20, PAGE)).unwrap();
     for page in [0, 1, 3] {
-        map(&mut ledger, range(base + page * PAGE, PAGE), handle).unwrap();
+        map(&ledger, range(base + page * PAGE, PAGE), handle).unwrap();
     }
     assert_eq!(ledger.counts(), (2, 2, 3));
     let starts = |found: &mut dyn Iterator<Item = (usize, MappingRecord)>| -> Vec<usize> {
         found.map(|(start, _)| (start - base) / PAGE).collect()
     };
-    assert_eq!(starts(&mut ledger.mappings()), [0, 1, 3]);
-    assert_eq!(starts(&mut ledger.mappings_in(range(base + PAGE, 2 * PAGE))), [1]);
-    assert_eq!(starts(&mut ledger.mappings_in(range(base + 1, 3 * PAGE))), [1, 3]);
+    assert_eq!(ask(&ledger, base, |it| starts(&mut it.iter())), [0, 1, 3]);
+    let within = |start, size| ask(&ledger, base, |it| starts(&mut it.inside(range(start, size))));
+    assert_eq!(within(base + PAGE, 2 * PAGE), [1]);
+    assert_eq!(within(base + 1, 3 * PAGE), [1, 3]);
     let slot = handle.slot() as u32;
-    assert_eq!(ledger.handle_in(slot).map(|record| record.size), Some(4 * PAGE));
-    ledger.begin_release(handle).unwrap();
-    assert!(ledger.handle_in(slot).is_some(), "it is mapped");
-    assert!(ledger.handle_in(other.slot() as u32 + 1).is_none());
-    let sizes: Vec<usize> = ledger.drain_handles().iter().map(|record| record.size).collect();
+    assert_eq!(size_in(&ledger, slot), Some(4 * PAGE));
+    ledger.handles.begin_release(handle, |_| ()).unwrap();
+    assert!(size_in(&ledger, slot).is_some(), "it is mapped");
+    assert!(size_in(&ledger, other.slot() as u32 + 1).is_none());
+    let sizes: Vec<usize> = ledger.handles.drain().iter().map(|record| record.size).collect();
     assert_eq!(sizes, [4 * PAGE, PAGE]);
     assert_eq!(ledger.counts().1, 0);
 }
 
 #[test]
 fn reservations_end_where_they_end() {
-    let (mut ledger, _) = ledger();
+    let (ledger, _) = ledger();
     let (base, size) = (1 << 20, 16 * PAGE);
-    let at = |ledger: &Ledger<(), ()>, address| ledger.reservation_at(address).map(|at| at.0);
+    let at = |ledger: &Ledger<()>, address| ledger.at(address, |reserved| reserved.base);
     assert_eq!(at(&ledger, base - 1), None);
     assert_eq!(at(&ledger, base), Some(base));
     assert_eq!(at(&ledger, base + size - 1), Some(base));
     assert_eq!(at(&ledger, base + size), None);
+    // What overlaps it is refused, with an address that is in it.
+    let reserve = |start, size| ledger.reserve(range(start, size));
+    assert_eq!(reserve(base + size - 1, PAGE), Err(base + size - 1));
+    assert_eq!(reserve(base - PAGE, PAGE + 1), Err(base));
+    assert_eq!(reserve(base - PAGE, 100 * PAGE), Err(base));
+    assert_eq!(ledger.counts().0, 1);
     // A neighbour overlaps nothing.
-    let overlap =
-        |ledger: &Ledger<(), ()>, start, size| ledger.overlapping_reservation(range(start, size));
-    assert_eq!(overlap(&ledger, base + size, PAGE), None);
-    assert_eq!(overlap(&ledger, base - PAGE, PAGE), None);
-    assert_eq!(overlap(&ledger, base + size - 1, PAGE), Some(base + size - 1));
-    assert_eq!(overlap(&ledger, base - PAGE, PAGE + 1), Some(base));
-    ledger.reserve(range(base + size, PAGE), ());
+    assert!(reserve(base - PAGE, PAGE).is_ok() && reserve(base + size, PAGE).is_ok());
     assert_eq!(ledger.check(), Ok(()));
     assert_eq!(at(&ledger, base + size), Some(base + size));
+    assert_eq!(at(&ledger, base - 1), Some(base - PAGE));
 }
 
 #[test]
 fn reservations_are_put_back_or_set_aside() {
-    let (mut ledger, _) = ledger();
+    let (ledger, _) = ledger();
     let (base, size) = (1 << 20, 16 * PAGE);
-    let record = ledger.remove_reservation(base).unwrap();
+    let found = ledger.reservation_around(range(base, PAGE)).unwrap();
+    let removed = ledger.remove_if_free(range(base, size)).unwrap();
     assert_eq!(ledger.counts().0, 0);
-    ledger.restore_reservation(base, record);
-    assert!(ledger.check_free(range(base, size)).is_ok());
-    let set_aside = |ledger: &Ledger<(), ()>| {
-        ledger.reservations().map(|(_, record)| record.quarantined).collect::<Vec<_>>()
-    };
+    assert!(found.is_freed() && found.enter().is_none(), "who found it is told");
+    assert!(ledger.at(base, |_| ()).is_none());
+    ledger.restore(removed);
+    assert!(!found.is_freed() && found.enter().is_some());
+    assert_eq!(found.check_free(range(base, size)), Ok(()));
     assert_eq!(ledger.quarantine(base + size), None, "nothing is reserved there");
-    assert_eq!(set_aside(&ledger), [false]);
+    assert!(!found.is_quarantined());
     assert_eq!(ledger.quarantine(base + PAGE + 1), Some((Address::new(base), size)));
-    assert_eq!(set_aside(&ledger), [true]);
+    assert!(found.is_quarantined() && found.enter().is_none() && !found.is_freed());
+    assert_eq!(ledger.counts().0, 1, "it stays");
 }
 
 #[test]
 fn reservations_are_freed_whole_and_empty() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base, PAGE), handle).unwrap();
-    let check = |ledger: &Ledger<(), ()>, start, size| {
-        problem(ledger.check_free(range(start, size)).map(|_| ()))
+    map(&ledger, range(base, PAGE), handle).unwrap();
+    let check = |ledger: &Ledger<()>, start, size| {
+        let free = |reserved: &Reserved| reserved.check_free(range(start, size));
+        problem(ledger.at(start, free).expect("it is reserved"))
     };
     let whole = 16 * PAGE;
     assert_eq!(
         check(&ledger, base, whole),
         (Argument::Address, Problem::StillMapped { mappings: 1 })
     );
-    unmap(&mut ledger, base);
+    unmap(&ledger, base);
     assert_eq!(
         check(&ledger, base, PAGE),
         (Argument::Size, Problem::WrongSize { expected: whole })
     );
     assert_eq!(check(&ledger, base + PAGE, PAGE), (Argument::Address, Problem::NotAReservation));
-    assert!(ledger.check_free(range(base, whole)).is_ok());
-    ledger.remove_reservation(base);
-    assert_eq!(check(&ledger, base, whole), (Argument::Address, Problem::NotAReservation));
+    assert!(ledger.remove_if_free(range(base, PAGE)).is_none());
+    assert!(ledger.remove_if_free(range(base + PAGE, whole)).is_none());
+    assert!(ledger.remove_if_free(range(base, whole)).is_some());
+    assert!(ledger.remove_if_free(range(base, whole)).is_none());
+    assert!(ledger.at(base, |_| ()).is_none());
 }
 
 #[test]
 fn serials_are_never_used_twice() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    let mut seen = vec![ledger.reservations().next().unwrap().1.serial];
-    for _ in 0..3 {
-        let slot = ledger.begin_map(range(base, PAGE), handle).unwrap();
-        seen.push(ledger.add_mapping(range(base, PAGE), slot));
-        unmap(&mut ledger, base);
+    let mut seen = vec![ledger.at(base, |reserved| reserved.serial).unwrap()];
+    seen.push(ledger.reserve(range(2 << 20, PAGE)).unwrap());
+    // More than a reservation takes at a time, in two that take turns.
+    for _ in 0..2100 {
+        for at in [base, 2 << 20] {
+            seen.push(map_as(&ledger, range(at, PAGE), handle).unwrap());
+            assert_eq!(ledger.check(), Ok(()));
+            unmap(&ledger, at);
+        }
     }
-    seen.push(ledger.reserve(range(2 << 20, PAGE), ()));
+    seen.push(ledger.reserve(range(3 << 20, PAGE)).unwrap());
     let count = seen.len();
     seen.sort_unstable();
     seen.dedup();
@@ -234,65 +263,71 @@ fn serials_are_never_used_twice() {
 
 #[test]
 fn what_is_mapped_is_found_by_each_address_inside() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    let slot = ledger.begin_map(range(base + PAGE, 2 * PAGE), handle).unwrap();
-    ledger.add_mapping(range(base + PAGE, 2 * PAGE), slot);
+    map(&ledger, range(base + PAGE, 2 * PAGE), handle).unwrap();
+    let slot = handle.slot() as u32;
     let mut access = AccessSet::default();
     access.set(1, Access::Read);
     access.set(2, Access::ReadWrite);
-    ledger.write_access(base + PAGE, access, AgentSet::default());
+    let record = ledger.mapping_at(base + PAGE).unwrap().1;
+    ledger.write_access([(base + PAGE, &MappingRecord { access, ..record })].into_iter());
     for inside in [base + PAGE, base + PAGE + 1, base + 3 * PAGE - 1] {
         let found = [0, 1, 2].map(|agent| ledger.access_at(inside, agent));
         assert_eq!(found, [Some(Access::None), Some(Access::Read), Some(Access::ReadWrite)]);
-        assert_eq!(ledger.slot_at(inside), Some(slot));
+        assert_eq!(ask(&ledger, inside, |it| it.slot_at(inside)), Some(slot));
     }
     for outside in [base, base + PAGE - 1, base + 3 * PAGE] {
-        assert_eq!((ledger.access_at(outside, 1), ledger.slot_at(outside)), (None, None));
+        assert_eq!(ledger.access_at(outside, 1), None);
+        assert_eq!(ask(&ledger, outside, |it| it.slot_at(outside)), None);
     }
 }
 
 #[test]
 fn slots_are_told_apart() {
-    let (mut ledger, first) = ledger();
-    let second = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+    let (ledger, first) = ledger();
+    let second = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
     let base = 1 << 20;
-    map(&mut ledger, range(base, PAGE), first).unwrap();
-    map(&mut ledger, range(base + PAGE, PAGE), second).unwrap();
-    assert_ne!(ledger.slot_at(base), ledger.slot_at(base + PAGE));
+    map(&ledger, range(base, PAGE), first).unwrap();
+    map(&ledger, range(base + PAGE, PAGE), second).unwrap();
+    let slot = |address| ask(&ledger, address, |it| it.slot_at(address));
+    assert_ne!(slot(base), slot(base + PAGE));
 }
 
 #[test]
 fn what_is_rehung_is_counted_where_it_is() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let (base, other) = (1 << 20, 2 << 20);
-    ledger.reserve(range(other, 4 * PAGE), ());
-    map(&mut ledger, range(base, 4 * PAGE), handle).unwrap();
-    map(&mut ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
+    ledger.reserve(range(other, 4 * PAGE)).unwrap();
+    map(&ledger, range(base, 4 * PAGE), handle).unwrap();
+    map(&ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
     let (_, record) = ledger.mapping_at(base).unwrap();
     ledger.rehang([base].into_iter(), [(other, record)].into_iter());
     assert!(ledger.mapping_at(base).is_none());
     assert_eq!(ledger.mapping_at(other).unwrap().1.serial, record.serial);
     assert_eq!(ledger.check(), Ok(()));
     // One is left in the first reservation, one is in the second.
-    assert!(ledger.check_free(range(base, 16 * PAGE)).is_err());
-    assert!(ledger.check_free(range(other, 4 * PAGE)).is_err());
-    unmap(&mut ledger, other);
-    assert!(ledger.check_free(range(other, 4 * PAGE)).is_ok());
-    unmap(&mut ledger, base + 4 * PAGE);
-    assert!(ledger.check_free(range(base, 16 * PAGE)).is_ok());
+    let check_free = |whole: Range| {
+        ledger.at(whole.start, |reserved| reserved.check_free(whole)).expect("it is reserved")
+    };
+    assert!(check_free(range(base, 16 * PAGE)).is_err());
+    assert!(check_free(range(other, 4 * PAGE)).is_err());
+    unmap(&ledger, other);
+    assert!(check_free(range(other, 4 * PAGE)).is_ok());
+    unmap(&ledger, base + 4 * PAGE);
+    assert!(check_free(range(base, 16 * PAGE)).is_ok());
 }
 
 #[test]
 fn handles_tell_how_often_they_are_referenced_and_mapped() {
-    let (mut ledger, handle) = ledger();
-    let counts = |ledger: &Ledger<(), ()>| {
-        let record = ledger.handle(handle).unwrap();
-        (record.references(), record.mappings())
+    let (ledger, handle) = ledger();
+    let counts = |ledger: &Ledger<()>| {
+        let counts = |record: &mut HandleRecord<()>| (record.references(), record.mappings());
+        ledger.handles.with(handle, counts).unwrap()
     };
     assert_eq!(counts(&ledger), (1, 0));
     for page in 0..3 {
-        map(&mut ledger, range((1 << 20) + page * PAGE, PAGE), handle).unwrap();
+        map(&ledger, range((1 << 20) + page * PAGE, PAGE), handle).unwrap();
     }
     ledger.retain(1 << 20).unwrap();
     assert_eq!(counts(&ledger), (2, 3));
@@ -300,27 +335,27 @@ fn handles_tell_how_often_they_are_referenced_and_mapped() {
 
 #[test]
 fn a_mapping_may_end_where_another_begins() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base + 2 * PAGE, 2 * PAGE), handle).unwrap();
-    map(&mut ledger, range(base, 2 * PAGE), handle).unwrap();
-    map(&mut ledger, range(base + 4 * PAGE, PAGE), handle).unwrap();
-    assert_eq!(ledger.check_run(range(base, 5 * PAGE)), Ok(()));
+    map(&ledger, range(base + 2 * PAGE, 2 * PAGE), handle).unwrap();
+    map(&ledger, range(base, 2 * PAGE), handle).unwrap();
+    map(&ledger, range(base + 4 * PAGE, PAGE), handle).unwrap();
+    assert_eq!(ask(&ledger, base, |it| it.check_run(range(base, 5 * PAGE))), Ok(()));
 }
 
 #[test]
 fn names_stay_with_what_was_named() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base + PAGE, PAGE), handle).unwrap();
-    let reservation = ledger.reservation_at(base).unwrap().1.serial;
+    map(&ledger, range(base + PAGE, PAGE), handle).unwrap();
+    let reservation = ledger.at(base, |reserved| reserved.serial).unwrap();
     let mapping = ledger.mapping_at(base + PAGE).unwrap().1.serial;
-    let names = |ledger: &Ledger<(), ()>| {
+    let names = |ledger: &Ledger<()>| {
         let of = |name: Option<&std::sync::Arc<str>>| name.map(ToString::to_string);
         (
-            of(ledger.reservation_at(base).unwrap().1.name.as_ref()),
-            of(ledger.mapping_name(mapping)),
-            of(ledger.handle(handle).unwrap().name.as_ref()),
+            of(ledger.at(base, Reserved::name).unwrap().as_ref()),
+            ask(ledger, base, |it| of(it.name(mapping))),
+            ledger.handles.with(handle, |record| of(record.name.as_ref())).unwrap(),
         )
     };
     let some = |text: &str| Some(text.to_owned());
@@ -350,17 +385,17 @@ fn names_stay_with_what_was_named() {
 
 #[test]
 fn every_handle_that_is_alive_is_listed() {
-    let (mut ledger, first) = ledger();
-    let second = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
-    let third = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
-    map(&mut ledger, range(1 << 20, PAGE), first).unwrap();
+    let (ledger, first) = ledger();
+    let second = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
+    let third = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
+    map(&ledger, range(1 << 20, PAGE), first).unwrap();
     for released in [first, second] {
-        if let Some(slot) = ledger.begin_release(released).unwrap() {
-            ledger.forget(slot);
+        if let Some((slot, ())) = ledger.handles.begin_release(released, |_| ()).unwrap() {
+            ledger.handles.forget(slot);
         }
     }
-    let listed: Vec<_> = ledger.handles().map(|(handle, _)| handle).collect();
+    let listed = ledger.handles.each(|handle, _| handle);
     assert_eq!(listed, [first, third], "mapped, and referenced");
-    let slot = ledger.slot_at(1 << 20).unwrap();
-    assert_eq!(ledger.handle_of_slot(slot).unwrap().0, first);
+    let slot = ask(&ledger, 1 << 20, |it| it.slot_at(1 << 20)).unwrap();
+    assert_eq!(ledger.handles.named_in_slot(slot, |handle, _| handle), Some(first));
 }

@@ -97,10 +97,11 @@ impl Reservation {
     #[must_use]
     pub fn name(&self) -> Option<String> {
         let Inner { vmm, address, serial, .. } = &*self.inner;
-        let ledger = vmm.shared.ledger();
-        let found = ledger.reservation_at(address.get());
-        let own = found.filter(|(_, record)| record.serial == *serial);
-        own.and_then(|(_, record)| record.name.as_deref().map(str::to_owned))
+        let name = vmm.shared.ledger.at(address.get(), |reserved| {
+            let is_own = reserved.serial == *serial;
+            if is_own { reserved.name() } else { None }
+        });
+        name?.as_deref().map(str::to_owned)
     }
 
     /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
@@ -193,8 +194,11 @@ impl Inner {
         if let Err(error) = shared.alive(operation) {
             return error;
         }
-        let ledger = shared.ledger();
-        let refusal = ledger.check_free(range).err();
+        let found = shared.ledger.at(range.start, |reserved| reserved.check_free(range).err());
+        let refusal = match found {
+            Some(refusal) => refusal,
+            None => Some(Refusal::new(Argument::Address, Problem::NotAReservation)),
+        };
         refusal.unwrap_or(Refusal::new(Argument::Address, Problem::InUse)).during(operation)
     }
 }

@@ -3,7 +3,7 @@
 use super::{Change, is_quarantined};
 use crate::agent::{Agent, AgentKind};
 use crate::vmm::access::{AccessSet, AgentSet};
-use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::ledger::{MappingRecord, Range, Reserved};
 use crate::vmm::mapping::{Left, Piece, torn_by};
 use crate::vmm::{Access, Argument, Feature, Operation, Problem, Refusal, Shared, VmmError};
 
@@ -12,10 +12,11 @@ impl Shared {
     pub(super) fn change_access(
         &self,
         operation: Operation,
+        reserved: &Reserved,
         range: Range,
         changes: &[Change],
     ) -> Result<(), VmmError> {
-        let mut run = self.run_of(operation, range, Progress::none)?;
+        let mut run = self.run_of(operation, reserved, range, Progress::none)?;
         for mapping in &run {
             self.check_reach(operation, mapping.before.owner, changes)?;
         }

@@ -6,14 +6,18 @@ mod tell;
 
 use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet};
-use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::ledger::{MappingRecord, Range, Reserved};
 use crate::vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Argument, Operation, Problem, Refusal,
     Shared, Vmm, VmmError,
 };
+use smallvec::SmallVec;
 
 /// What an agent, by its index, is to be granted.
 type Change = (usize, Access);
+
+/// A list that takes no memory of its own for as many as there are in most machines.
+type Changes = SmallVec<[Change; 8]>;
 
 impl Vmm {
     /// Says who may do what with a run of whole mappings (`hipMemSetAccess`,
@@ -43,7 +47,9 @@ impl Vmm {
         shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
         let changes = shared.changes(operation, descriptors)?;
-        shared.at_gate(operation, range, || shared.change_access(operation, range, &changes))
+        shared.at_gate(operation, range, |reserved| {
+            shared.change_access(operation, reserved, range, &changes)
+        })
     }
 
     /// Checks access that is to be set when there is memory with these properties.
@@ -80,8 +86,7 @@ impl Vmm {
             return Err(refused(Refusal::new(Argument::Address, Problem::Null)));
         }
         let (index, _) = shared.agent(agent, Argument::Agent).map_err(refused)?;
-        let ledger = shared.ledger();
-        match ledger.access_at(address.get(), index) {
+        match shared.ledger.access_at(address.get(), index) {
             Some(access) => Ok(access),
             None => {
                 let problem = Problem::NotMapped { at: address };
@@ -116,7 +121,9 @@ impl Vmm {
         for &agent in agents {
             revoked.insert(shared.agent(agent, Argument::Agent).map_err(refused)?.0);
         }
-        shared.at_gate(operation, range, || shared.take_away(operation, range, revoked))
+        shared.at_gate(operation, range, |reserved| {
+            shared.take_away(operation, reserved, range, revoked)
+        })
     }
 }
 
@@ -126,15 +133,15 @@ impl Shared {
         &self,
         operation: Operation,
         descriptors: &[AccessDescriptor],
-    ) -> Result<Vec<Change>, VmmError> {
+    ) -> Result<Changes, VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         if descriptors.is_empty() {
             return Err(refused(Refusal::new(Argument::Descriptors, Problem::Zero)));
         }
-        let mut changes: Vec<Change> = Vec::with_capacity(descriptors.len());
+        let mut changes = Changes::new();
         for descriptor in descriptors {
             let (index, _) = self.agent(descriptor.agent, Argument::Agent).map_err(refused)?;
-            changes.retain(|&(other, _)| other != index);
+            changes.retain(|&mut (other, _)| other != index);
             changes.push((index, descriptor.access));
         }
         // The CPUs first, each kind as the caller has it.
@@ -149,10 +156,7 @@ impl Shared {
     /// Enters who may use mappings now, of all of them at once: who asks meanwhile is told of no
     /// run that is half changed.
     fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
-        let mut ledger = self.ledger_mut();
-        for (start, record) in records {
-            ledger.write_access(start, record.access, record.granted);
-        }
+        self.ledger.write_access(records);
     }
 
     fn is_cpu(&self, index: usize) -> bool {
@@ -163,16 +167,16 @@ impl Shared {
     pub(super) fn check_granted(
         &self,
         argument: Argument,
+        reserved: &Reserved,
         range: Range,
         agent: (usize, AgentId),
         needed: Access,
     ) -> Result<(), Refusal> {
-        let ledger = self.ledger();
-        ledger.check_mapped(range).map_err(|refusal| Refusal { argument, ..refusal })?;
-        let first = ledger.mapping_at(range.start).map_or(range.start, |(start, _)| start);
+        let mappings = reserved.mappings();
+        mappings.check_mapped(range).map_err(|refusal| Refusal { argument, ..refusal })?;
+        let first = mappings.at(range.start).map_or(range.start, |(start, _)| start);
         let span = Range { start: first, size: range.end() - first };
-        let lacking =
-            ledger.mappings_in(span).find(|(_, record)| record.access.get(agent.0) < needed);
+        let lacking = mappings.inside(span).find(|(_, record)| record.access.get(agent.0) < needed);
         match lacking {
             None => Ok(()),
             Some((start, _)) => {

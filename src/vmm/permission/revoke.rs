@@ -2,7 +2,7 @@
 
 use super::is_quarantined;
 use crate::vmm::access::AgentSet;
-use crate::vmm::ledger::{MappingRecord, Range};
+use crate::vmm::ledger::{MappingRecord, Range, Reserved};
 use crate::vmm::mapping::{Broken, Left, Piece};
 use crate::vmm::{Access, Operation, Shared, VmmError};
 
@@ -10,10 +10,11 @@ impl Shared {
     pub(super) fn take_away(
         &self,
         operation: Operation,
+        reserved: &Reserved,
         range: Range,
         revoked: AgentSet,
     ) -> Result<(), VmmError> {
-        let pieces = self.run(operation, range)?;
+        let pieces = self.run(operation, reserved, range)?;
         // Without one, what is taken down could not be made anew.
         self.check_a_descriptor(operation)?;
         let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());

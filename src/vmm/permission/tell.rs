@@ -1,12 +1,13 @@
 //! What the runtime is told of access: no more than is news, and in the order that it bears.
 
-use super::Change;
 use super::grant::Progress;
+use super::{Change, Changes};
 use crate::native::NativeAccess;
 use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::mapping::Piece;
 use crate::vmm::{Access, Operation, Shared, VmmError, out_of_descriptors};
+use smallvec::SmallVec;
 
 impl Shared {
     /// Whether the runtime can be told in one call what is news to two neighbours: it has to be
@@ -52,7 +53,7 @@ impl Shared {
         Ok(())
     }
 
-    fn list_of_news(&self, mapping: &Progress, changes: &[Change]) -> Vec<Change> {
+    fn list_of_news(&self, mapping: &Progress, changes: &[Change]) -> Changes {
         let news = self.news(mapping, changes).copied();
         self.list(&mapping.before, &mapping.record, news)
     }
@@ -84,15 +85,15 @@ impl Shared {
         piece: &Piece,
         now: &MappingRecord,
         told: impl Iterator<Item = Change>,
-    ) -> Vec<Change> {
+    ) -> Changes {
         // In the caller's order: whose an import is may be known to nobody else.
-        let mut list: Vec<Change> = told.collect();
+        let mut list: Changes = told.collect();
         if self.quirks.set_access_drops_unnamed_agents && !list.is_empty() {
             let named = |index| list.iter().any(|&(other, _)| other == index);
             let unnamed = now.granted.iter().filter(|&index| !named(index));
             let access = |index| self.access_in_runtime(&now.access, index);
-            let unnamed: Vec<Change> = unnamed.map(|index| (index, access(index))).collect();
-            list.splice(..0, unnamed);
+            let unnamed: Changes = unnamed.map(|index| (index, access(index))).collect();
+            list.insert_from_slice(0, &unnamed);
         }
         list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
         list
@@ -107,7 +108,7 @@ impl Shared {
         let native = |&(index, access): &Change| -> Option<NativeAccess> {
             Some(NativeAccess::new(agents.get(index)?.native, access.to_bits()))
         };
-        let list: Vec<NativeAccess> = list.iter().filter_map(native).collect();
+        let list: SmallVec<[NativeAccess; 8]> = list.iter().filter_map(native).collect();
         self.call(|native| native.set_access(range.start, range.size, &list))
             .map_err(|failure| self.failure(operation, failure, range.size))
     }

@@ -35,6 +35,9 @@ enum Again {
     Never,
 }
 
+/// How many sequences of before are performed with it, whatever the time: what is not seen again is worth
+/// little.
+const AT_LEAST: u64 = 16;
 /// How many operations are shown.
 const SHOWN: usize = 20;
 /// How long an operation may take while a smaller sequence is looked for that hangs.
@@ -117,7 +120,7 @@ fn seen_again(
     // Simulations share nothing; a library may have kept something from earlier ones.
     let all = if drawing.machine == Machine::Loaded { number / step } else { 0 };
     let mut before = 0;
-    while before < all && Instant::now() < until {
+    while before < all && (before < AT_LEAST || Instant::now() < until) {
         before = (before * 4 + 1).min(all);
         let numbers = (0..=before).rev().map(|back| number - back * step);
         let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();

@@ -4,21 +4,51 @@ use super::super::tests::{PAGE, ledger, map, problem, properties, range, unmap};
 use super::super::*;
 use super::*;
 
+fn release(ledger: &Ledger<()>, handle: Handle) -> Result<Option<u32>, Refusal> {
+    Ok(ledger.handles.begin_release(handle, |_| ())?.map(|(slot, ())| slot))
+}
+
+#[test]
+fn every_slot_has_a_place_of_its_own() {
+    let mut expected = (0, 0);
+    for slot in 0..4 * FIRST * 64 {
+        assert_eq!(place(slot), expected, "{slot}");
+        expected = match expected {
+            (part, last) if last + 1 == FIRST << part => (part + 1, 0),
+            (part, at) => (part, at + 1),
+        };
+    }
+    assert_eq!(place(Handle::SLOTS - 1).0, PARTS - 1, "there is a part for the last");
+}
+
+#[test]
+fn many_handles_are_told_apart() {
+    let (ledger, first) = ledger();
+    let many = if cfg!(miri) { 100 } else { 1000 };
+    let add = |pages| ledger.handles.add(pages * PAGE, PAGE, properties(), ()).unwrap();
+    let all: Vec<_> = (5..many).map(add).collect();
+    assert_eq!(ledger.handles.with(first, |record| record.size), Ok(4 * PAGE));
+    for (handle, pages) in all.iter().zip(5..) {
+        assert_eq!(ledger.handles.with(*handle, |record| record.size), Ok(pages * PAGE));
+    }
+    assert_eq!(ledger.check(), Ok(()));
+}
+
 #[test]
 fn memory_lives_while_it_is_referenced_or_mapped() {
-    let (mut ledger, handle) = ledger();
+    let (ledger, handle) = ledger();
     let base = 1 << 20;
-    map(&mut ledger, range(base, PAGE), handle).unwrap();
-    assert_eq!(ledger.begin_release(handle), Ok(None), "the mapping keeps it alive");
+    map(&ledger, range(base, PAGE), handle).unwrap();
+    assert_eq!(release(&ledger, handle), Ok(None), "the mapping keeps it alive");
     let released = (Argument::Handle, Problem::Released);
-    assert_eq!(problem(ledger.begin_release(handle)), released);
-    assert_eq!(problem(map(&mut ledger, range(base + PAGE, PAGE), handle)), released);
+    assert_eq!(problem(release(&ledger, handle)), released);
+    assert_eq!(problem(map(&ledger, range(base + PAGE, PAGE), handle)), released);
     assert_eq!(ledger.retain(base + 17), Ok(handle), "a mapping can be retained from inside");
-    assert!(map(&mut ledger, range(base + PAGE, PAGE), handle).is_ok());
-    assert!(!unmap(&mut ledger, base + PAGE));
-    assert_eq!(ledger.begin_release(handle), Ok(None));
-    assert!(unmap(&mut ledger, base), "the last mapping of a released handle ends it");
-    assert_eq!(problem(ledger.handle(handle).map(|_| ())), released);
+    assert!(map(&ledger, range(base + PAGE, PAGE), handle).is_ok());
+    assert!(!unmap(&ledger, base + PAGE));
+    assert_eq!(release(&ledger, handle), Ok(None));
+    assert!(unmap(&ledger, base), "the last mapping of a released handle ends it");
+    assert_eq!(problem(ledger.handles.with(handle, |_| ())), released);
     assert_eq!(ledger.counts(), (1, 0, 0));
 }
 
@@ -26,66 +56,69 @@ fn memory_lives_while_it_is_referenced_or_mapped() {
 fn either_order_ends_the_same() {
     let base = 1 << 20;
     let [unmapped_first, released_first] = [true, false].map(|unmap_first| {
-        let (mut ledger, handle) = ledger();
-        map(&mut ledger, range(base, PAGE), handle).unwrap();
+        let (ledger, handle) = ledger();
+        map(&ledger, range(base, PAGE), handle).unwrap();
         if unmap_first {
-            assert!(!unmap(&mut ledger, base), "a reference is left");
-            let slot = ledger.begin_release(handle).unwrap().expect("it was the last");
-            assert!(ledger.forget(slot).is_some());
+            assert!(!unmap(&ledger, base), "a reference is left");
+            let slot = release(&ledger, handle).unwrap().expect("it was the last");
+            assert!(ledger.handles.forget(slot).is_some());
         } else {
-            assert_eq!(ledger.begin_release(handle), Ok(None));
-            assert!(unmap(&mut ledger, base), "it was the last");
+            assert_eq!(release(&ledger, handle), Ok(None));
+            assert!(unmap(&ledger, base), "it was the last");
         }
         assert_eq!(ledger.check(), Ok(()));
-        format!("{ledger:?}")
+        format!("{:?} {:?}", ledger.handles, ledger.counts())
     });
     assert_eq!(unmapped_first, released_first);
 }
 
 #[test]
 fn handles_are_refused_when_stale_foreign_or_invented() {
-    let (mut ledger, first) = ledger();
-    let slot = ledger.begin_release(first).unwrap().unwrap();
-    ledger.forget(slot);
-    let second = ledger.add_handle(PAGE, PAGE, properties(), ()).unwrap();
+    let (ledger, first) = ledger();
+    let slot = release(&ledger, first).unwrap().unwrap();
+    ledger.handles.forget(slot);
+    let second = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
     assert_eq!(first.slot(), second.slot(), "the slot is used again");
-    let what = |handle| problem(ledger.handle(handle).map(|_| ())).1;
+    let what = |handle| problem(ledger.handles.with(handle, |_| ())).1;
     assert_eq!(what(first), Problem::Released);
     assert_eq!(what(Handle::from_bits(0)), Problem::NoHandle);
     assert_eq!(what(Handle::pack(8, 2, 0)), Problem::ForeignHandle);
     assert_eq!(what(Handle::pack(7, 3, 0)), Problem::UnknownHandle);
     assert_eq!(what(Handle::pack(7, 0, 0)), Problem::UnknownHandle);
     assert_eq!(what(Handle::pack(7, 1, 1)), Problem::UnknownHandle);
-    assert!(ledger.handle(second).is_ok());
+    assert!(ledger.handles.with(second, |_| ()).is_ok());
 }
 
 #[test]
 fn a_release_that_failed_below_can_be_taken_back() {
-    let (mut ledger, handle) = ledger();
-    let slot = ledger.begin_release(handle).unwrap().unwrap();
-    assert!(ledger.handle(handle).is_err(), "nobody may use it while it is being given back");
-    ledger.unrelease(slot);
-    assert!(ledger.handle(handle).is_ok());
-    assert_eq!(ledger.begin_release(handle), Ok(Some(slot)), "nothing else keeps it alive");
+    let (ledger, handle) = ledger();
+    let slot = release(&ledger, handle).unwrap().unwrap();
+    assert!(
+        ledger.handles.with(handle, |_| ()).is_err(),
+        "nobody may use it while it is being given back"
+    );
+    ledger.handles.unrelease(slot);
+    assert!(ledger.handles.with(handle, |_| ()).is_ok());
+    assert_eq!(release(&ledger, handle), Ok(Some(slot)), "nothing else keeps it alive");
 }
 
 #[test]
 fn handles_end_when_names_run_out() {
-    let (mut ledger, first) = ledger();
-    let add = |ledger: &mut Ledger<(), ()>| ledger.add_handle(PAGE, PAGE, properties(), ());
-    ledger.handles.most = 2;
-    let second = add(&mut ledger).expect("there may be two");
-    assert_eq!(add(&mut ledger), None);
+    let (ledger, first) = ledger();
+    let add = |ledger: &Ledger<()>| ledger.handles.add(PAGE, PAGE, properties(), ());
+    lock(&ledger.handles.stock).most = 2;
+    let second = add(&ledger).expect("there may be two");
+    assert_eq!(add(&ledger), None);
     assert_eq!(ledger.counts().1, 2);
-    let end = |ledger: &mut Ledger<(), ()>, handle| {
-        let slot = ledger.begin_release(handle).unwrap().unwrap();
-        ledger.forget(slot).unwrap();
+    let end = |ledger: &Ledger<()>, handle| {
+        let slot = release(ledger, handle).unwrap().unwrap();
+        ledger.handles.forget(slot).unwrap();
     };
-    end(&mut ledger, first);
-    ledger.handles.slots[second.slot()].generation = Handle::LAST_GENERATION;
+    end(&ledger, first);
+    ledger.handles.slot(second.slot()).unwrap().generation = Handle::LAST_GENERATION;
     let last = Handle::pack(7, Handle::LAST_GENERATION, second.slot() as u32);
-    end(&mut ledger, last);
-    let again = add(&mut ledger).expect("the first slot is free");
+    end(&ledger, last);
+    let again = add(&ledger).expect("the first slot is free");
     assert_eq!(again.slot(), first.slot());
-    assert_eq!(add(&mut ledger), None, "the other has been through all its generations");
+    assert_eq!(add(&ledger), None, "the other has been through all its generations");
 }
