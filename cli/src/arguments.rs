@@ -87,8 +87,6 @@ fn known(file: &str) -> Result<KnownFailures, String> {
     KnownFailures::read(file).map_err(|error| error.to_string())
 }
 
-/// A time of more than nothing, in seconds.
-
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
