@@ -16,7 +16,7 @@ Examples:
   hsa-vmm bringup --until mapped      only so far
   hsa-vmm bringup --program repeat.c  and what failed, as a program in C
   hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup
-                                      what it says when a call of the driver fails
+                                      when a call of the driver fails
 
 Nothing is simulated unless --runtime says `sim`.
 Exit status: 0 every level was reached or does not apply, 1 one was not, 3 there

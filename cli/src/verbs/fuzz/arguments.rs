@@ -9,7 +9,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   hsa-vmm fuzz                              a minute on the runtime or simulated
   hsa-vmm fuzz --faults --time 1h           with calls of the runtime that fail
-  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one machine, the same sequences again
+  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one machine, the same sequences
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm fuzz
                                             AMD's runtime on the emulated driver
 
