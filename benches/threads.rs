@@ -72,7 +72,7 @@ fn time(
                     barrier.wait();
                     let begun = Instant::now();
                     (0..ROUNDS).try_for_each(|_| work(field))?;
-                    Ok((begun, Instant::now()))
+                    Ok::<_, VmmError>((begun, Instant::now()))
                 })
             };
             let threads: Vec<_> = fields.iter().map(start).collect();
@@ -82,7 +82,9 @@ fn time(
             }
             let begun = spans.iter().map(|span| span.0).min();
             let ended = spans.iter().map(|span| span.1).max();
-            Ok(begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended - begun))
+            Ok::<_, VmmError>(
+                begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended - begun),
+            )
         })?;
         best = best.min(taken);
     }

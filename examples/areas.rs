@@ -58,7 +58,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     }
     mapped.copy(0, &scratch, 0, 32)?;
     // The bytes are this program's again.
-    mapped.munmap().map_err(|(_, error)| error)?;
+    mapped.munmap().map_err(|kept| kept.error)?;
     println!("after:  {}", String::from_utf8_lossy(&text));
     println!("at {here} for this program, at {there} for the device");
     ensure!(text.starts_with(b"ags."), "the device has not written");

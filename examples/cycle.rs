@@ -45,7 +45,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     }
 
     // The memory survives being unmapped, and can appear elsewhere.
-    mapping.unmap().map_err(|(_, error)| error)?;
+    mapping.unmap()?;
     let mapping = reservation.map(5 * granule, &allocation)?;
     mapping.grant(&[host.id()], Access::Read)?;
     mapping.read(0, &mut bytes)?;

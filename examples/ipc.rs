@@ -60,7 +60,7 @@ fn first(arguments: &[&str]) -> anyhow::Result<()> {
     ensure!(&text == b"from the second", "the second process has not written");
 
     // The process has ended, and so has what it opened; the memory is ours alone again.
-    memory.free().map_err(|(_, error)| error)?;
+    memory.free()?;
     Ok(())
 }
 

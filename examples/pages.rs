@@ -56,6 +56,7 @@ fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
                 PageState::Zero => '0',
                 PageState::Empty => '.',
                 PageState::Lost => '!',
+                _ => '?',
             });
         }
         println!("  {} {picture}", cache.address_of(line * MOST)?);

@@ -141,6 +141,7 @@ impl fmt::Display for LinkKind {
 
 /// How an agent reaches another agent's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Peer {
     /// The agent whose memory is reached.
     pub agent: AgentId,
@@ -152,6 +153,7 @@ pub struct Peer {
 
 /// One hop. Bandwidths are in MB/s, 0 where the runtime does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Link {
     /// What kind of link.
     pub kind: LinkKind,

@@ -60,8 +60,10 @@ pub mod agent;
 pub mod area;
 pub mod buffer;
 mod discovery;
+mod errno;
 pub mod hip;
 pub mod ipc;
+mod kept;
 pub mod memory;
 // The only module of the library that calls foreign functions and touches mapped memory.
 #[allow(unsafe_code)]
@@ -81,8 +83,10 @@ pub use agent::{Agent, AgentId, AgentKind, Enforcement};
 pub use area::{Area, AreaError, AreaFlags, AreaMemory};
 pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
 pub use buffer::{PagedBuffer, PausableBuffer};
+pub use errno::Errno;
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
+pub use kept::Kept;
 pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
@@ -98,3 +102,8 @@ pub use vmm::{
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// The guide's program is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embedding.md")]
+mod embedding {}

@@ -64,6 +64,7 @@ impl fmt::Display for Segment {
 
 /// The side of the bus a pool's memory is on (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PoolLocation {
     /// System memory.
     Cpu,

@@ -7,6 +7,7 @@ use std::fs;
 /// Whose processes memory is exchanged with. Users are the effective ones, as the user namespace of
 /// this process numbers them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Trust {
     /// Those of the user of this process.
     #[default]

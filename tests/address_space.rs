@@ -299,7 +299,7 @@ fn a_quirk_that_is_not_there_is_told_from_a_stranger_by_the_one_who_switched_it_
     // is somebody's, and it does not touch it.
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
-    let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+    let options = VmmOptions::new().with_quirks(quirks);
     let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::D));
     let machine = Machine::with(config, options);
     let granule = machine.granule();

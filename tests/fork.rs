@@ -3,6 +3,7 @@
 mod machine;
 mod process;
 
+use hsa_vmm::Kept;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
     Access, Allocation, AllocationProperties, Granularity, HandleType, Reservation, Vmm, VmmError,
@@ -107,10 +108,10 @@ fn a_child_that_drops_everything_harms_nobody() {
         let mut everything = Some(everything);
         let end = process::in_child(|| {
             let (machine, reservation, allocation, mapping) = everything.take().unwrap();
-            let (mapping, error) = mapping.unmap().unwrap_err();
+            let Kept { value: mapping, error } = mapping.unmap().unwrap_err();
             assert!(matches!(error, VmmError::Forked { .. }));
             drop((mapping, allocation));
-            let (reservation, error) = reservation.free().unwrap_err();
+            let Kept { value: reservation, error } = reservation.free().unwrap_err();
             assert!(matches!(error, VmmError::Forked { .. }));
             drop(reservation);
             let Machine { simulation, library: Library { runtime, vmm } } = machine;

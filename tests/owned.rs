@@ -2,6 +2,7 @@
 
 mod machine;
 
+use hsa_vmm::Kept;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{Argument, Problem};
 use hsa_vmm::{Access, Allocation, Mapping, Reservation, Vmm, VmmError};
@@ -54,7 +55,7 @@ fn a_reservation_is_not_freed_while_a_clone_of_it_is_there() {
     let machine = machine();
     let first = reservation(&machine, 1);
     let second = first.clone();
-    let (first, error) = first.free().expect_err("there is a clone");
+    let Kept { value: first, error } = first.free().expect_err("there is a clone");
     assert_eq!(error.argument(), Some(Argument::Address), "{error}");
     assert_eq!(machine.vmm.usage().reservations, 1);
     drop(first);
@@ -67,7 +68,7 @@ fn a_reservation_comes_back_if_something_is_mapped_in_it() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
     let mapping = reservation.map(0, &allocation(&machine)).unwrap();
-    let (reservation, error) = reservation.free().expect_err("something is mapped");
+    let Kept { value: reservation, error } = reservation.free().expect_err("something is mapped");
     assert_eq!(error.problem(), Some(Problem::StillMapped { mappings: 1 }));
     let again = reservation.map(machine.granule(), mapping.allocation()).unwrap();
     drop((mapping, again));
@@ -81,7 +82,7 @@ fn a_reservation_comes_back_if_the_runtime_does_not_free_it() {
     let reservation = reservation(&machine, 2);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
     machine.simulation.set_faults(faults);
-    let (reservation, error) = reservation.free().expect_err("the runtime refused");
+    let Kept { value: reservation, error } = reservation.free().expect_err("the runtime refused");
     assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
     drop(reservation);
     machine.assert_empty();
@@ -94,7 +95,7 @@ fn a_mapping_comes_back_if_the_runtime_does_not_unmap_it() {
     mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"kept").unwrap();
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, 0x1000));
-    let (mapping, error) = mapping.unmap().expect_err("the runtime refused");
+    let Kept { value: mapping, error } = mapping.unmap().expect_err("the runtime refused");
     assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
     let mut bytes = [0; 4];
     mapping.read(0, &mut bytes).unwrap();
@@ -112,7 +113,7 @@ fn a_mapping_does_not_take_another_with_it_that_came_to_its_address() {
     machine.vmm.unmap(address, machine.granule()).unwrap();
     let theirs = machine.create(1, machine.granule());
     machine.map(address, machine.granule(), theirs);
-    let (mine, error) = mine.unmap().expect_err("it is another's by now");
+    let Kept { value: mine, error } = mine.unmap().expect_err("it is another's by now");
     assert_eq!(error.problem(), Some(Problem::NotMapped { at: address }));
     drop(mine);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
@@ -136,7 +137,7 @@ fn a_reservation_does_not_take_another_with_it_that_came_to_its_address() {
         let Ok(theirs) = theirs else { continue };
         let error = mine.map(0, &memory).expect_err("the addresses are another's by now");
         assert_eq!(error.problem(), Some(Problem::NotReserved));
-        let (mine, error) = mine.free().expect_err("it is another's by now");
+        let Kept { value: mine, error } = mine.free().expect_err("it is another's by now");
         assert_eq!(error.problem(), Some(Problem::NotAReservation));
         drop(mine);
         assert_eq!(machine.vmm.reservations(), [(address, granule)]);
@@ -253,7 +254,8 @@ fn a_run_with_a_gap_comes_back_whole() {
     let reservation = reservation(&machine, 4);
     let mut mappings = run(&machine, &reservation, 0..4);
     let middle = mappings.remove(2);
-    let (mappings, error) = Mapping::unmap_run(mappings).expect_err("one is left out");
+    let Kept { value: mappings, error } =
+        Mapping::unmap_run(mappings).expect_err("one is left out");
     assert_eq!(error.argument(), Some(Argument::Address), "{error}");
     assert_eq!((mappings.len(), machine.vmm.usage().mappings), (3, 4));
     drop((mappings, middle, reservation));
@@ -268,7 +270,8 @@ fn a_run_comes_back_whole_if_the_runtime_fails_in_the_middle() {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
             machine.simulation.set_faults(faults);
             let mappings = run(&machine, &reservation(&machine, 4), 0..4);
-            let (mappings, error) = Mapping::unmap_run(mappings).expect_err("the runtime fails");
+            let Kept { value: mappings, error } =
+                Mapping::unmap_run(mappings).expect_err("the runtime fails");
             assert!(matches!(error, VmmError::Runtime { .. }), "{release}, {call}: {error}");
             for (place, mapping) in mappings.iter().enumerate() {
                 let mut byte = [0xff];
@@ -290,7 +293,8 @@ fn a_run_does_not_take_another_with_it_that_came_to_its_address() {
     let second = mine[1].address();
     machine.vmm.unmap(second, machine.granule()).unwrap();
     let theirs = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
-    let (mine, error) = Mapping::unmap_run(mine).expect_err("one is another's by now");
+    let Kept { value: mine, error } =
+        Mapping::unmap_run(mine).expect_err("one is another's by now");
     assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
     drop(mine);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
@@ -303,16 +307,16 @@ fn memory_is_not_released_while_a_clone_or_mapping_of_it_is_there() {
     let machine = machine();
     let memory = allocation(&machine);
     let mapping = reservation(&machine, 1).map(0, &memory).unwrap();
-    let (memory, error) = memory.release().expect_err("it is mapped");
+    let Kept { value: memory, error } = memory.release().expect_err("it is mapped");
     assert_eq!(error.problem(), Some(Problem::InUse));
     drop(mapping);
     let clone = memory.clone();
-    let (memory, error) = memory.release().expect_err("there is a clone");
+    let Kept { value: memory, error } = memory.release().expect_err("there is a clone");
     assert_eq!(error.problem(), Some(Problem::InUse));
     drop(clone);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, 0x1000);
     machine.simulation.set_faults(faults);
-    let (memory, error) = memory.release().expect_err("the runtime refuses");
+    let Kept { value: memory, error } = memory.release().expect_err("the runtime refuses");
     assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
     assert!(memory.release().is_ok(), "and then does not");
     machine.assert_empty();

@@ -3,6 +3,7 @@
 mod machine;
 mod process;
 
+use hsa_vmm::Kept;
 use hsa_vmm::ipc::Problem as NotExported;
 use hsa_vmm::memory::{Grain, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
@@ -72,7 +73,7 @@ fn a_free_that_fails_gives_the_memory_back() {
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
         memory.write(0, b"kept").unwrap();
         let handle = exported.then(|| ipc.get_mem_handle(memory.address()).unwrap());
-        let (memory, error) = memory.free().unwrap_err();
+        let Kept { value: memory, error } = memory.free().unwrap_err();
         assert!(matches!(error, MemoryError::Runtime { .. }), "{error}");
         let mut text = [0; 4];
         memory.read(0, &mut text).unwrap();
@@ -315,7 +316,7 @@ fn every_call_of_a_child_is_refused() {
         for answer in answers {
             assert!(matches!(answer, Err(MemoryError::Forked { .. })), "{answer:?}");
         }
-        let (_, error) = memory.free().unwrap_err();
+        let Kept { error, .. } = memory.free().unwrap_err();
         assert!(matches!(error, MemoryError::Forked { .. }), "{error}");
         drop(host);
     });

@@ -166,7 +166,7 @@ fn extension(config: &Config) -> (u16, u16) {
 }
 
 fn shows(failure: &Failure, config: Config, quirks: Quirks) -> bool {
-    let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+    let options = VmmOptions::new().with_quirks(quirks);
     let machine = Machine::with(config, options);
     let shows = (failure.shows)(&machine);
     if !shows {
@@ -235,7 +235,7 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = Hostile::new();
     let runtime = Runtime::load_from(&hostile.path).unwrap();
     let quirks = Some(quirks(runtime.info()));
-    let vmm = Vmm::open_with(&runtime, VmmOptions { quirks, ..VmmOptions::default() }).unwrap();
+    let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_quirks(quirks)).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
     let shared = vmm.create(4096, &properties.shareable_as(FILE), 0).unwrap();
     let over = AtomicBool::new(false);

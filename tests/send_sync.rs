@@ -13,6 +13,8 @@ const _: () = {
     both::<runtime::DriverState>();
     both::<RuntimeError>();
     both::<Status>();
+    both::<Errno>();
+    both::<Kept<Mapping, VmmError>>();
     both::<Agent>();
     both::<AgentId>();
     both::<AgentKind>();

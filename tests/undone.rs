@@ -208,7 +208,7 @@ fn the_cpu_loses_what_it_got_when_a_peer_is_refused() {
     for (era, config) in eras() {
         let mut quirks = Quirks::of_extension((1, config.extension_minor as u16));
         quirks.peer_after_owner_fails = true;
-        let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+        let options = VmmOptions::new().with_quirks(quirks);
         let machine = Machine::with(config, options);
         let place @ (base, size) = mapped(&machine);
         machine.grant(base, size, machine.gpu(0), Access::ReadWrite);

@@ -9,6 +9,7 @@ use crate::process::process;
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
+use hsa_vmm::Kept;
 use hsa_vmm::area::MmapOptions;
 use hsa_vmm::{Area, AreaFlags};
 use std::sync::{Arc, Mutex};
@@ -83,7 +84,7 @@ extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipErro
         let at = address(ptr).get();
         let mut all = lock(&open.memory);
         let memory = all.remove(&at).ok_or_else(not_of_area)?;
-        memory.munmap().map_err(|(memory, error)| {
+        memory.munmap().map_err(|Kept { value: memory, error }| {
             all.insert(at, memory);
             Refusal::from(error)
         })

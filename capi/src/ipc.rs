@@ -7,7 +7,7 @@ use crate::pointers::{address, not_null, put};
 use crate::process::process;
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
-use hsa_vmm::{IpcHandle, OpenedMemory};
+use hsa_vmm::{IpcHandle, Kept, OpenedMemory};
 use std::sync::Arc;
 
 #[unsafe(no_mangle)]
@@ -69,7 +69,7 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         }
         // A copy that another thread has under way keeps it open a moment longer.
         match last.map(Arc::try_unwrap) {
-            Some(Ok(memory)) => memory.close().map_err(|(memory, error)| {
+            Some(Ok(memory)) => memory.close().map_err(|Kept { value: memory, error }| {
                 let nothing = || Opened { device: current(), memory: Vec::new() };
                 opened.entry(at).or_insert_with(nothing).memory.push(Arc::new(memory));
                 Refusal::from(error)

@@ -24,6 +24,7 @@ mod by_name;
 mod devices;
 mod errors;
 mod ipc;
+mod log;
 mod memory;
 mod objects;
 mod own;

@@ -114,6 +114,7 @@ pub fn shut_down() {
 
 impl Process {
     fn open(choice: &Choice) -> Result<Self, Refusal> {
+        crate::log::begin()?;
         let profile = match choice.profile {
             Some(profile) => profile,
             None => profile_by_environment()?,
@@ -126,7 +127,7 @@ impl Process {
         let runtime = runtime.map_err(|error| Refusal::new(code(&error), error))?;
         let number = if profile == HipProfile::Hip6 { 6 } else { 7 };
         PROFILE.store(number, Ordering::Relaxed);
-        let vmm = Vmm::open_with(&runtime, VmmOptions { profile, ..VmmOptions::default() });
+        let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_profile(profile));
         let devices = visible(&runtime, |variable| std::env::var(variable).ok());
         let ipc = devices.iter().map(|_| OnceLock::new()).collect();
         let (allocations, objects) = (Allocations::default(), Objects::default());

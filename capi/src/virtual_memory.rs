@@ -56,11 +56,9 @@ fn properties(
     if process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu) {
         return Err(Refusal::not_supported("physical memory of the host"));
     }
-    Ok(AllocationProperties {
-        location: Location::Agent(agent),
-        kind,
-        handle_types: HandleTypes::from_bits_retain(prop.requested_handle_types),
-    })
+    let mut properties = AllocationProperties::on(agent).of_kind(kind);
+    properties.handle_types = HandleTypes::from_bits_retain(prop.requested_handle_types);
+    Ok(properties)
 }
 
 fn wrong_device(vmm: &Vmm) -> hipError_t {

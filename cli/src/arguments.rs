@@ -45,7 +45,7 @@ pub struct Common {
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
     /// Log the library's work to standard error: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
+    #[arg(long = "log-level", value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
     pub log: Option<LevelFilter>,
 }
 
@@ -54,7 +54,7 @@ impl Common {
     pub fn words(&self) -> Vec<OsString> {
         let mut words = self.runtime.words();
         words.push(word("--profile", self.profile.to_string()));
-        words.extend(self.log.map(|level| word("--log", level.to_string())));
+        words.extend(self.log.map(|level| word("--log-level", level.to_string())));
         words
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_again_is_the_same() {
         for words in [
-            &["--runtime", "./-odd name", "--profile", "hip6", "--log", "debug"][..],
+            &["--runtime", "./-odd name", "--profile", "hip6", "--log-level", "debug"][..],
             &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
             &["--runtime", "auto"],
         ] {

@@ -212,7 +212,7 @@ fn every_profile_passes_on_every_release() {
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {
         for installation in test::installations(name).unwrap_or_default() {
-            let options = ["--gpus", "2", "--profile", profile];
+            let options = ["--gpus", "2", "--machine", profile];
             let output = emulated(installation, &options, &["conform", "--format", "json"]);
             let release = installation.release();
             assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", err(&output));

@@ -61,7 +61,7 @@ fn a_case_that_takes_its_process_along_is_told_and_the_rest_goes_on() {
         ("hang", "hung: did not end within 5 s"),
     ] {
         let plan = format!("hsa_amd_vmem_map:3:{how}:once");
-        let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
+        let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         let case = lost_one(&output, &format!("{told}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
         let line = format!("{}: {told}", case["name"].as_str().unwrap());
@@ -81,7 +81,7 @@ fn what_a_runtime_prints_is_not_taken_for_an_answer() {
 fn a_process_that_a_lost_worker_left_goes_with_it() {
     // It inherits the socket, so that no end of it is heard.
     let begun = Instant::now();
-    let (output, _folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60"]);
+    let (output, _folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60s"]);
     lost_one(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
     assert!(begun.elapsed() < Duration::from_secs(50), "it waited for the child");
     let plan = "BREAK=hsa_amd_vmem_map:3:child:once\0MARK=";
@@ -106,7 +106,7 @@ fn a_runtime_that_is_lost_while_it_starts_is_no_runtime() {
         ("hang", "while the runtime started, it hung: did not end within 5 s, in hsa_init"),
     ] {
         let plan = format!("hsa_init:1:{how}:always");
-        let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
+        let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
         assert!(err(&output).contains(told), "{}", err(&output));
         assert!(output.stdout.is_empty());
@@ -137,7 +137,7 @@ fn a_runtime_that_starts_no_more_is_told_once() {
 fn a_runtime_that_is_lost_while_it_stops_is_a_failed_case() {
     for (how, told) in [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")] {
         let plan = format!("hsa_shut_down:1:{how}:always");
-        let (output, _folder) = conform(&plan, &["--time-limit", "5"]);
+        let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         assert_eq!(output.status.code(), Some(1), "{}", err(&output));
         let report = json(&output);
         assert_eq!(with(&report, "pass").len(), count(), "{report}");
@@ -150,7 +150,7 @@ fn a_runtime_that_is_lost_while_it_stops_is_a_failed_case() {
 
 #[test]
 fn a_worker_dies_with_who_started_it() {
-    let (mut command, folder) = broken("hsa_amd_vmem_map:3:hang:once", &["--time-limit", "600"]);
+    let (mut command, folder) = broken("hsa_amd_vmem_map:3:hang:once", &["--time-limit", "10m"]);
     let mark = folder.path().join("mark");
     let mut parent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_for("the worker hangs", || mark.exists());
@@ -293,14 +293,14 @@ fn a_crash_can_be_known() {
 #[test]
 fn bad_numbers_are_bad_usage() {
     for arguments in [
-        &["--time-limit", "0"][..],
+        &["--time-limit", "0s"][..],
         &["--time-limit", "soon"],
         &["--time-limit", "-1"],
         &["--time-limit", "inf"],
         &["--repeat", "0"],
         &["--shuffle", "x"],
         &["--known", "/nowhere/known.toml"],
-        &["--in-process", "--time-limit", "3"],
+        &["--in-process", "--time-limit", "3s"],
         &["--list", "--format", "junit"],
     ] {
         let output = run(&[&["conform", "--runtime", "sim"][..], arguments].concat());
@@ -323,7 +323,7 @@ fn amds_runtime_is_contained_on_every_release() {
         ] {
             let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
             let output = command(&start)
-                .args(["conform", "--format", "json", "--time-limit", "5", "--runtime"])
+                .args(["conform", "--format", "json", "--time-limit", "5s", "--runtime"])
                 .arg(&broken)
                 .args(FILTER)
                 .env("BREAK", format!("hsa_amd_vmem_unmap:2:{how}:once"))

@@ -11,7 +11,7 @@ use std::process::Output;
 
 /// Fuzzes in a folder of its own, and returns what it said in JSON.
 fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
-    let all = [&["fuzz", "--threads", "2", "--format", "json"], arguments].concat();
+    let all = [&["fuzz", "--processes", "2", "--format", "json"], arguments].concat();
     let output = command(&all).current_dir(folder).output().unwrap();
     (json(&output), output)
 }
@@ -97,7 +97,7 @@ fn a_fresh_seed_finds_nothing_on_amds_releases() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let how = ["--threads", "2", "--time", "3s"];
+        let how = ["--processes", "2", "--time", "3s"];
         let (report, output) = fuzz_on(release, "", folder.path(), &how);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
         assert!(report["sequences"].as_u64().unwrap() >= 5, "{release}: {report}");
@@ -121,7 +121,7 @@ fn a_fault_of_amds_driver_is_found_and_seen_again() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let how = ["--threads", "1", "--seed", "7", "--shrink", "3s"];
+        let how = ["--processes", "1", "--seed", "7", "--shrink", "3s"];
         let fault = "GEM_VA#30-1000000=ENOMEM";
         let (report, output) = fuzz_on(release, fault, folder.path(), &how);
         assert_eq!(output.status.code(), Some(1), "{release}: {output:?}");
@@ -141,7 +141,7 @@ fn what_amds_driver_leaks_each_time_is_found() {
         for (fault, of) in [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
         {
             let folder = tempfile::tempdir().unwrap();
-            let how = ["--threads", "1", "--time", "60s", "--shrink", "500ms"];
+            let how = ["--processes", "1", "--time", "60s", "--shrink", "500ms"];
             let (report, output) = fuzz_on(release, fault, folder.path(), &how);
             assert_eq!(output.status.code(), Some(1), "{release}, {fault}: {report:#}");
             let finding = &report["finding"];
@@ -161,7 +161,7 @@ fn what_amds_runtime_keeps_once_is_no_leak() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let how = ["--threads", "1", "--seed", "7", "--sequences", "30"];
+        let how = ["--processes", "1", "--seed", "7", "--sequences", "30"];
         // Each sequence exports more than once.
         let fault = "EXPORT_DMABUF#25=leak";
         let (report, output) = fuzz_on(release, fault, folder.path(), &how);
@@ -181,7 +181,7 @@ fn the_same_seed_draws_the_same_for_any_number_of_processes() {
     let folder = tempfile::tempdir().unwrap();
     let sums = ["1", "3"].map(|threads| {
         let how = ["--runtime", "sim", "--seed", "3", "--sequences", "60", "--format", "json"];
-        let all = [&["fuzz", "--threads", threads], &how[..]].concat();
+        let all = [&["fuzz", "--processes", threads], &how[..]].concat();
         let output = command(&all).current_dir(folder.path()).output().unwrap();
         let report = json(&output);
         assert_eq!(report["sequences"], 60, "{report}");
@@ -196,7 +196,7 @@ fn what_makes_no_sense_is_said_before_anything_is_begun() {
     let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map#5=ERROR", "--faults"];
     for (arguments, status, words) in [
         (&["fuzz", "--time", "soon"][..], 2, "soon"),
-        (&["fuzz", "--threads", "0"], 2, "--threads"),
+        (&["fuzz", "--processes", "0"], 2, "--processes"),
         (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
         (&both, 1, "of its own"),
     ] {
@@ -210,7 +210,7 @@ fn what_makes_no_sense_is_said_before_anything_is_begun() {
 fn what_cannot_be_saved_is_printed() {
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
     let save = |file: &str| {
-        let output = run(&["fuzz", "--sim", faults, "--save", file, "--threads", "1"]);
+        let output = run(&["fuzz", "--sim", faults, "--save", file, "--processes", "1"]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(err(&output).contains(file), "{}", err(&output));
         err(&output).contains("\"operations\"")

@@ -1,7 +1,9 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{AreaError, BufferError, IpcError, MemoryError, Runtime, RuntimeError, VmmError};
+use hsa_vmm::{
+    AreaError, BufferError, IpcError, Kept, MemoryError, Runtime, RuntimeError, VmmError,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -106,6 +108,15 @@ pub enum NotPassed {
     /// There is not here what the case needs.
     #[error("{0}")]
     Skipped(String),
+}
+
+impl<T, E> From<Kept<T, E>> for NotPassed
+where
+    Self: From<E>,
+{
+    fn from(kept: Kept<T, E>) -> Self {
+        kept.error.into()
+    }
 }
 
 impl From<VmmError> for NotPassed {

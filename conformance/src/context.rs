@@ -29,7 +29,8 @@ const REFERENCES: usize = 64;
 
 impl Context {
     pub(crate) fn open(runtime: &Runtime, options: &Options) -> Verdict<Self> {
-        let vmm_options = VmmOptions { profile: options.profile, quirks: options.quirks };
+        let vmm_options =
+            VmmOptions::new().with_profile(options.profile).with_quirks(options.quirks);
         let vmm = Vmm::open_with(runtime, vmm_options)?;
         let gpus: Vec<&Agent> =
             runtime.gpus().filter(|agent| agent.handle_pool().is_some()).collect();
@@ -70,8 +71,8 @@ impl Context {
 
     /// Another `Vmm` on the same runtime.
     pub fn another(&self, profile: HipProfile) -> Verdict<Vmm> {
-        let quirks = Some(self.vmm.quirks());
-        Ok(Vmm::open_with(&self.runtime, VmmOptions { profile, quirks })?)
+        let options = VmmOptions::new().with_profile(profile).with_quirks(self.vmm.quirks());
+        Ok(Vmm::open_with(&self.runtime, options)?)
     }
 
     /// The unit in bytes that suits every GPU.

@@ -22,7 +22,7 @@ const ERRORS: &str = "
 ## Errors
 
 `VmmError::hip(profile)` is the error that HIP of that profile documents for the same mistake. The
-profile is `HipProfile::Hip7` unless `VmmOptions::profile`, `--profile` or `HSA_VMM_PROFILE` says
+profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` says
 otherwise. Where both columns are the same, HIP's releases agree.
 
 | what went wrong | HIP 6 | HIP 7 |

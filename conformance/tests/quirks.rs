@@ -67,7 +67,7 @@ const SIZE: usize = 2 << 20;
 
 /// A mapping at the start of a reservation.
 fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    let options = VmmOptions { quirks: Some(quirks), ..VmmOptions::default() };
+    let options = VmmOptions::new().with_quirks(quirks);
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
     let base = vmm.address_reserve(2 * SIZE, 0, None, 0).unwrap();

@@ -8,6 +8,7 @@ use core::fmt;
 
 /// Which GPU an area is for, or one `mmap` of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Device {
     /// The current one (a number below zero in AML). There is no `hipSetDevice` here, so that it
     /// is the first, as it is in HIP before that is called.

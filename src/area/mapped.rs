@@ -2,6 +2,7 @@
 
 use super::error::Cause;
 use super::{AreaError, Operation};
+use crate::Kept;
 use crate::agent::{Agent, AgentId};
 use crate::native::NativeAgent;
 use crate::vmm::{
@@ -78,10 +79,12 @@ impl MappedMemory {
     /// Unmaps it and gives addresses and memory back. What fails leaves all as it was, for these
     /// agents, as long as the addresses are there.
     pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, VmmError)> {
-        if let Some(Err((mapping, error))) = self.mapping.take().map(Mapping::unmap) {
+        if let Some(Err(Kept { value: mapping, error })) = self.mapping.take().map(Mapping::unmap) {
             return Err((Self { mapping: Some(mapping), ..self }, error));
         }
-        if let Some(Err((reservation, error))) = self.reservation.take().map(Reservation::free) {
+        if let Some(Err(Kept { value: reservation, error })) =
+            self.reservation.take().map(Reservation::free)
+        {
             // The memory is still held, with all that is in it: back to where it was.
             let mapping = reservation.map(0, &self.allocation);
             let granted = match &mapping {
@@ -95,7 +98,7 @@ impl MappedMemory {
             return Err((Self { mapping: mapping.ok(), reservation, ..self }, error));
         }
         let Self { address, allocation, .. } = self;
-        allocation.release().map_err(|(allocation, error)| {
+        allocation.release().map_err(|Kept { value: allocation, error }| {
             (Self { address, mapping: None, allocation, reservation: None }, error)
         })
     }

@@ -3,6 +3,7 @@
 use super::backing::Holding;
 use super::error::Cause;
 use super::{AreaError, Backing, Operation};
+use crate::Kept;
 use crate::agent::AgentId;
 use crate::runtime::Runtime;
 use crate::vmm::Address;
@@ -119,10 +120,11 @@ impl AreaMemory<'_> {
     /// the runtime does not take back what it has unmapped, or a second thing fails, can it not
     /// be used any more ([`Cause::Unmapped`](super::Cause::Unmapped)), but unmapped again.
     /// [`AreaError::Busy`] for pool memory that another process is opening this very moment.
-    pub fn munmap(self) -> Result<(), (Self, AreaError)> {
+    pub fn munmap(self) -> Result<(), Kept<Self, AreaError>> {
         let operation = Operation::Munmap;
         if self.made.runtime.has_forked() {
-            return Err((self, AreaError::Failure { operation, cause: Cause::Forked }));
+            let error = AreaError::Failure { operation, cause: Cause::Forked };
+            return Err(Kept::new(self, error));
         }
         let Self { made, holding, borrowed } = self;
         let size = made.size;
@@ -130,15 +132,15 @@ impl AreaMemory<'_> {
             Holding::Mapped(memory) => memory.free(&made.agents).map_err(|(memory, error)| {
                 (Holding::Mapped(memory), AreaError::of_vmm(operation, error, size))
             }),
-            Holding::Pool(memory) => memory.free().map_err(|(memory, error)| {
-                (Holding::Pool(memory), AreaError::of_memory(operation, error, size))
+            Holding::Pool(memory) => memory.free().map_err(|Kept { value, error }| {
+                (Holding::Pool(value), AreaError::of_memory(operation, error, size))
             }),
             Holding::Locked(memory) => memory.free().map_err(|(memory, failure)| {
                 (Holding::Locked(memory), AreaError::of_call(operation, failure, size))
             }),
         };
         freed.map_err(|(holding, error)| {
-            (Self { made, holding: Box::new(holding), borrowed }, error)
+            Kept::new(Self { made, holding: Box::new(holding), borrowed }, error)
         })
     }
 }

@@ -4,6 +4,7 @@ use super::BufferError;
 use super::addresses::Addresses;
 use super::grants::Grants;
 use super::stock::Stock;
+use crate::Kept;
 use crate::agent::AgentId;
 use crate::vmm::{Access, AccessDescriptor, Address, Allocation, Mapping, Vmm, VmmError};
 
@@ -114,7 +115,7 @@ impl Steps {
         while self.mappings.len() > self.used {
             let Some(mapping) = self.mappings.pop() else { break };
             let memory = mapping.allocation().clone();
-            if let Err((mapping, error)) = mapping.unmap() {
+            if let Err(Kept { value: mapping, error }) = mapping.unmap() {
                 drop(memory);
                 tracing::warn!(%error, "memory stays mapped behind the end of a buffer");
                 self.mappings.push(mapping);
@@ -133,7 +134,7 @@ impl Steps {
             let run = self.mappings.split_off(part.start / self.size);
             let memory: Vec<_> = run.iter().map(|mapping| mapping.allocation().clone()).collect();
             let unmap = Mapping::unmap_run(run);
-            if let Err((run, error)) = unmap {
+            if let Err(Kept { value: run, error }) = unmap {
                 self.mappings.extend(run);
                 self.used = self.mappings.len();
                 // Of this reservation nothing is gone, but of those behind it.

@@ -1,5 +1,6 @@
 //! Physical memory that is made before it is needed.
 
+use crate::Kept;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, Vmm, VmmError};
 use std::sync::{Arc, PoisonError};
@@ -110,7 +111,7 @@ impl Shelf {
             return;
         }
         drop(state);
-        if let Err((memory, error)) = memory.release() {
+        if let Err(Kept { value: memory, error }) = memory.release() {
             tracing::warn!(%error, "memory is kept for later because it was not released");
             self.state().ready.push(memory);
         }

@@ -1,10 +1,11 @@
 //! Why sharing pool memory between processes was refused.
 
+use crate::Errno;
 use crate::hip::{HipError, HipProfile};
 use crate::native::{Failure, Status};
 use crate::trust::Stranger;
 use core::fmt;
-use rustix::io::Errno;
+use rustix::io::Errno as Number;
 
 /// What was asked for, under HIP's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -300,11 +301,11 @@ impl IpcError {
     }
 
     /// What a failure of the operating system means.
-    pub(super) fn system(operation: Operation, errno: Errno) -> Self {
+    pub(super) fn system(operation: Operation, errno: Number) -> Self {
         match errno {
-            Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors { operation },
-            Errno::NOSPC => Self::TooMany { operation },
-            errno => Self::System { operation, errno },
+            Number::MFILE | Number::NFILE => Self::OutOfDescriptors { operation },
+            Number::NOSPC => Self::TooMany { operation },
+            errno => Self::System { operation, errno: Errno::of(errno) },
         }
     }
 }

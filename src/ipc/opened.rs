@@ -1,6 +1,7 @@
 //! Memory of another process that closes itself.
 
 use super::{Ipc, IpcError, IpcHandle};
+use crate::Kept;
 use crate::memory::{MemoryError, Span};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
@@ -75,13 +76,13 @@ impl OpenedMemory {
     ///
     /// # Errors
     /// As for [`Ipc::close_mem_handle`]; the memory comes back with the error.
-    pub fn close(mut self) -> Result<(), (Self, IpcError)> {
+    pub fn close(mut self) -> Result<(), Kept<Self, IpcError>> {
         match self.ipc.close_mem_handle(self.address()) {
             Ok(()) => {
                 self.closed = true;
                 Ok(())
             }
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Kept::new(self, error)),
         }
     }
 }

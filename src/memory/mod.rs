@@ -19,6 +19,7 @@ pub use error::{MemoryError, Operation, Problem};
 pub(crate) use registry::{Record, Registry, State};
 pub(crate) use span::Span;
 
+use crate::Kept;
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::ipc::Busy;
 use crate::native::{Failure, Status};
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 /// When what one agent writes is seen by the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Grain {
     /// When the kernel or copy that wrote it is done: what `hipMalloc` gives.
     Coarse,
@@ -252,8 +254,8 @@ impl PoolMemory {
     ///
     /// # Errors
     /// [`MemoryError::BeingOpened`], [`MemoryError::Runtime`]; the memory comes back with it.
-    pub fn free(self) -> Result<(), (Self, MemoryError)> {
-        self.give_back().map_err(|error| (self, error))
+    pub fn free(self) -> Result<(), Kept<Self, MemoryError>> {
+        self.give_back().map_err(|error| Kept::new(self, error))
     }
 
     fn give_back(&self) -> Result<(), MemoryError> {

@@ -70,6 +70,7 @@ pub struct Report {
 /// An agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct AgentEntry {
     /// Its kind, and its place among those of its kind: `GPU 0` is HIP's device 0.
     pub label: String,
@@ -82,6 +83,7 @@ pub struct AgentEntry {
 /// A reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ReservationEntry {
     /// Where it begins.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
@@ -99,6 +101,7 @@ pub struct ReservationEntry {
 /// A mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MappingEntry {
     /// Where it begins.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
@@ -133,6 +136,7 @@ pub struct AccessEntry {
 /// Physical memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MemoryEntry {
     /// Its handle.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
@@ -154,6 +158,7 @@ pub struct MemoryEntry {
 /// Pool memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PoolMemoryEntry {
     /// Where it begins.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
@@ -171,6 +176,7 @@ pub struct PoolMemoryEntry {
 /// Something in quarantine ([`Vmm::quarantine`](crate::Vmm::quarantine)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct QuarantineEntry {
     /// The start of the reservation; null for physical memory.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]

@@ -1,11 +1,12 @@
 //! Why memory was not sent or received.
 
 use super::Malformed;
+use crate::Errno;
 use crate::trust::Stranger;
 use crate::vmm::VmmError;
 use core::fmt;
 use core::time::Duration;
-use rustix::io::Errno;
+use rustix::io::Errno as Number;
 
 /// The part of the exchange that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,11 +115,11 @@ pub enum TransportError {
 }
 
 impl TransportError {
-    pub(super) fn system(step: Step, errno: Errno) -> Self {
+    pub(super) fn system(step: Step, errno: Number) -> Self {
         match errno {
-            Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors { step },
-            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => Self::Gone { step, bytes: 0 },
-            errno => Self::System { step, errno },
+            Number::MFILE | Number::NFILE => Self::OutOfDescriptors { step },
+            Number::PIPE | Number::CONNRESET | Number::NOTCONN => Self::Gone { step, bytes: 0 },
+            errno => Self::System { step, errno: Errno::of(errno) },
         }
     }
 }

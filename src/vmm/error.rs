@@ -1,11 +1,11 @@
 //! Why an operation of virtual-memory management was refused.
 
+use crate::Errno;
 use crate::agent::AgentId;
 use crate::native::Status;
 use crate::vmm::address::Address;
 use crate::vmm::properties::HandleType;
 use core::fmt;
-use rustix::io::Errno;
 
 /// The operation that was asked for, under HIP's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -59,6 +59,7 @@ pub use properties::{
 pub use quarantine::Quarantined;
 pub use quirks::{Quirk, Quirks};
 
+use crate::Errno;
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::hip::HipProfile;
 pub(crate) use crate::native::out_of_descriptors;
@@ -76,11 +77,32 @@ use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct VmmOptions {
     /// Whose answers it gives where HIP's releases differ.
     pub profile: HipProfile,
     /// The runtime's habits to work around; `None`: those known of its version.
     pub quirks: Option<Quirks>,
+}
+
+impl VmmOptions {
+    /// The newest HIP's answers, and the quirks that are known of the runtime's version.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same, with this HIP's answers.
+    #[must_use]
+    pub fn with_profile(self, profile: HipProfile) -> Self {
+        Self { profile, ..self }
+    }
+
+    /// The same, with these quirks; `None`: those known of the runtime's version.
+    #[must_use]
+    pub fn with_quirks(self, quirks: impl Into<Option<Quirks>>) -> Self {
+        Self { quirks: quirks.into(), ..self }
+    }
 }
 
 /// Virtual-memory management on one runtime. Cheap to clone; may be used from any thread.
@@ -256,6 +278,7 @@ pub struct Usage {
 
 /// A mapping, as [`Vmm::mappings`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MappingInfo {
     /// Where it begins.
     pub address: Address,
@@ -371,7 +394,7 @@ fn system_failure(operation: Operation, call: &'static str, errno: rustix::io::E
         rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
             VmmError::OutOfDescriptors { operation }
         }
-        errno => VmmError::System { operation, call, errno },
+        errno => VmmError::System { operation, call, errno: Errno::of(errno) },
     }
 }
 

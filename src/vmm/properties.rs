@@ -80,6 +80,7 @@ pub enum Location {
 
 /// What physical memory is (`hipMemAllocationProp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct AllocationProperties {
     /// Where it is.
     pub location: Location,
@@ -93,11 +94,19 @@ impl AllocationProperties {
     /// Pinned memory of this agent, not shareable.
     #[must_use]
     pub fn on(agent: AgentId) -> Self {
-        Self {
-            location: Location::Agent(agent),
-            kind: AllocationKind::Pinned,
-            handle_types: HandleTypes::empty(),
-        }
+        Self::at(Location::Agent(agent))
+    }
+
+    /// Pinned memory in this place, not shareable.
+    #[must_use]
+    pub fn at(location: Location) -> Self {
+        Self { location, kind: AllocationKind::Pinned, handle_types: HandleTypes::empty() }
+    }
+
+    /// The same, of this kind.
+    #[must_use]
+    pub fn of_kind(self, kind: AllocationKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// The same, shareable as this kind of handle too.

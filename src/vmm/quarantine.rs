@@ -7,6 +7,7 @@ use core::fmt;
 
 /// A range or memory that is not used any more, because its state is unknown or no longer ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Quarantined {
     /// The start of the reservation; null for physical memory.
     pub address: Address,

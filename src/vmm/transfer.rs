@@ -304,7 +304,7 @@ impl Shared {
             let found = self.ledger.reservation_around(range).map_err(refused);
             let found = found.map_err(|error| error.about(argument))?;
             not_open::<()>(operation, &found).map_err(|error| error.about(argument))?;
-            Ok(found)
+            Ok::<_, VmmError>(found)
         };
         loop {
             let destination = open(to, Argument::Destination)?;

@@ -96,10 +96,7 @@ fn covering_gives_memory_back_on_the_emulated_driver() {
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
         quirks.memory_returns_with_addresses = false;
-        take_turns(&Library::open(
-            runtime,
-            VmmOptions { quirks: Some(quirks), ..VmmOptions::default() },
-        ));
+        take_turns(&Library::open(runtime, VmmOptions::new().with_quirks(quirks)));
     });
 }
 

@@ -161,6 +161,11 @@ impl Raw {
         answer(unsafe { import(descriptor, &mut memory) }, ()).map(|()| memory.handle)
     }
 
+    pub fn retain(&self, address: usize) -> Answer<u64> {
+        let (mut memory, retain) = (handle(0), self.vmem.hsa_amd_vmem_retain_alloc_handle);
+        answer(unsafe { retain(&mut memory, at(address)) }, ()).map(|()| memory.handle)
+    }
+
     /// The pool that the memory is of.
     pub fn pool(&self, memory: u64) -> Answer<hsa_amd_memory_pool_t> {
         let (mut pool, mut kind) = (hsa_amd_memory_pool_t { handle: 0 }, MEMORY_TYPE_NONE);

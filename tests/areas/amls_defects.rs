@@ -1,6 +1,7 @@
 //! What AML's implementation for HIP does wrong (`src/area/hip.c`), and areas here do not.
 
 use crate::ground::Ground;
+use hsa_vmm::Kept;
 use hsa_vmm::area::{Argument, Device, MmapOptions, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Area, AreaError, AreaFlags};
@@ -64,7 +65,7 @@ fn errors_have_one_sign_and_are_translated_once() {
         assert_eq!((made.aml(), made.operation()), (code, Operation::Mmap), "{made}");
         let memory = area.mmap(1, MmapOptions::new()).unwrap();
         fail("hsa_amd_memory_pool_free", status);
-        let (memory, freed) = memory.munmap().unwrap_err();
+        let Kept { value: memory, error: freed } = memory.munmap().unwrap_err();
         simulation.set_faults(FaultPlan::none());
         assert_eq!((freed.aml(), freed.operation()), (code, Operation::Munmap), "{freed}");
         for (error, call) in

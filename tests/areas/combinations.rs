@@ -4,6 +4,7 @@
 use crate::ground::{Ground, on_amd};
 use crate::host_memory::Zeroed;
 use crate::{GIB, MIB};
+use hsa_vmm::Kept;
 use hsa_vmm::area::{Backing, Device, MmapOptions};
 use hsa_vmm::simulation::{Config, Cpu};
 use hsa_vmm::{Area, AreaFlags, AreaMemory, Vmm};
@@ -164,7 +165,7 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
     holds(&memory, &other, host, bytes, &when);
 
     let gone = memory.device_address();
-    memory.munmap().unwrap_or_else(|(_, error)| panic!("{when}: {error}"));
+    memory.munmap().unwrap_or_else(|Kept { error, .. }| panic!("{when}: {error}"));
     // The simulation's GPUs reach whatever of the process the runtime does not know of.
     if ground.simulation.is_none() {
         assert!(!ground.reaches(device, gone), "{when}: after munmap");
@@ -317,7 +318,7 @@ fn virtual_memory_is_that_of_the_vmm() {
         vmm.unmap(listed[0].address, listed[0].size).unwrap();
         let error = memory.read(0, &mut [0; 5]).unwrap_err();
         assert_eq!(error.aml(), 1, "{error}");
-        let (memory, error) = memory.munmap().unwrap_err();
+        let Kept { value: memory, error } = memory.munmap().unwrap_err();
         assert_eq!(error.aml(), 1, "{error}");
         drop(memory);
         let usage = vmm.usage();

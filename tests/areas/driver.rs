@@ -4,6 +4,7 @@
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
+use hsa_vmm::Kept;
 use hsa_vmm::area::MmapOptions;
 use hsa_vmm::{Area, AreaFlags, AreaMemory, Runtime, Vmm};
 use std::collections::BTreeMap;
@@ -111,9 +112,11 @@ fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
     let made = stage.area.mmap(SIZE, options(flags));
     match made.map(AreaMemory::munmap) {
         Ok(Ok(())) => {}
-        Ok(Err((memory, error))) => {
+        Ok(Err(Kept { value: memory, error })) => {
             println!("{when}: {error}");
-            memory.munmap().unwrap_or_else(|(_, error)| panic!("{when}, then again: {error}"));
+            memory
+                .munmap()
+                .unwrap_or_else(|Kept { error, .. }| panic!("{when}, then again: {error}"));
         }
         Err(error) => println!("{when}: {error}"),
     }
@@ -121,7 +124,7 @@ fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
     let again = stage.area.mmap(SIZE, options(flags));
     let again = again.unwrap_or_else(|error| panic!("{when}, then again: {error}"));
     again.write(1, b"again").unwrap();
-    again.munmap().unwrap_or_else(|(_, error)| panic!("{when}, then again: {error}"));
+    again.munmap().unwrap_or_else(|Kept { error, .. }| panic!("{when}, then again: {error}"));
     stage.assert_as_it_was(when);
 }
 

@@ -2,6 +2,7 @@
 //! nothing, and works when it is asked for again; nothing is left in the end.
 
 use crate::ground::Ground;
+use hsa_vmm::Kept;
 use hsa_vmm::area::{Cause, MmapOptions};
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Usage};
 use hsa_vmm::{Area, AreaError, AreaFlags, AreaMemory, Vmm};
@@ -101,7 +102,7 @@ const ACTS: &[(&str, Act)] = &[
     }),
     ("munmap", |stage| {
         let memory = stage.memory.take().expect("once");
-        memory.munmap().map_err(|(memory, error)| {
+        memory.munmap().map_err(|Kept { value: memory, error }| {
             stage.memory = Some(memory);
             error
         })

@@ -3,6 +3,7 @@
 use crate::ground::{Ground, on_amd};
 use crate::process::{self, End};
 use crate::{GIB, MIB};
+use hsa_vmm::Kept;
 use hsa_vmm::area::{Argument, Cause, Device, MmapOptions, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -262,7 +263,7 @@ fn every_call_of_a_child_is_refused() {
             forked(memory.write(0, &[0]).unwrap_err());
             forked(memory.fill(0, 1, 4).unwrap_err());
             forked(memory.copy(0, &memory, 10, 1).unwrap_err());
-            let (memory, error) = memory.munmap().unwrap_err();
+            let Kept { value: memory, error } = memory.munmap().unwrap_err();
             forked(error);
             drop(memory);
         }

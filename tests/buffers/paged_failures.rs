@@ -71,6 +71,7 @@ impl Buffers {
                     PageState::Zero => 0,
                     PageState::Mapped if (1..4).contains(&page) => page as u8 + 10,
                     PageState::Mapped | PageState::Ahead => continue,
+                    other => panic!("{other:?}"),
                 };
                 buffer.read(page * PAGE, &mut bytes).unwrap_or_else(|e| panic!("{when}: {e}"));
                 assert!(exchanged || bytes == [expected; 9], "{when}: page {page}: {bytes:?}");

@@ -328,7 +328,7 @@ fn what_makes_no_buffer_is_refused() {
     assert!(matches!(huge, VmmError::OutOfMemory { .. }), "{huge}");
     let on_cpu = AllocationProperties::on(machine.cpu(0));
     create(1, &on_cpu);
-    let nowhere = AllocationProperties { location: Location::Unknown, ..on_cpu };
+    let nowhere = AllocationProperties::at(Location::Unknown);
     assert_eq!(create(1, &nowhere).problem(), Some(Problem::NoLocation));
     machine.assert_empty();
 }

@@ -2,6 +2,7 @@
 
 use crate::machine::{KIB, Machine, access, at, eras, without_cpu_mapping};
 use crate::process::{assert_untouchable, within};
+use hsa_vmm::Kept;
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::vmm::{Argument, Problem};
@@ -195,9 +196,11 @@ fn owned_mappings_keep_what_they_own() {
         assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{era}");
 
         let elsewhere = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
-        let (one, error) = one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
+        let Kept { value: one, error } =
+            one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
         assert_eq!(error.argument(), Some(Argument::Destination), "{era}: {error}");
-        let (one, error) = one.relocate(&reservation, granule).expect_err("the other is there");
+        let Kept { value: one, error } =
+            one.relocate(&reservation, granule).expect_err("the other is there");
         assert!(matches!(error.problem(), Some(Problem::AlreadyMapped { .. })), "{era}: {error}");
         let one = one.relocate(&elsewhere, granule).unwrap();
         assert_eq!(one.address(), at(elsewhere.address(), granule), "{era}");
@@ -225,7 +228,8 @@ fn a_stale_mapping_exchanges_nothing() {
         (mapping(&machine), mapping(&machine), mapping(&stranger));
     let error = one.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
-    let (mut one, error) = one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
+    let Kept { value: mut one, error } =
+        one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     // Somebody unmapped it behind its back, and mapped something else there.
     machine.vmm.unmap(other.address(), granule).unwrap();

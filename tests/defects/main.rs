@@ -27,6 +27,7 @@ mod no_memory;
 mod page;
 mod past_the_end;
 mod reservation_contents;
+mod retain_inside;
 mod revoked_in_name;
 mod several_mappings;
 mod shutdown;

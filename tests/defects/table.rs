@@ -59,6 +59,10 @@ defects! {
         "get_access refuses a CPU that has access",
         "runtime.cpp, VMemoryGetAccess; answered from ROCm 10 on",
         "the ledger answers";
+    RETAIN_INSIDE_REFUSED: [Yes, Yes, Yes],
+        "retain refuses an address inside a mapping, which HIP allows",
+        "runtime.cpp, VMemoryRetainAllocHandle: the address is looked for as the start of a mapping",
+        "the ledger answers";
     STALE_HANDLE_NAMES_NEW_MEMORY: [Yes, Yes, Yes],
         "the value of a released handle names memory that is made later",
         "libhsakmt, fmm.c: addresses of mem_handle_aperture are given again at once",

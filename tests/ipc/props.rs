@@ -98,7 +98,7 @@ impl Props {
             "free" => {
                 let at = self.allocated.iter().position(|it| it.address().get() == number(1));
                 let memory = self.allocated.remove(at.expect("allocated here"));
-                memory.free().map_err(|(_, error)| of_memory(error))?;
+                memory.free().map_err(|kept| of_memory(kept.error))?;
                 Ok(String::new())
             }
             "get" => {
@@ -119,7 +119,7 @@ impl Props {
             "close" => {
                 let at = self.opened.iter().position(|it| it.address().get() == number(1));
                 let memory = self.opened.remove(at.expect("opened here"));
-                memory.close().map_err(|(_, error)| of_ipc(error))?;
+                memory.close().map_err(|kept| of_ipc(kept.error))?;
                 Ok(String::new())
             }
             "close_raw" => {
@@ -166,7 +166,7 @@ impl Props {
                 for _ in 0..number(1) {
                     let memory = PoolMemory::allocate(runtime, gpu, 2 << 20).map_err(of_memory)?;
                     self.ipc().get_mem_handle(memory.address()).map_err(of_ipc)?;
-                    memory.free().map_err(|(_, error)| of_memory(error))?;
+                    memory.free().map_err(|kept| of_memory(kept.error))?;
                 }
                 Ok(String::new())
             }

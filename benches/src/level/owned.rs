@@ -64,9 +64,9 @@ impl Owned {
         let mapping = reservation.map(0, &memory)?;
         mapping.grant(&self.gpus, Access::ReadWrite)?;
         black_box(mapping.access(self.gpus[0])?);
-        mapping.unmap().map_err(|(_, error)| error)?;
-        memory.release().map_err(|(_, error)| error)?;
-        reservation.free().map_err(|(_, error)| error)
+        mapping.unmap()?;
+        memory.release()?;
+        Ok(reservation.free()?)
     }
 }
 
@@ -122,17 +122,17 @@ impl Caller for Owned {
 
     fn unmap(&mut self, n: usize, _: usize) -> Outcome {
         let mapping = self.mapped[n].take().ok_or_else(gone)?;
-        Ok(mapping.unmap().map_err(|(_, error)| error)?)
+        Ok(mapping.unmap()?)
     }
 
     fn release(&mut self, n: usize) -> Outcome {
         let memory = self.created[n].take().ok_or_else(gone)?;
-        Ok(memory.release().map_err(|(_, error)| error)?)
+        Ok(memory.release()?)
     }
 
     fn free(&mut self, n: usize) -> Outcome {
         let reservation = self.reserved[n].take().ok_or_else(gone)?;
-        Ok(reservation.free().map_err(|(_, error)| error)?)
+        Ok(reservation.free()?)
     }
 
     fn cycle(&mut self) -> Outcome {

@@ -69,3 +69,19 @@ fn without_a_runtime_the_error_says_what_was_tried() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("/nowhere/libhsa.so") && said.contains("HSA_VMM_RUNTIME"), "{said}");
 }
+
+#[test]
+fn the_log_is_printed_if_it_is_asked_for() {
+    let program = Program::compile("examples/cycle.c", Language::C99, &[]);
+    let with = |level: Option<&str>| {
+        let mut command = program.on_simulation("gpus=2");
+        command.env_remove("HSA_VMM_LOG");
+        let output = command.envs(level.map(|level| ("HSA_VMM_LOG", level))).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (well, said) = with(Some("trace"));
+    assert!(well && said.contains("hsa_amd_vmem_map"), "{said}");
+    assert_eq!(with(None), (true, String::new()));
+    let (well, said) = with(Some("loud"));
+    assert!(!well && said.contains("HSA_VMM_LOG: \"loud\" is no level"), "{said}");
+}

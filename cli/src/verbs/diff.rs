@@ -14,13 +14,15 @@ use std::path::{Path, PathBuf};
 
 pub const ABOUT: &str = "\
 Examples:
-  hsa-vmm conform --format json -o before.json   what the runtime of today answers
-  hsa-vmm diff before.json after.json            what has become of it
-  hsa-vmm diff --format json A.json B.json | jq '.cases[] | select(.kind == \"fails_now\")'
+  hsa-vmm conform --format json -o before.json  what today's runtime answers
+  hsa-vmm diff before.json after.json           what has become of it
+  hsa-vmm diff --format json A.json B.json |
+    jq '.cases[] | select(.kind == \"fails_now\")'
 
-What differs in time is told where it is 3 times as long and 0.1 s longer, and is no difference.
-Exit status: 1 if a case fails in B that does not fail in A (with --exit-code: if anything differs),
-or if a file cannot be read.";
+What differs in time is told where it is 3 times as long and 0.1 s longer, and
+is no difference.
+Exit status: 1 if a case fails in B that does not fail in A (with --exit-code:
+if anything differs), or if a file cannot be read.";
 
 #[derive(Args, Debug)]
 pub struct Arguments {

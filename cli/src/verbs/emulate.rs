@@ -26,9 +26,9 @@ pub struct Emulate {
     /// How many GPUs there are
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
-    /// Whose GPUs they are
+    /// Which machine it is
     #[arg(long, value_enum)]
-    pub profile: Option<Profile>,
+    pub machine: Option<Profile>,
     /// How much memory each has: `64GiB`, `256MiB`
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<String>,
@@ -86,7 +86,7 @@ fn words(verb: &Emulate) -> String {
         words.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));
     };
     add("gpus", verb.gpus.map(|number| number.to_string()));
-    add("profile", verb.profile.and_then(|it| Some(it.to_possible_value()?.get_name().to_owned())));
+    add("machine", verb.machine.and_then(|it| Some(it.to_possible_value()?.get_name().to_owned())));
     add("vram", verb.vram.clone());
     add("rocr", verb.rocr.map(|release| release.to_string()));
     for plan in &verb.fault {
@@ -97,8 +97,8 @@ fn words(verb: &Emulate) -> String {
 
 fn emulation(verb: &Emulate) -> Emulation {
     let mut emulation = verb.gpus.map(Emulation::gpus).unwrap_or_default();
-    if let Some(profile) = verb.profile {
-        emulation = emulation.profile(match profile {
+    if let Some(machine) = verb.machine {
+        emulation = emulation.profile(match machine {
             Profile::Mi300x => "mi300x",
             Profile::Mi210 => "mi210",
             Profile::Rdna3 => "rdna3",

@@ -20,7 +20,7 @@ fn every_level_is_reached_and_rests_on_what_the_table_says() {
     let name = "on_amd::every_level_is_reached_and_rests_on_what_the_table_says";
     for installation in test::installations(name).unwrap_or_default() {
         for (profile, skipped) in [("mi300x", None), ("apu", Some("peer"))] {
-            let output = emulated(installation, &["--profile", profile], &["--format", "json"]);
+            let output = emulated(installation, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
             let release = installation.release();
             assert_eq!(failed(&report), None, "{release}: {report:#}");

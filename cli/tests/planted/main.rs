@@ -127,7 +127,7 @@ fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
     let file = file.to_str().expect("text");
-    let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--threads", "2"];
+    let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--processes", "2"];
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
     let ran = run(planted.ground, planted.plan, &fuzz)?;
     let said = format!("{}{}", ran.out, ran.err);
@@ -150,7 +150,7 @@ fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
     match planted.finder {
         Finder::Conform(case, words) => by_conform(planted, (case, words), &[], whole),
         Finder::ConformAtOnce(case, words) => {
-            by_conform(planted, (case, words), &["--fail-fast", "--time-limit", "10"], whole)
+            by_conform(planted, (case, words), &["--fail-fast", "--time-limit", "10s"], whole)
         }
         Finder::Fuzz(words) => by_fuzz(planted, words),
     }
@@ -213,7 +213,7 @@ fn where_nothing_is_planted_nothing_is_found() {
     for Planted { ground, .. } in grounds {
         let conform = run(*ground, "", &["conform"]).unwrap();
         assert!(conform.status.success(), "{ground:?}: {}{}", conform.out, conform.err);
-        let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--threads", "2"];
+        let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--processes", "2"];
         let fuzz = run(*ground, "", &fuzz).unwrap();
         assert!(fuzz.status.success(), "{ground:?}: {}{}", fuzz.out, fuzz.err);
     }

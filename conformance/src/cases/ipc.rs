@@ -206,7 +206,7 @@ fn reused(context: &Context) -> Verdict {
 fn freed(context: &Context) -> Verdict {
     let memory = memory(context)?;
     let address = memory.address();
-    memory.free().map_err(|(_, error)| error)?;
+    memory.free()?;
     refuses(context, HipError::InvalidValue, ipc(context)?.get_mem_handle(address))?;
     Ok(())
 }

@@ -171,9 +171,8 @@ impl Model {
         if location != Location::Unknown && location != Location::Agent(memory.owner) {
             return Err(format!("memory of {} is said to be at {location:?}", memory.owner));
         }
-        let kind = AllocationKind::Pinned;
-        let handle_types = HandleTypes::POSIX_FILE_DESCRIPTOR;
-        let properties = AllocationProperties { location, kind, handle_types };
+        let properties =
+            AllocationProperties::at(location).shareable_as(HandleType::PosixFileDescriptor);
         self.enter_handle(handle, properties, memory.clone())
     }
 

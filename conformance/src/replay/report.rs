@@ -45,7 +45,9 @@ pub struct Divergence {
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { trace, seed, index, operation, expected, got, why } = self;
-        write!(f, "trace {trace} (seed {seed}), operation {index}: {operation:?}")?;
+        // As it stands in the file.
+        let operation = serde_json::to_string(operation).map_err(|_| std::fmt::Error)?;
+        write!(f, "trace {trace} (seed {seed}), operation {index}: {operation}")?;
         write!(f, "\n  recorded {expected}, here {got}: {why}")
     }
 }

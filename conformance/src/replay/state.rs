@@ -38,7 +38,7 @@ pub(super) struct State {
 impl State {
     pub fn open(runtime: &Runtime, trace: &Trace) -> Result<Self, VmmError> {
         // The traces were recorded where bad devices have an error of their own, as in HIP 7.
-        let options = VmmOptions { profile: HipProfile::Hip7, quirks: None };
+        let options = VmmOptions::new().with_profile(HipProfile::Hip7);
         let pools = runtime.gpus().filter_map(Agent::handle_pool);
         Ok(Self {
             vmm: Vmm::open_with(runtime, options)?,

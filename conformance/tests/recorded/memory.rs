@@ -1,7 +1,8 @@
 //! Making, naming, retaining and releasing memory.
 
 use super::{Call, Scene, on, verdict, yes};
-use hsa_vmm::vmm::{HandleTypes, Location};
+use hsa_vmm::HandleType;
+use hsa_vmm::vmm::Location;
 use hsa_vmm::{AgentId, AllocationProperties, Handle};
 
 pub const CALLS: &[Call] = &[
@@ -12,14 +13,10 @@ pub const CALLS: &[Call] = &[
     ("create_flags_nonzero", |s| verdict(s.vmm.create(s.granule, &s.properties(), 1))),
     ("create_bad_device", |s| create(s, &AllocationProperties::on(s.no_gpu()))),
     ("create_negative_device", |s| create(s, &AllocationProperties::on(AgentId::from_bits(!0)))),
-    ("create_location_type_invalid", |s| {
-        create(s, &AllocationProperties { location: Location::Unknown, ..s.properties() })
-    }),
+    ("create_location_type_invalid", |s| create(s, &AllocationProperties::at(Location::Unknown))),
     ("create_location_host", of_host),
     ("create_location_host_numa", of_host),
-    ("create_handle_type_win32", |s| {
-        create(s, &AllocationProperties { handle_types: HandleTypes::WIN32, ..s.properties() })
-    }),
+    ("create_handle_type_win32", |s| create(s, &s.properties().shareable_as(HandleType::Win32))),
     ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties(), 0))),
     ("create", |s| create(s, &s.properties())),
     ("create_second", |s| {

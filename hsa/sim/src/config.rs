@@ -17,6 +17,7 @@ pub struct Cpu {
 
 /// What kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GpuKind {
     /// A card of its own.
     Discrete,
@@ -59,6 +60,7 @@ pub struct Gpu {
 
 /// Whether a GPU's page table obeys the permissions that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GpuPermissions {
     /// As with AMD's drivers: they are written down, and every mapping can be read and written.
     Recorded,

@@ -7,6 +7,7 @@ use core::ops::RangeInclusive;
 
 /// The four implementations of virtual memory that AMD's runtime has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Era {
     /// ROCm 6.0 to 7.1: taking the CPU's access away leaves a hole in the reservation.
     A,

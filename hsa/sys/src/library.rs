@@ -64,6 +64,7 @@ impl Search {
 
 /// One file that was tried and why it did not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// The file, or a bare name that the dynamic linker searched.
     pub path: PathBuf,
@@ -73,6 +74,7 @@ pub struct Attempt {
 
 /// No runtime could be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub struct LoadError {
     /// Everything that was tried, in order.
     pub attempts: Vec<Attempt>,

@@ -114,7 +114,7 @@ impl Core {
         let mapping = self.reservation.map(0, &zero)?;
         mapping.grant(&[owner], Access::ReadWrite)?;
         mapping.fill(0)?;
-        mapping.unmap().map_err(|(_, error)| error)?;
+        mapping.unmap()?;
         self.zero = Some(zero);
         let laid = self.lay(&(0..self.count), &Grants::default(), Backing::Zero);
         laid.map_err(|failure| {

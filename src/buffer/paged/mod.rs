@@ -85,7 +85,9 @@ impl PagedBuffer {
             Some(thread.spawn(move || core.map_ahead()).map_err(|error| VmmError::System {
                 operation: Operation::AddressReserve,
                 call: "pthread_create",
-                errno: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
+                errno: crate::Errno::of(
+                    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
+                ),
             })?)
         };
         Ok(Self { core, mapper })

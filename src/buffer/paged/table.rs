@@ -12,6 +12,7 @@ const MOST_WANTED: usize = 1024;
 
 /// What is behind a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PageState {
     /// Nothing: a load faults.
     Empty,

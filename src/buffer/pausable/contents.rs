@@ -1,8 +1,8 @@
 //! Keeping the contents in this process's own memory meanwhile.
 
 use super::PausableBuffer;
+use crate::Errno;
 use crate::vmm::{Access, Address, Allocation, Operation, Reservation, VmmError};
-use rustix::io::Errno;
 
 impl PausableBuffer {
     pub(super) fn save(&self, memory: &Allocation) -> Result<Vec<u8>, VmmError> {
@@ -10,7 +10,7 @@ impl PausableBuffer {
         bytes.try_reserve_exact(self.size).map_err(|_| VmmError::System {
             operation: Operation::CopyToHost,
             call: "malloc",
-            errno: Errno::NOMEM,
+            errno: Errno::of(rustix::io::Errno::NOMEM),
         })?;
         bytes.resize(self.size, 0);
         self.through_a_window(memory, Access::Read, |window| {
@@ -37,7 +37,7 @@ impl PausableBuffer {
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
         act(window.address())?;
-        window.unmap().map_err(|(_, error)| error)?;
-        reservation.free().map_err(|(_, error)| error)
+        window.unmap()?;
+        Ok(reservation.free()?)
     }
 }

@@ -2,6 +2,7 @@
 //! down, to resume is to climb up, and who cannot go on climbs back.
 
 use super::{BufferError, PausableBuffer};
+use crate::Kept;
 use crate::vmm::{Allocation, Mapping, Reservation};
 
 /// What a paused buffer has: its addresses, unless something went wrong.
@@ -25,14 +26,14 @@ impl PausableBuffer {
                 let both = (mapping.reservation().clone(), mapping.allocation().clone());
                 match mapping.unmap() {
                     Ok(()) => both,
-                    Err((mapping, error)) => return (Held::Mapping(mapping), Err(error.into())),
+                    Err(Kept { value, error }) => return (Held::Mapping(value), Err(error.into())),
                 }
             }
         };
         let (addresses, answer) = if self.vmm.quirks().memory_returns_with_addresses {
             let name = reservation.name().unwrap_or_default();
             match reservation.free() {
-                Err((reservation, error)) => {
+                Err(Kept { value: reservation, error }) => {
                     return (Held::Memory(reservation, memory), Err(error.into()));
                 }
                 Ok(()) => match self.reserve() {
@@ -46,7 +47,7 @@ impl PausableBuffer {
         match (memory.release(), addresses) {
             (Ok(()), Some(reservation)) => (Held::Addresses(reservation), answer),
             (Ok(()), None) => (Held::Nothing, answer),
-            (Err((memory, error)), Some(reservation)) => {
+            (Err(Kept { value: memory, error }), Some(reservation)) => {
                 (Held::Memory(reservation, memory), Err(error.into()))
             }
             // Nobody can name the memory any more: it is given back when the `Vmm` goes.

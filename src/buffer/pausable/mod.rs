@@ -13,6 +13,7 @@ use ladder::Held;
 
 /// What becomes of the contents while a [`PausableBuffer`] is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Contents {
     /// They are copied to this process's own memory, and back when the buffer resumes.
     Save,

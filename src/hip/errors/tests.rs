@@ -1,10 +1,10 @@
 //! The table, walked: every error there can be, in every profile.
 
 use super::*;
+use crate::Errno;
 use crate::agent::AgentId;
 use crate::native::Status;
 use crate::vmm::{Address, Feature, HandleType};
-use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 
 /// Every value of an enumeration. A variant that is not listed does not compile.
@@ -78,7 +78,7 @@ fn errors(operation: Operation) -> Vec<VmmError> {
         OutOfMemory = VmmError::OutOfMemory { operation, call, status, size: 1 },
         OutOfDescriptors = VmmError::OutOfDescriptors { operation },
         Runtime = VmmError::Runtime { operation, call, status },
-        System = VmmError::System { operation, call, errno: Errno::NOMEM },
+        System = VmmError::System { operation, call, errno: Errno::of(rustix::io::Errno::NOMEM) },
         Quarantined = VmmError::Quarantined { operation, address, now: true },
         Forked = VmmError::Forked { operation },
     ];

@@ -39,7 +39,7 @@ fn table(operation: Operation) -> Vec<(IpcError, String, i32)> {
             if opening { 17 } else { 1 },
         ),
         (
-            IpcError::System { operation, errno: Errno::NOMEM },
+            IpcError::System { operation, errno: Errno::of(Number::NOMEM) },
             "the operating system refused: Cannot allocate memory",
             304,
         ),
@@ -84,8 +84,11 @@ fn what_the_runtime_and_the_system_answer_is_told_apart() {
     assert_eq!(failure(Status::NOT_SUPPORTED), not_there);
     assert_eq!(failure(ERROR), IpcError::Runtime { operation, call: CALL, status: ERROR });
     let system = |errno| IpcError::system(operation, errno);
-    assert_eq!(system(Errno::MFILE), IpcError::OutOfDescriptors { operation });
-    assert_eq!(system(Errno::NFILE), IpcError::OutOfDescriptors { operation });
-    assert_eq!(system(Errno::NOSPC), IpcError::TooMany { operation });
-    assert_eq!(system(Errno::ACCESS), IpcError::System { operation, errno: Errno::ACCESS });
+    assert_eq!(system(Number::MFILE), IpcError::OutOfDescriptors { operation });
+    assert_eq!(system(Number::NFILE), IpcError::OutOfDescriptors { operation });
+    assert_eq!(system(Number::NOSPC), IpcError::TooMany { operation });
+    assert_eq!(
+        system(Number::ACCESS),
+        IpcError::System { operation, errno: Errno::of(Number::ACCESS) }
+    );
 }

@@ -21,11 +21,14 @@ fn every_step_is_said_in_words() {
 fn what_the_system_answers_is_told_apart() {
     let step = Step::Send;
     let system = |errno| TransportError::system(step, errno);
-    for errno in [Errno::MFILE, Errno::NFILE] {
+    for errno in [Number::MFILE, Number::NFILE] {
         assert_eq!(system(errno), TransportError::OutOfDescriptors { step });
     }
-    for errno in [Errno::PIPE, Errno::CONNRESET, Errno::NOTCONN] {
+    for errno in [Number::PIPE, Number::CONNRESET, Number::NOTCONN] {
         assert_eq!(system(errno), TransportError::Gone { step, bytes: 0 });
     }
-    assert_eq!(system(Errno::NOBUFS), TransportError::System { step, errno: Errno::NOBUFS });
+    assert_eq!(
+        system(Number::NOBUFS),
+        TransportError::System { step, errno: Errno::of(Number::NOBUFS) }
+    );
 }

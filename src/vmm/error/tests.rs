@@ -21,7 +21,8 @@ fn a_refusal_names_the_operation_the_argument_and_what_is_wrong() {
 #[test]
 fn what_is_no_refusal_names_no_argument() {
     let (operation, call, status) = (Operation::SetAccess, "call", Status::new(0x1000));
-    let (feature, address, errno) = (Feature::Function, Address::new(1), Errno::NOMEM);
+    let (feature, address, errno) =
+        (Feature::Function, Address::new(1), crate::Errno::of(rustix::io::Errno::NOMEM));
     for error in [
         VmmError::Forked { operation },
         VmmError::NotSupported { operation, feature },

@@ -1,5 +1,6 @@
 //! Physical memory that is released when nobody needs it any more.
 
+use crate::Kept;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vmm::{
     Address, AllocationProperties, Argument, Handle, HandleType, Operation, Problem, Refusal, Vmm,
@@ -107,12 +108,14 @@ impl Allocation {
     ///
     /// # Errors
     /// As for [`Vmm::release`]; the allocation comes back with the error.
-    pub fn release(self) -> Result<(), (Self, VmmError)> {
+    pub fn release(self) -> Result<(), Kept<Self, VmmError>> {
         match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner.release().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
+            Ok(inner) => {
+                inner.release().map_err(|error| Kept::new(Self { inner: Arc::new(inner) }, error))
+            }
             Err(inner) => {
                 let refusal = Refusal::new(Argument::Handle, Problem::InUse);
-                Err((Self { inner }, refusal.during(Operation::Release)))
+                Err(Kept::new(Self { inner }, refusal.during(Operation::Release)))
             }
         }
     }

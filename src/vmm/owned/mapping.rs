@@ -1,6 +1,7 @@
 //! Physical memory at an address, unmapped when dropped.
 
 use super::{Allocation, Reservation};
+use crate::Kept;
 use crate::agent::AgentId;
 use crate::native::NativeAgent;
 use crate::vmm::ledger::Range;
@@ -155,14 +156,14 @@ impl Mapping {
         mut self,
         reservation: &Reservation,
         offset: usize,
-    ) -> Result<Self, (Self, VmmError)> {
+    ) -> Result<Self, Kept<Self, VmmError>> {
         match self.move_to(reservation, offset) {
             Ok(address) => {
                 self.address = address;
                 self.reservation = reservation.clone();
                 Ok(self)
             }
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Kept::new(self, error)),
         }
     }
 
@@ -193,13 +194,13 @@ impl Mapping {
     ///
     /// # Errors
     /// As for [`Vmm::unmap`]; the mapping comes back with the error.
-    pub fn unmap(mut self) -> Result<(), (Self, VmmError)> {
+    pub fn unmap(mut self) -> Result<(), Kept<Self, VmmError>> {
         match self.take_down() {
             Ok(()) => {
                 self.mapped = false;
                 Ok(())
             }
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Kept::new(self, error)),
         }
     }
 
@@ -209,7 +210,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::unmap`], also if there is a gap between them; they come back with the error,
     /// by address.
-    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), (Vec<Self>, VmmError)> {
+    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), Kept<Vec<Self>, VmmError>> {
         run.sort_unstable_by_key(Self::address);
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         let operation = Operation::Unmap;
@@ -220,7 +221,7 @@ impl Mapping {
         let unmapped =
             shared.alive(operation).and_then(|()| shared.unmap(operation, range, &serials));
         if let Err(error) = unmapped {
-            return Err((run, error));
+            return Err(Kept::new(run, error));
         }
         run.iter_mut().for_each(|mapping| mapping.mapped = false);
         Ok(())

@@ -1,6 +1,7 @@
 //! Addresses that are freed when nobody needs them any more.
 
 use super::{Allocation, Mapping};
+use crate::Kept;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vmm::ledger::Range;
 use crate::vmm::reserve::Placement;
@@ -134,12 +135,14 @@ impl Reservation {
     ///
     /// # Errors
     /// As for [`Vmm::address_free`]; the reservation comes back with the error.
-    pub fn free(self) -> Result<(), (Self, VmmError)> {
+    pub fn free(self) -> Result<(), Kept<Self, VmmError>> {
         match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner.free().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
+            Ok(inner) => {
+                inner.free().map_err(|error| Kept::new(Self { inner: Arc::new(inner) }, error))
+            }
             Err(inner) => {
                 let error = inner.still_needed();
-                Err((Self { inner }, error))
+                Err(Kept::new(Self { inner }, error))
             }
         }
     }

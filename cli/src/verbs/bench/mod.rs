@@ -18,13 +18,14 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  hsa-vmm bench --runtime nothing                      what this library costs by itself
-  hsa-vmm bench --runtime nothing --live 1,1000000     the same beside a million mappings
+  hsa-vmm bench --runtime nothing                   this library by itself
+  hsa-vmm bench --runtime nothing --live 1,1000000  beside a million mappings
   hsa-vmm bench --runtime nothing --format svg -o cost.svg
-  hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip target/rocr/6.4.3/…/libamdhip64.so.6
+  hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
-`over raw` is the median less that of the runtime's own call. --runtime nothing answers success at
-once and does nothing, so that what is left is this library's own.";
+`over raw` is the median less that of the runtime's own call. --runtime nothing
+answers success at once and does nothing, so that what is left is this library's
+own.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 pub const ABOUT: &str = "\
 Examples:
-  hsa-vmm bringup                                the machine's runtime and driver
-  hsa-vmm bringup --until mapped                 only so far
-  hsa-vmm bringup --program repeat.c             and what failed, as a program in C
-  hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup --runtime FILE
-                                                 what it says when a call of the driver fails
+  hsa-vmm bringup                     the machine's runtime and driver
+  hsa-vmm bringup --until mapped      only so far
+  hsa-vmm bringup --program repeat.c  and what failed, as a program in C
+  hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup
+                                      when a call of the driver fails
 
-Nothing is simulated unless --runtime says `sim`: `auto` is the machine's own. Exit status: 0 every
-level was reached or does not apply, 1 one was not, 3 there is no library or it does not start.";
+Nothing is simulated unless --runtime says `sim`: `auto` is the machine's own.
+Exit status: 0 every level was reached or does not apply, 1 one was not, 3 there
+is no library or it does not start.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {

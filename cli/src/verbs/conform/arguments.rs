@@ -30,7 +30,7 @@ pub struct Conform {
     /// Failures that are known, as TOML: by case, runtime, version and agent, with reason and source
     #[arg(long, value_name = "FILE", value_parser = known)]
     pub known: Vec<KnownFailures>,
-    /// How long a case may take, `500ms`, `30s`; what takes longer hangs, and its process is killed
+    /// How long a case may take before it counts as hung: `500ms`, `20s`, `5m`; its process is killed
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub time_limit: Duration,
     /// Run the cases in this process, for a debugger: a crash ends it, a hang is waited for

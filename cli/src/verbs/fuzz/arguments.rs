@@ -8,10 +8,11 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  hsa-vmm fuzz                                     a minute on the runtime, or on simulations of every kind
-  hsa-vmm fuzz --faults --time 1h                  with calls of the runtime that fail
-  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7         one kind of machine, the same sequences again
-  hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm fuzz     AMD's runtime on the emulated driver
+  hsa-vmm fuzz                              a minute on the runtime or simulated
+  hsa-vmm fuzz --faults --time 1h           with calls of the runtime that fail
+  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one machine, the same sequences
+  hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm fuzz
+                                            AMD's runtime on the emulated driver
 
 What is found is made small and saved; `hsa-vmm replay FILE` performs it again.
 Exit status: 0 nothing was found, 1 something was found.";
@@ -31,7 +32,7 @@ pub struct Fuzz {
     pub sequences: Option<u64>,
     /// How many processes perform them; as many as there are processors if nothing is said
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: Option<u16>,
+    pub processes: Option<u16>,
     /// The most operations in a sequence
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -39,7 +40,7 @@ pub struct Fuzz {
     /// Let calls of the simulation fail now and then, as the library must live with
     #[arg(long)]
     pub faults: bool,
-    /// How long an operation may take before it is taken for one that hangs
+    /// How long an operation may take before it counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = time)]
     pub time_limit: Duration,
     /// How long what was found is made smaller

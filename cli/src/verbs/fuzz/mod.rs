@@ -53,7 +53,7 @@ pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
     let (faults, every) = (verb.faults, Some(EVERY));
     let drawing = Drawing { seed, longest, machine, faults, every };
     let threads =
-        verb.threads.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
+        verb.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
     anstream::eprintln!("seed {seed}, {threads} processes, {:?}", verb.time);
     let mut progress = Progress::new(verb.time, verb.sequences);
     let mut crew = Crew::start(verb, &drawing, threads)?;

@@ -16,13 +16,14 @@ const EXAMPLE: &[u8] = include_bytes!("example.jsonl");
 
 pub const EXAMPLES: &str = "\
 Examples:
-  hsa-vmm map                                    the example, as text
-  hsa-vmm map --format svg -o map.svg            as a picture, for light and dark
-  hsa-vmm map --trace 3 --until 40 FILE          the fourth trace of a file, 40 operations long
-  hsa-vmm map --format json FILE | jq .memory    for programs
+  hsa-vmm map                                  the example, as text
+  hsa-vmm map --format svg -o map.svg          as a picture, light and dark
+  hsa-vmm map --trace 3 --until 40 FILE        the fourth trace, 40 operations
+  hsa-vmm map --format json FILE | jq .memory  for programs
 
-In the text, `r (can write)` and `none (can read and write)` are GPUs: what they are forbidden is only
-remembered. Exit status 1: a verdict was not the recorded one; shown is what there was then.";
+In the text, `r (can write)` and `none (can read and write)` are GPUs: what they
+are forbidden is only remembered.
+Exit status 1: a verdict was not the recorded one; shown is what there was then.";
 
 /// How an address space is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

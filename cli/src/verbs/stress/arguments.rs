@@ -9,12 +9,12 @@ use std::time::Duration;
 
 pub const ABOUT: &str = "\
 Examples:
-  hsa-vmm stress                                 all scenes, a minute together
-  hsa-vmm stress --time 8h --processes 4         over night
-  hsa-vmm stress --scene vram --seed 7           one scene, the same choices again
+  hsa-vmm stress                          all scenes, a minute together
+  hsa-vmm stress --time 8h --processes 4  over night
+  hsa-vmm stress --scene vram --seed 7    one scene, the same choices again
 
-Ctrl-C ends it early, with its report. Exit status: 0 all well, 1 a leak or an unexpected error,
-3 there is no runtime.";
+Ctrl-C ends it early, with its report.
+Exit status: 0 all well, 1 a leak or an unexpected error, 3 there is no runtime.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Stress {

@@ -4,6 +4,7 @@ use super::stage::Stage;
 use fastrand::Rng;
 use hsa_vmm::{Access, Allocation, AllocationProperties, HandleType, Mapping, Reservation};
 use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// How many pieces the memory of all GPUs is taken in, by all threads together.
@@ -95,6 +96,12 @@ pub fn mappings(stage: &Stage<'_>, mut rng: Rng) {
         held.push(mapping);
         // At most two: itself and a gap. When that could be too many, it is counted.
         if stage.held.fetch_add(2, Ordering::Relaxed) < full {
+            continue;
+        }
+        // By one thread at a time: on a busy machine what another has counted long ago would make
+        // all of them go too far. Who waited here finds that there is room again.
+        let _counting = stage.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        if stage.held.load(Ordering::Relaxed) < full {
             continue;
         }
         let lines = lines();

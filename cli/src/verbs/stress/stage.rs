@@ -24,6 +24,8 @@ pub struct Stage<'a> {
     pub held: AtomicU64,
     pub most: AtomicU64,
     pub limit: AtomicU64,
+    /// Held by the thread that counts anew what is held.
+    pub counting: Mutex<()>,
     expected: Mutex<BTreeMap<String, u64>>,
     unexpected: Mutex<BTreeMap<String, u64>>,
 }
@@ -46,6 +48,7 @@ impl<'a> Stage<'a> {
             held: AtomicU64::new(0),
             most: AtomicU64::new(0),
             limit: AtomicU64::new(0),
+            counting: Mutex::default(),
             expected: Mutex::default(),
             unexpected: Mutex::default(),
         }

@@ -300,7 +300,8 @@ impl Trial {
     /// The properties that are asked for when memory is made.
     pub(super) fn wanted(owner: AgentId, uncached: bool, types: u8) -> AllocationProperties {
         let kind = if uncached { AllocationKind::Uncached } else { AllocationKind::Pinned };
-        let handle_types = HandleTypes::from_bits_retain(types.into());
-        AllocationProperties { kind, handle_types, ..AllocationProperties::on(owner) }
+        let mut properties = AllocationProperties::on(owner).of_kind(kind);
+        properties.handle_types = HandleTypes::from_bits_retain(types.into());
+        properties
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{Difference, Trial, same};
 use crate::model::Mapped;
-use hsa_vmm::vmm::{MappingInfo, Usage};
-use hsa_vmm::{Access, Address};
+use hsa_vmm::vmm::Usage;
+use hsa_vmm::{Access, Address, AgentId};
 
 /// Memory up to this size is compared as a whole, beyond it at the edges of its granules.
 const COMPARED_WHOLE: usize = 64 << 10;
@@ -22,7 +22,9 @@ impl Trial {
             self.vmm.reservations().iter().map(|(base, size)| (base.get(), *size)).collect();
         same("reservations", &self.reserved(), &listed)?;
         let expected: Vec<_> = self.model.mappings().iter().map(|it| self.listing(it)).collect();
-        same("mappings", &expected, &self.vmm.mappings())?;
+        let listed = self.vmm.mappings().into_iter();
+        let listed: Vec<_> = listed.map(|it| (it.address, it.size, it.access)).collect();
+        same("mappings", &expected, &listed)?;
         for held in self.model.handles() {
             self.properties(held.handle)?;
         }
@@ -50,14 +52,11 @@ impl Trial {
         (model.reservations().len(), model.handles().len(), model.mappings().len())
     }
 
-    fn listing(&self, mapping: &Mapped) -> MappingInfo {
+    fn listing(&self, mapping: &Mapped) -> (Address, usize, Vec<(AgentId, Access)>) {
         let ids = self.model.world().agents.iter().map(|agent| agent.id);
         let access = ids.zip(mapping.access.iter().copied());
-        MappingInfo {
-            address: Address::new(mapping.start),
-            size: mapping.size,
-            access: access.filter(|&(_, access)| access != Access::None).collect(),
-        }
+        let access = access.filter(|&(_, access)| access != Access::None).collect();
+        (Address::new(mapping.start), mapping.size, access)
     }
 
     /// Asks for access everywhere in a mapping and next to it.

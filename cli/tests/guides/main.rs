@@ -1,7 +1,11 @@
-//! The guides in `docs/`: what they tell people to type is understood, and where they point there is
-//! something.
+//! The guides in `docs/`: what they tell people to type is understood and does what they say, and where
+//! they point there is something.
 
+mod help;
+#[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
+mod typed;
+mod walk;
 
 use hsa_vmm::{out, run};
 use std::collections::BTreeSet;
@@ -29,24 +33,38 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// The lines inside ``` blocks of commands, and of what was typed and printed.
-fn commands(page: &str) -> Vec<String> {
-    let mut commands = Vec::new();
+/// A command that a page tells people to type, and what it says was printed.
+#[derive(Clone, Debug)]
+struct Typed {
+    line: String,
+    printed: Vec<String>,
+}
+
+/// What stands in ``` blocks of commands, and of what was typed and printed.
+fn commands(page: &str) -> Vec<Typed> {
+    let mut commands: Vec<Typed> = Vec::new();
     let mut kind = None;
+    // Nothing typed stands above what is printed in a block that begins with something else.
+    let mut typed = false;
     for line in page.lines() {
-        kind = match (kind, line.strip_prefix("```")) {
-            (None, Some(kind)) => Some(kind),
-            (Some(_), Some(_)) => None,
-            (Some("sh"), None) => {
-                commands.push(line.to_owned());
-                kind
-            }
-            (Some("text"), None) if line.starts_with("$ ") => {
-                commands.push(line.to_owned());
-                kind
-            }
-            (kind, None) => kind,
+        if let Some(next) = line.strip_prefix("```") {
+            kind = if kind.is_none() { Some(next) } else { None };
+            typed = false;
+            continue;
+        }
+        let command = match kind {
+            Some("sh") => Some(line),
+            Some("text") => line.strip_prefix("$ "),
+            _ => continue,
         };
+        match command {
+            Some(line) => {
+                commands.push(Typed { line: line.to_owned(), printed: Vec::new() });
+                typed = true;
+            }
+            None if typed => commands.last_mut().unwrap().printed.push(line.to_owned()),
+            None => {}
+        }
     }
     commands
 }
@@ -90,7 +108,8 @@ fn what_the_guides_say_to_type_is_understood() {
     let mut seen = 0;
     for (path, page) in pages() {
         for line in commands(&page) {
-            for (verb, options) in uses(&line) {
+            let line = &line.line;
+            for (verb, options) in uses(line) {
                 for option in [String::new()].into_iter().chain(options) {
                     let coming = NOT_YET
                         .iter()

@@ -1,0 +1,188 @@
+//! What the guides tell people to type is typed, page by page, from the top of a page to its end; and
+//! what they say was printed is printed.
+//!
+//! A line that is said to be printed must come, in its order, in what the command writes to the
+//! terminal, up to what differs from run to run: addresses, times, numbers of processes, columns.
+//! `…` stands for any lines, or for any words in a line.
+
+use crate::hsa_vmm::{HSA_VMM, err, out};
+use crate::{Typed, commands, pages, root};
+use hsa_rocr::test;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// The pages for users. What CONTRIBUTING says takes minutes, and changes the tree.
+const PAGES: &[&str] = &["README.md", "bringup.md", "conformance.md", "embedding.md", "faq.md"];
+/// What is not typed here, by its beginning: it is tried elsewhere.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("cargo build", "the command is there"),
+    ("cargo test", "this is one"),
+    ("cargo run --example", "tests/examples.rs runs them"),
+    ("export ", "the command is on the path"),
+    ("capi/install", "capi/tests install and link"),
+    ("hsa-vmm emulate --rocr 6.4.3 --gpus 2 -- ./cycle", "capi/tests run it"),
+    ("cc ", "capi/tests install and link"),
+    ("HSA_VMM_RUNTIME=sim ./cycle", "capi/tests run it"),
+    ("HSA_VMM_RUNTIME=sim cargo run", "tests/examples.rs has the program"),
+    ("hsa-vmm conform --runtime /opt/rocm", "there may be no ROCm"),
+    ("hsa-vmm rocr fetch", "the tests have fetched"),
+];
+/// What a page says takes long, and what is typed instead.
+const SHORTER: &[(&str, &str)] = &[
+    ("fuzz --time 15m", "fuzz --time 1s"),
+    ("hsa-vmm stress", "hsa-vmm stress --time 1s"),
+    ("conform --profile hip6", "conform --profile hip6 --filter 'hip.*'"),
+    ("conform --known known.toml", "conform --known known.toml --filter 'map.*'"),
+    ("conform --format junit", "conform --format junit --filter 'map.*'"),
+    ("conform --format html", "conform --format html --filter 'map.*'"),
+    ("--format json > conform.json", "--format json --filter 'map.*' > conform.json"),
+    ("target/release/hsa-vmm conform", "hsa-vmm conform --filter 'map.*'"),
+];
+
+fn elsewhere(line: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().map(|(beginning, _)| *beginning).find(|beginning| line.starts_with(beginning))
+}
+
+/// A word without what differs from run to run.
+fn word(word: &str) -> String {
+    // A fraction, or the numbers of a process and a thread.
+    let number = word.trim_end_matches([',', ')', '|', ';']).trim_start_matches('(');
+    let mut parts = number.split(['.', ':']);
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if parts.clone().count() == 2 && parts.all(digits) && !number.starts_with("1.") {
+        return "#".to_owned();
+    }
+    let mut plain = String::new();
+    let mut rest = word;
+    while let Some(at) = rest.find("0x") {
+        let (before, number) = rest.split_at(at + 2);
+        plain.push_str(before);
+        rest = number.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+    }
+    plain + rest
+}
+
+/// The words of a line without what differs from run to run.
+fn words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = line.split_whitespace().map(word).collect();
+    for at in 1..words.len() {
+        let unit = words[at].trim_end_matches([',', ')']);
+        if ["ms", "us", "s"].contains(&unit) {
+            words[at - 1] = "#".to_owned();
+        }
+    }
+    words
+}
+
+/// Whether the words of a line are those that a page has for it.
+fn fits(page: &[String], line: &[String]) -> bool {
+    match page {
+        [] => line.is_empty(),
+        [first, rest @ ..] if first.ends_with('…') => {
+            let start = first.trim_end_matches('…');
+            let begins = start.is_empty() || line.first().is_some_and(|it| it.starts_with(start));
+            begins && (0..=line.len()).any(|from| fits(rest, &line[from..]))
+        }
+        [first, rest @ ..] => line.split_first().is_some_and(|(it, line)| {
+            let same = it == first || (first == "#" && it.bytes().any(|it| it.is_ascii_digit()));
+            same && fits(rest, line)
+        }),
+    }
+}
+
+/// The first line that a page says was printed and was not.
+fn missing<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
+    let mut streams = streams.map(|text| text.lines().map(words).collect::<Vec<_>>());
+    page.iter().map(String::as_str).find(|line| {
+        let wanted = words(line);
+        let found = wanted.is_empty()
+            || *line == "…"
+            || streams.iter_mut().any(|lines| {
+                let at = lines.iter().position(|line| fits(&wanted, line));
+                at.map(|at| lines.drain(..=at)).is_some()
+            });
+        !found
+    })
+}
+
+/// Types a line in a folder, as people would.
+fn type_in(folder: &Path, typed: &Typed) -> Result<(), String> {
+    let mut line = typed.line.replace("cargo run --release -- ", "hsa-vmm ");
+    for (long, short) in SHORTER {
+        line = line.replace(long, short);
+    }
+    line = line.replace("target/release/hsa-vmm", "hsa-vmm");
+    let beside = Path::new(HSA_VMM).parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = [beside].into_iter().chain(std::env::split_paths(&path));
+    let mut command = Command::new("sh");
+    for variable in ["HSA_VMM_RUNTIME", "HSA_SIM", "HSA_VMM_PROFILE", "HSA_VMM_LOG", "HSA_KFD"] {
+        command.env_remove(variable);
+    }
+    command.env("PATH", std::env::join_paths(path).unwrap());
+    command.env("HSA_VMM_ROCR", hsa_rocr::folder());
+    let output = command.current_dir(folder).args(["-c", &line]).output().unwrap();
+    let (out, err) = (out(&output), err(&output));
+    // Where the page shows what is printed, it shows failures, too.
+    if typed.printed.is_empty() && !output.status.success() {
+        return Err(format!("{line}: {}\n{out}{err}", output.status));
+    }
+    match missing(&typed.printed, [&out, &err]) {
+        Some(missing) => Err(format!("{line}: does not print\n{missing}\nbut\n{out}{err}")),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn what_the_guides_say_is_typed_and_printed() {
+    let amd = test::installations("what_the_guides_say_is_typed_and_printed").is_some();
+    let (mut wrong, mut done, mut unused) = (Vec::new(), 0, BTreeSet::new());
+    unused.extend(ELSEWHERE.iter().map(|(beginning, _)| *beginning));
+    let users = |path: &Path| PAGES.iter().any(|name| path.ends_with(name));
+    for (path, page) in pages().into_iter().filter(|(path, _)| users(path)) {
+        let folder = tempfile::tempdir().unwrap();
+        for there in ["capi", "conformance", "docs", "examples"] {
+            std::os::unix::fs::symlink(root().join(there), folder.path().join(there)).unwrap();
+        }
+        // What the page says to write into a file.
+        if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[known]]")) {
+            let toml = toml.split("```").next().unwrap();
+            std::fs::write(folder.path().join("known.toml"), toml).unwrap();
+        }
+        for typed in commands(&page) {
+            if let Some(beginning) = elsewhere(&typed.line) {
+                unused.remove(beginning);
+                continue;
+            }
+            let needs_amd =
+                ["emulate", "--rocr", "rocr list"].iter().any(|it| typed.line.contains(it));
+            if typed.line.trim().is_empty() || (needs_amd && !amd) {
+                continue;
+            }
+            done += 1;
+            if let Err(error) = type_in(folder.path(), &typed) {
+                wrong.push(format!("{}: {error}", path.file_name().unwrap().display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {done} go wrong:\n\n{}", wrong.len(), wrong.join("\n\n"));
+    assert!(done > 20, "{done}");
+    assert!(unused.is_empty(), "no page says that any more: {unused:?}");
+}
+
+#[test]
+fn what_is_printed_is_compared() {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let real = "✓ mapped   18 calls   24 ms\nat 0x7f00 now\n341 passed, 0 failed\n";
+    for (page, wrong) in [
+        ("✓ mapped 18 calls 7 ms\n…\n341 passed, 0 failed", None),
+        ("at 0x1 … \n341 …", None),
+        ("✓ mapped 19 calls 24 ms", Some("✓ mapped 19 calls 24 ms")),
+        ("341 passed, 0 failed\nat 0x7f00 now", Some("at 0x7f00 now")),
+        ("340 …", Some("340 …")),
+        ("at 0x7f00", Some("at 0x7f00")),
+    ] {
+        assert_eq!(missing(&lines(page), [real, ""]), wrong, "{page}");
+    }
+}

@@ -1,0 +1,23 @@
+//! The walk of a call in ARCHITECTURE: every function in it is where it is said to be.
+
+use crate::root;
+use std::fs;
+
+#[test]
+fn every_step_of_the_walk_is_in_its_file() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let walk = page.split("<!-- walk -->\n```text\n").nth(1).expect("a walk");
+    let walk = walk.split("```").next().unwrap();
+    let mut steps = 0;
+    for line in walk.lines().filter(|line| !line.is_empty()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let file = words.iter().position(|word| word.ends_with(".rs")).expect(line);
+        let name = words[file - 1].rsplit("::").next().unwrap();
+        let source = fs::read_to_string(root().join(words[file]));
+        let source = source.unwrap_or_else(|error| panic!("{line}: {error}"));
+        let there = [format!("fn {name}("), format!("fn {name}<")];
+        assert!(there.iter().any(|it| source.contains(it)), "{line}: no such function there");
+        steps += 1;
+    }
+    assert!(steps > 25, "{steps}");
+}

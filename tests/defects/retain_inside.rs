@@ -1,0 +1,31 @@
+//! `retain` knows a mapping by its first address alone.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{Raw, SIZE};
+use crate::machine::{Library, at};
+use crate::table::RETAIN_INSIDE_REFUSED;
+
+#[test]
+fn on_the_runtime() {
+    RETAIN_INSIDE_REFUSED.is_as_recorded("retain_inside::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        let (base, memory) = raw.mapped(SIZE, &[]);
+        assert_eq!(raw.retain(base), Ok(memory));
+        raw.retain(base + SIZE / 2).is_err()
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("retain_inside::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let base = library.reserve(SIZE);
+        let handle = library.create(0, SIZE);
+        library.map(base, SIZE, handle);
+        for offset in [0, 1, SIZE / 2, SIZE - 1] {
+            let retained = library.vmm.retain_allocation_handle(at(base, offset)).unwrap();
+            assert_eq!(retained, handle);
+            library.vmm.release(retained).unwrap();
+        }
+    });
+}
