@@ -210,7 +210,7 @@ impl Drop for Unlocked<'_> {
 mod tests {
     use super::Turn::{Change, Read, UnlockedChange, UnlockedRead};
     use super::{Turn, Turns};
-    use crate::sync::lock;
+    use crate::sync::{Mutex, lock};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
@@ -300,6 +300,53 @@ mod tests {
         assert_eq!(passed(), 2);
         turns.take(Change, || ());
         assert_eq!(passed(), 2);
+    }
+
+    /// Whoever comes without the lock waits for one that has passed the queue, and is told when it has
+    /// ended.
+    #[test]
+    fn the_few_wait_for_those_who_passed_the_queue() {
+        for (many, few) in
+            [(Read, UnlockedChange), (Change, UnlockedChange), (Change, UnlockedRead)]
+        {
+            let turns = Turns::default();
+            let has_ended = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let waiting = turns.take(many, || {
+                    let waiting = scope.spawn(|| {
+                        turns.take(few, || assert!(has_ended.load(Ordering::SeqCst), "{many:?}"));
+                    });
+                    while lock(&turns.queue).waiting.is_empty() {
+                        std::thread::yield_now();
+                        assert!(!waiting.is_finished(), "{few:?} did not wait for {many:?}");
+                    }
+                    has_ended.store(true, Ordering::SeqCst);
+                    waiting
+                });
+                waiting.join().unwrap();
+            });
+        }
+    }
+
+    /// Those who wait begin in the order in which they came.
+    #[test]
+    fn who_came_first_begins_first() {
+        let turns = Turns::default();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            turns.take(UnlockedChange, || {
+                for (number, turn) in
+                    [UnlockedChange, Read, UnlockedChange, Change].iter().enumerate()
+                {
+                    let (turns, order) = (&turns, &order);
+                    scope.spawn(move || turns.take(*turn, || lock(order).push(number)));
+                    while lock(&turns.queue).waiting.len() <= number {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        });
+        assert_eq!(*lock(&order), [0, 1, 2, 3]);
     }
 
     #[test]
