@@ -134,7 +134,7 @@ fn what_is_taken_away_leaves_no_room_behind() {
 fn neighbours_that_come_and_go_move_nothing() {
     let mut map = AddressMap::new();
     for (there, room_there) in
-        [(2, 2), (3, 4), (5, 8), (9, 16), (17, FEW), (FEW + 1, ALL), (ALL, ALL)]
+        [(2, 2), (3, 4), (5, 8), (6, 8), (9, 16), (11, 16), (17, FEW), (FEW + 1, ALL), (ALL, ALL)]
     {
         (0..there).for_each(|key| map.insert(key << USUAL, ()));
         assert_eq!(room(&map.root), room_there, "{there}");
