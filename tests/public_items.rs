@@ -12,6 +12,7 @@ const COMPLETE: &[(&str, &str)] = &[
     ("Access", "HIP's three values"),
     ("Granularity", "HIP's two values"),
     ("AccessDescriptor", "HIP's, which callers write down"),
+    ("NewMapping", "what Vmm::map takes, which callers write down"),
     ("PciAddress", "four numbers"),
     ("Kept", "a value and an error, which callers take apart"),
     ("Usage", "a count of each of the three things that a Vmm has"),
