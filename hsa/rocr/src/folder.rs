@@ -35,9 +35,13 @@ pub(crate) fn program() -> Option<PathBuf> {
     if is_loader { std::env::args_os().next().map(PathBuf::from) } else { Some(file) }
 }
 
-/// Cargo marks its build folder as one that backups may leave out.
+/// Cargo keeps what it knows of the compiler in its build folder, and marks one that it makes as what
+/// backups may leave out.
 fn build_folder(program: &Path) -> Option<&Path> {
-    program.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file())
+    let is_cargos = |folder: &&Path| {
+        [".rustc_info.json", "CACHEDIR.TAG"].iter().any(|mark| folder.join(mark).is_file())
+    };
+    program.ancestors().skip(1).find(is_cargos)
 }
 
 #[cfg(test)]
