@@ -95,7 +95,7 @@ pub use runtime::{Runtime, RuntimeError};
 pub use trust::{Stranger, Trust};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
-    HandleType, Mapping, Reservation, Vmm, VmmError,
+    HandleType, Mapping, NewMapping, Reservation, Vmm, VmmError,
 };
 
 /// The README's program is compiled and run.

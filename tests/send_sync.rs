@@ -54,6 +54,7 @@ const _: () = {
     both::<vmm::Problem>();
     both::<Access>();
     both::<AccessDescriptor>();
+    both::<NewMapping>();
     both::<BufferError>();
     both::<GrowableBuffer>();
     both::<GrowableVec<u32>>();

@@ -344,6 +344,39 @@ fn a_mapping_may_end_where_another_begins() {
 }
 
 #[test]
+fn a_run_of_one_is_told_from_others() {
+    let (ledger, handle) = ledger();
+    let base = 1 << 20;
+    for page in [0, 2, 4] {
+        map(&ledger, range(base + page * PAGE, 2 * PAGE), handle).unwrap();
+    }
+    let only = |first: usize, pages| {
+        let run = range(base + first * PAGE, pages * PAGE);
+        ask(&ledger, base, |it| it.only(run).map(|record| record.size))
+    };
+    assert_eq!((only(0, 2), only(2, 2)), (Some(2 * PAGE), Some(2 * PAGE)));
+    for (first, pages) in [(0, 1), (0, 4), (1, 2), (1, 1), (6, 2)] {
+        assert_eq!(only(first, pages), None, "{pages} from {first}");
+    }
+}
+
+#[test]
+fn names_go_with_what_was_named() {
+    let (ledger, handle) = ledger();
+    let base = 1 << 20;
+    for page in [0, 1] {
+        map(&ledger, range(base + page * PAGE, PAGE), handle).unwrap();
+    }
+    ledger.name_mapping(base, None, "page").unwrap();
+    let serial = ledger.mapping_at(base).unwrap().1.serial;
+    unmap(&ledger, base + PAGE);
+    assert!(ask(&ledger, base, |it| it.name(serial).is_some()), "another's");
+    unmap(&ledger, base);
+    assert!(ask(&ledger, base, |it| it.name(serial).is_none()));
+    assert_eq!(ledger.check(), Ok(()));
+}
+
+#[test]
 fn names_stay_with_what_was_named() {
     let (ledger, handle) = ledger();
     let base = 1 << 20;

@@ -53,6 +53,24 @@ fn memory_lives_while_it_is_referenced_or_mapped() {
 }
 
 #[test]
+fn what_is_used_lives_until_the_last_use_has_ended() {
+    let (ledger, handle) = ledger();
+    let begin = || ledger.handles.begin_use(handle, |record| Ok(record.size)).unwrap();
+    let (slot, size) = begin();
+    assert_eq!((begin().0, size), (slot, 4 * PAGE));
+    assert_eq!(release(&ledger, handle), Ok(None), "it is in use");
+    assert_eq!(ledger.check(), Ok(()));
+    assert!(ledger.handles.end_use(slot).is_none(), "once more");
+    assert_eq!(ledger.handles.end_use(slot).map(|record| record.size), Some(4 * PAGE));
+    assert_eq!((ledger.counts(), ledger.check()), ((1, 0, 0), Ok(())));
+    // What the caller does not find good is not used.
+    let handle = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
+    let bad = Refusal::new(Argument::Flags, Problem::Zero);
+    assert_eq!(ledger.handles.begin_use(handle, |_| Err::<(), _>(bad)), Err(bad));
+    assert!(release(&ledger, handle).unwrap().is_some(), "nothing uses it");
+}
+
+#[test]
 fn either_order_ends_the_same() {
     let base = 1 << 20;
     let [unmapped_first, released_first] = [true, false].map(|unmap_first| {
