@@ -38,3 +38,21 @@ impl Serials {
         serial < self.next.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_given_once_and_it_is_known_which_were() {
+        let serials = Serials::default();
+        let one = serials.one();
+        assert!(serials.were_given(one) && !serials.were_given(one + 1));
+        let (mut block, mut other) = (0..0, 0..0);
+        let mut given: Vec<u64> = (0..BLOCK + 1).map(|_| serials.next_of(&mut block)).collect();
+        given.extend([serials.next_of(&mut other), serials.one()]);
+        assert!(given.iter().all(|&serial| serials.were_given(serial) && serial != one));
+        given.sort_unstable();
+        assert!(given.windows(2).all(|two| two[0] != two[1]), "{given:?}");
+    }
+}
