@@ -294,6 +294,7 @@ fn eras_differ_in_what_they_are() {
     let names =
         |quirks: &[QuirkDescription]| quirks.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
     let gone = [
+        "unmap_of_several_fails",
         "cpu_unmap_leaves_hole",
         "grant_without_descriptor_aborts",
         "some_calls_take_no_lock",

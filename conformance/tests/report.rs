@@ -273,6 +273,7 @@ fn the_quirks_that_are_worked_around_are_named() {
         quirks.into_iter().map(|quirk| quirk.name).collect::<Vec<_>>()
     };
     let of_6_4 = [
+        "unmap_of_several_fails",
         "cpu_unmap_leaves_hole",
         "grant_without_descriptor_aborts",
         "some_calls_take_no_lock",

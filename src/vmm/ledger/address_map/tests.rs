@@ -72,7 +72,9 @@ fn it_fills_and_empties_in_any_direction() {
 
 #[test]
 fn addresses_that_differ_in_one_bit_only_are_told_apart() {
-    for bit in 0..usize::BITS {
+    // An interpreter takes long.
+    let step = if cfg!(miri) { 9 } else { 1 };
+    for bit in (0..usize::BITS).step_by(step) {
         let far = 1usize << bit;
         compare([(0, 0), (0, far), (0, far | 1), (0, far | (far / 2)), (5, far), (5, 0)], 1);
         for other in 0..bit {
