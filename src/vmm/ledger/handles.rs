@@ -48,7 +48,13 @@ pub(super) struct Slot<H> {
     pub(super) record: Option<HandleRecord<H>>,
 }
 
-type Slots<H> = Box<[Mutex<Slot<H>>]>;
+/// A slot with its lock. Its size is that of whole pairs of the processor's cache lines, so that threads
+/// with different handles do not slow each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Locked<H>(Mutex<Slot<H>>);
+
+type Slots<H> = Box<[Locked<H>]>;
 
 /// How many slots the first part has; each other has twice as many as the one before it.
 const FIRST: usize = 64;
@@ -97,7 +103,7 @@ impl<H> Handles<H> {
     /// The slot of that number, if it has been used.
     pub(super) fn slot(&self, number: usize) -> Option<MutexGuard<'_, Slot<H>>> {
         let (part, place) = place(number);
-        Some(lock(self.parts.get(part)?.get()?.get(place)?))
+        Some(lock(&self.parts.get(part)?.get()?.get(place)?.0))
     }
 
     /// The slot of a handle that somebody still holds a reference to.
@@ -172,7 +178,7 @@ impl<H> Handles<H> {
         };
         stock.live += 1;
         let (part, _) = place(number);
-        let empty = || Mutex::new(Slot { generation: 0, record: None });
+        let empty = || Locked(Mutex::new(Slot { generation: 0, record: None }));
         self.parts.get(part)?.get_or_init(|| (0..FIRST << part).map(|_| empty()).collect());
         let mut slot = self.slot(number)?;
         slot.generation += 1;

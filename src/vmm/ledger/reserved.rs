@@ -14,8 +14,10 @@ const FREED: u8 = 1;
 /// Not any more, and never to be freed.
 const QUARANTINED: u8 = 2;
 
-/// A reservation. Whoever has found one may use it after it was freed, and is told so.
+/// A reservation. Whoever has found one may use it after it was freed, and is told so. It shares no
+/// cache line with another, so that threads in different ones do not slow each other.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Reserved {
     pub base: usize,
     pub size: usize,
