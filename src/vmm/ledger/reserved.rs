@@ -14,11 +14,13 @@ const FREED: u8 = 1;
 /// Not any more, and never to be freed.
 const QUARANTINED: u8 = 2;
 
-/// A reservation. Whoever has found one may use it after it was freed, and is told so. It shares no
-/// cache line with another, so that threads in different ones do not slow each other.
+/// A reservation. Whoever has found one may use it after it was freed, and is told so. Its locks
+/// share no cache line with another's, so that threads in different ones do not slow each other; room
+/// on both sides costs less than memory that begins at a line.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C)]
 pub(crate) struct Reserved {
+    _before: [u64; 8],
     pub base: usize,
     pub size: usize,
     /// Never used twice, unlike the address.
@@ -30,11 +32,13 @@ pub(crate) struct Reserved {
     gate: Mutex<()>,
     mappings: RwLock<Mappings>,
     pub(super) name: Mutex<Option<Arc<str>>>,
+    _behind: [u64; 8],
 }
 
 impl Reserved {
     pub(super) fn new(range: Range, serial: u64, ledger: Number) -> Self {
         Self {
+            _before: [0; 8],
             base: range.start,
             size: range.size,
             serial,
@@ -43,6 +47,7 @@ impl Reserved {
             gate: Mutex::new(()),
             mappings: RwLock::new(Mappings::default()),
             name: Mutex::new(None),
+            _behind: [0; 8],
         }
     }
 
