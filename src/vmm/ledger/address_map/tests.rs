@@ -96,7 +96,7 @@ fn the_way_down_is_no_longer_than_it_need_be() {
     let mut map = AddressMap::new();
     (0..64).for_each(|key| map.insert(key << USUAL, ()));
     assert_eq!(depth(&map.root), 1, "those of the usual granule are side by side");
-    (0..64 * 64).for_each(|key| map.insert(key << USUAL, ()));
+    (0..65).for_each(|key| map.insert(key << USUAL, ()));
     assert_eq!(depth(&map.root), 2);
     let mut map = AddressMap::new();
     (0..usize::BITS).for_each(|bit| map.insert(1 << bit, ()));
@@ -117,12 +117,14 @@ fn room<V>(child: &Child<V>) -> usize {
 #[test]
 fn what_is_taken_away_leaves_no_room_behind() {
     let mut map = AddressMap::new();
-    (0..ALL * ALL).for_each(|key| map.insert(key << USUAL, ()));
-    assert_eq!(room(&map.root), ALL + ALL * ALL);
+    // An interpreter takes long.
+    let most = if cfg!(miri) { 2 * ALL } else { ALL * ALL };
+    (0..most).for_each(|key| map.insert(key << USUAL, ()));
+    assert!(room(&map.root) <= ALL + most);
     // Wherever it stops, no more than about three places are there for each.
     let mut draw = draws();
     while map.len() > 1 {
-        let (start, ()) = map.below(draw(ALL * ALL) << USUAL).unwrap_or((0, &()));
+        let (start, ()) = map.below(draw(most) << USUAL).unwrap_or((0, &()));
         if start != 0 {
             map.remove(start);
         }

@@ -11,7 +11,7 @@ fn release(ledger: &Ledger<()>, handle: Handle) -> Result<Option<u32>, Refusal> 
 #[test]
 fn every_slot_has_a_place_of_its_own() {
     let mut expected = (0, 0);
-    for slot in 0..4 * FIRST * 64 {
+    for slot in 0..if cfg!(miri) { 4 } else { 256 } * FIRST {
         assert_eq!(place(slot), expected, "{slot}");
         expected = match expected {
             (part, last) if last + 1 == FIRST << part => (part + 1, 0),
