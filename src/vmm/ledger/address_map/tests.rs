@@ -49,9 +49,10 @@ const UNITS: [usize; 6] = [1, 4096, 1 << USUAL, 3 << 14, 1 << 40, 0x1234_5678_9A
 fn it_does_what_the_standard_map_does() {
     let mut draw = draws();
     let rounds = if cfg!(miri) { 1 } else { 12 };
-    for unit in UNITS {
+    let units = if cfg!(miri) { &UNITS[2..4] } else { &UNITS[..] };
+    for &unit in units {
         for _ in 0..rounds {
-            let (steps, keys) = (draw(if cfg!(miri) { 100 } else { 600 }), 1 + draw(400));
+            let (steps, keys) = (draw(if cfg!(miri) { 60 } else { 600 }), 1 + draw(400));
             let steps: Vec<_> = (0..steps).map(|_| (draw(9) as u8, draw(keys))).collect();
             compare(steps, unit);
         }
@@ -60,7 +61,7 @@ fn it_does_what_the_standard_map_does() {
 
 #[test]
 fn it_fills_and_empties_in_any_direction() {
-    let most = if cfg!(miri) { 70 } else { 300 };
+    let most = if cfg!(miri) { 30 } else { 300 };
     for (fill, empty) in [(false, false), (false, true), (true, false), (true, true)] {
         let order = |backwards: bool| {
             (0..most).map(move |key| if backwards { most - 1 - key } else { key })
