@@ -28,11 +28,9 @@ impl Shared {
             [] => Default::default(),
             access => self.changes(Operation::SetAccess, access)?,
         };
-        {
-            // As for one: a bad handle is told before a bad range.
-            for &(_, handle) in &wanted {
-                self.ledger.handles.with(handle, |_| ()).map_err(refused)?;
-            }
+        // As for one: a bad handle is told before a bad range.
+        for &(_, handle) in &wanted {
+            self.ledger.handles.with(handle, |_| ()).map_err(refused)?;
         }
         self.at_gates(operation, &ranges, |reservations| {
             let mut new = self.begin(operation, reservations, &wanted)?;

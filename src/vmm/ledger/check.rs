@@ -3,8 +3,8 @@
 //! Section 6.1 of the reference this project was written from numbers 22 of them. Those that speak
 //! of state are checked by [`Ledger::check`], whenever somebody asks
 //! ([`Vmm::check`](crate::Vmm::check)), and for the mappings of one reservation after every step in
-//! debug builds. Those that speak of a step are kept by the one function that takes it, and those that speak of memory, descriptors or threads by the shell
-//! around the ledger; each has a test.
+//! debug builds. Those that speak of a step are kept by the one function that takes it, and those that
+//! speak of memory, descriptors or threads by the shell around the ledger; each has a test.
 //!
 //! | | invariant | kept by | tested by |
 //! |---|---|---|---|

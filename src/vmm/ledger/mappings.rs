@@ -281,34 +281,4 @@ impl<H> Ledger<H> {
             }
         });
     }
-
-    /// Puts mappings of the same memory in the place of others, in one reservation or two, all at once
-    /// to who asks. The serials are the caller's.
-    pub fn rehang(
-        &self,
-        before: impl Iterator<Item = usize> + Clone,
-        after: impl Iterator<Item = (usize, MappingRecord)> + Clone,
-    ) {
-        let mut touched: BTreeMap<usize, Arc<Reserved>> = BTreeMap::new();
-        for start in before.clone().chain(after.clone().map(|(start, _)| start)) {
-            if let Ok(reserved) = self.reservation_around(Range { start, size: 1 }) {
-                touched.insert(reserved.base, reserved);
-            }
-        }
-        let mut open: Vec<_> =
-            touched.values().map(|reserved| (&**reserved, reserved.mappings_mut())).collect();
-        let mut within = |start: usize, act: &mut dyn FnMut(&mut Mappings)| {
-            if let Some((_, mappings)) = open.iter_mut().find(|(it, _)| it.holds(start)) {
-                act(mappings);
-            }
-        };
-        before.for_each(|start| {
-            within(start, &mut |mappings| {
-                mappings.take(start);
-            });
-        });
-        after
-            .for_each(|(start, record)| within(start, &mut |mappings| mappings.put(start, record)));
-        open.iter().for_each(|(_, mappings)| mappings.checked());
-    }
 }

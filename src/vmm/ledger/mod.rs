@@ -12,7 +12,8 @@
 //!
 //! Threads that work in different reservations on different memory share nothing but the directory,
 //! and that only until each has found its reservation. Who needs several locks takes the directory's
-//! first, then reservations' by address, then one handle's at a time.
+//! first, then reservations' by address, then that of the stock of handles, then one handle's at a
+//! time.
 //!
 //! `H` is what the caller keeps with a handle; the ledger does not look at it.
 

@@ -1,11 +1,11 @@
-//! Changes in several reservations, all at once to who asks. The caller has entered them, and names
-//! each once, by address.
+//! Changes in several reservations, all at once to who asks. The caller has entered them.
 
 use super::{HandleRecord, Ledger, MappingRecord, Mappings, Range, Reserved};
 use crate::sync::RwLockWriteGuard;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Reservations that nobody else can look into.
+/// Reservations that nobody else can look into, each once, by address.
 struct Open<'a>(Vec<(&'a Reserved, RwLockWriteGuard<'a, Mappings>)>);
 
 impl<'a> Open<'a> {
@@ -36,6 +36,29 @@ impl<H> Ledger<H> {
             mappings.write_access(start, record.access, record.granted);
             self.handles.use_became_mapping(record.slot);
         }
+    }
+
+    /// Puts mappings of the same memory in the place of others. The serials are the caller's.
+    pub fn rehang(
+        &self,
+        before: impl Iterator<Item = usize> + Clone,
+        after: impl Iterator<Item = (usize, MappingRecord)> + Clone,
+    ) {
+        let starts = before.clone().chain(after.clone().map(|(start, _)| start));
+        let around = |start| self.reservation_around(Range { start, size: 1 }).ok();
+        let touched = starts.filter_map(around).map(|reserved| (reserved.base, reserved));
+        let touched: BTreeMap<usize, Arc<Reserved>> = touched.collect();
+        let touched: Vec<Arc<Reserved>> = touched.into_values().collect();
+        let mut open = Open::all(&touched);
+        for start in before {
+            open.at(start).and_then(|mappings| mappings.take(start));
+        }
+        for (start, record) in after {
+            if let Some(mappings) = open.at(start) {
+                mappings.put(start, record);
+            }
+        }
+        open.0.iter().for_each(|(_, mappings)| mappings.checked());
     }
 
     /// Removes mappings. What nothing keeps alive any more is to be given back.
