@@ -31,7 +31,8 @@
 //! | 21 | what fails changes nothing | look first, then change | `maps_are_refused_outside_over_and_beyond`; every refusal of a case |
 //! | 22 | threads on different reservations are as if one after another | [`Reserved::enter`] and `vmm`'s turns | `tests/threads` |
 
-use super::{Inside, Ledger, Mappings, Range, Reserved};
+use super::{Ledger, Mappings, Range, Reserved};
+use crate::sync::gate::Shut;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much there may be in a reservation for every step to be followed by a check of it.
@@ -42,8 +43,8 @@ impl<H> Ledger<H> {
     pub fn check(&self) -> Result<(), String> {
         self.at_one_moment(|reservations| {
             // What somebody is just mapping is counted and not there yet.
-            let entered = reservations.iter().map(|it| it.reserved.try_enter());
-            let nobody_is_inside: Option<Vec<Inside<'_>>> = entered.collect();
+            let shut = reservations.iter().map(|it| it.reserved.shut());
+            let nobody_is_inside: Option<Vec<Shut<'_, Mappings>>> = shut.collect();
             let mut end = 0;
             let mut of_handle: Vec<u32> = Vec::new();
             let mut serials = Vec::new();
