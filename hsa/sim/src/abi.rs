@@ -9,11 +9,12 @@ use hsa_sys::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-type AgentCallback = Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>;
-type PoolCallback =
+pub(crate) type AgentCallback =
+    Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>;
+pub(crate) type PoolCallback =
     Option<unsafe extern "C" fn(hsa_amd_memory_pool_t, *mut c_void) -> hsa_status_t>;
-type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
-type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
+pub(crate) type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
+pub(crate) type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
 
 /// Every function of the ABI, once: its parameters, and which function of the simulation does it.
 /// Calls back the macro `$with` with the list.

@@ -7,13 +7,11 @@ use crate::era::Behaviour;
 use crate::events::{self, Fault};
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
-use crate::pool_memory::Origin;
 use crate::signal::Signal;
-use crate::status::Answer;
+use crate::status::{Answer, no_file};
 use core::ffi::c_void;
 use hsa_faults::Wrong;
 use hsa_sys::*;
-use std::io;
 use std::sync::Arc;
 
 /// How much is copied at a time.
@@ -125,9 +123,9 @@ impl State {
             return Err(absent);
         }
         let left = start + allocation.extent() - address;
-        Ok(match (&allocation.memory, allocation.origin) {
-            (Some(memory), _) => Place::Memory(Arc::clone(memory), (address - start) as u64, left),
-            (None, Origin::Pool | Origin::Attached | Origin::Locked) => Place::Host(left),
+        Ok(match &allocation.memory {
+            Some(memory) => Place::Memory(Arc::clone(memory), (address - start) as u64, left),
+            None => Place::Host(left),
         })
     }
 
@@ -187,7 +185,7 @@ impl Instance {
                         Way::Read => memory.read(offset, part),
                         Way::Write => memory.write(offset, part),
                     };
-                    result.map_err(|error| Failure::Status(exhausted(&error)))?;
+                    result.map_err(|error| Failure::Status(no_file(&error)))?;
                     length
                 }
                 Place::Host(length) => {
@@ -220,6 +218,9 @@ impl Instance {
         source: usize,
         size: usize,
     ) -> Result<(), Failure> {
+        if size == 0 {
+            return Ok(());
+        }
         let size = self.done(size);
         let mut buffer = vec![0; size.min(CHUNK)];
         let mut done = 0;
@@ -242,10 +243,6 @@ impl Instance {
         byte[0] ^= 1;
         self.access_memory(view, Way::Write, address, &mut byte)
     }
-}
-
-fn exhausted(error: &io::Error) -> hsa_status_t {
-    crate::access::no_file(error)
 }
 
 /// A range that does not reach beyond the end of all addresses.
@@ -345,7 +342,7 @@ pub(crate) unsafe fn copy_async(
         let copy = || instance.copy_memory(view, destination, source, size);
         let copied = hsa_faults::during(planned, copy);
         match copied.map_err(|failure| failure.answer(&instance)) {
-            Ok(()) => completion.update(|value| value - 1),
+            Ok(()) => completion.update(|value| value.wrapping_sub(1)),
             Err(_) => completion.update(|_| -1),
         }
     };
