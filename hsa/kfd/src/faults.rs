@@ -77,7 +77,7 @@ impl Faults {
     pub(crate) fn size(&self, size: u64) -> u64 {
         match () {
             () if self.suffers(Wrong::Half) => size / 2,
-            () if self.suffers(Wrong::Double) => size * 2,
+            () if self.suffers(Wrong::Double) => size.saturating_mul(2),
             () => size,
         }
     }
