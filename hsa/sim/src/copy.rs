@@ -77,11 +77,29 @@ unsafe fn transfer(way: Way, address: usize, local: *mut u8, length: usize) -> u
     usize::try_from(done).unwrap_or(0)
 }
 
-/// Whether the process can read a byte.
-pub(crate) fn host_is_readable(address: usize) -> bool {
-    let mut byte = 0u8;
-    // SAFETY: one byte of this frame.
-    unsafe { transfer(Way::Read, address, &mut byte, 1) == 1 }
+/// Whether the process can read every page of a range, which ends before all addresses do.
+pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
+    // As many as one system call takes (`IOV_MAX`).
+    let mut bytes = [0u8; 1024];
+    let first = address & !(PAGE - 1);
+    let mut pages = (first..address + size).step_by(PAGE);
+    loop {
+        let page = |page: usize| libc::iovec {
+            iov_base: core::ptr::without_provenance_mut(page.max(address)),
+            iov_len: 1,
+        };
+        let theirs: Vec<_> = pages.by_ref().take(bytes.len()).map(page).collect();
+        if theirs.is_empty() {
+            return true;
+        }
+        let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: theirs.len() };
+        let (list, count) = (theirs.as_ptr(), theirs.len() as libc::c_ulong);
+        // SAFETY: writes no more than the array, and the kernel checks the other addresses.
+        let done = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, list, count, 0) };
+        if usize::try_from(done) != Ok(theirs.len()) {
+            return false;
+        }
+    }
 }
 
 impl State {

@@ -46,7 +46,7 @@ pub(crate) unsafe fn lock(
         return Ok(());
     }
     let taken = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
-    if taken(start) || taken(last) || !host_is_readable(start) || !host_is_readable(last) {
+    if taken(start) || taken(last) || !host_is_readable(start, size) {
         return Err(HSA_STATUS_ERROR);
     }
     let locked = Allocation {

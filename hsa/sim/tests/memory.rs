@@ -402,6 +402,14 @@ fn locked_memory() {
     assert_eq!(unsafe { unlock(at) }, INVALID_ARGUMENT);
     let nowhere = without_provenance_mut(4096);
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut seen) }, ERROR);
+    // A hole in the middle is enough, as AMD's runtimes were seen to answer.
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let whole = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
+    let hole = unsafe { libc::mprotect(whole.byte_add(N / 2), size, libc::PROT_NONE) };
+    assert_eq!(hole, 0);
+    assert_eq!(unsafe { lock(whole, N, null_mut(), 0, &mut seen) }, ERROR);
+    assert_eq!(unsafe { lock(whole, N / 2, null_mut(), 0, &mut seen) }, OK);
+    assert_eq!(unsafe { unlock(whole) }, OK);
 }
 
 #[test]
