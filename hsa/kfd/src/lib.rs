@@ -46,4 +46,3 @@ mod sysfs;
 mod user;
 mod vm_info;
 mod vram;
-mod windows;

@@ -3,6 +3,7 @@
 use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
 use super::process::{Memory, State};
+use super::windows::DOORBELLS;
 use crate::driver::Driver;
 use crate::errno::{EBUSY, EINVAL, ENOMEM, Result};
 use crate::page_table::{EXECUTABLE, Entry, PAGE, READABLE, WRITABLE};
@@ -12,8 +13,6 @@ use std::collections::BTreeSet;
 
 /// No machine has as much.
 const MOST: u64 = 1 << 48;
-/// How many bytes of doorbells a process has on a GPU.
-pub(crate) const DOORBELLS: u64 = 8192;
 
 /// Splits a handle into its GPU and its number there.
 pub(super) fn split(driver: &Driver, handle: u64) -> Result<(usize, u32)> {

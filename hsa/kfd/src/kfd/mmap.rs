@@ -1,13 +1,12 @@
 //! What `mmap` of `/dev/kfd` maps: doorbells, registers and the page of events.
 
 use super::events::PAGE_SIZE;
-use super::memory::DOORBELLS;
+use super::windows::{self, DOORBELLS};
 use crate::descriptors;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, ENODEV, Result};
 use crate::page_table::PAGE;
 use crate::real::{self, Mapping};
-use crate::windows;
 use libc::c_void;
 
 /// What there is to map, by the two uppermost bits of an offset.
