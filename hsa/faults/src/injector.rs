@@ -44,7 +44,7 @@ impl<C: Copy> Injector<C> {
     /// Counts a call of that name: what is planned for it.
     #[must_use]
     pub fn count(&self, name: &str) -> Injection<C> {
-        let mut met = Injection { time: Duration::ZERO, fate: Ok(None) };
+        let mut injection = Injection { time: Duration::ZERO, fate: Ok(None) };
         for (rule, seen) in self.plan.rules.iter().zip(&self.seen) {
             if !rule.call.as_deref().is_none_or(|call| is(name, call)) {
                 continue;
@@ -53,13 +53,13 @@ impl<C: Copy> Injector<C> {
                 continue;
             }
             match rule.effect {
-                Effect::Takes(more) => met.time += more,
-                _ if !matches!(met.fate, Ok(None)) => {}
-                Effect::Answers(code) => met.fate = Err(code),
-                Effect::Goes(wrong) => met.fate = Ok(Some(wrong)),
+                Effect::Takes(more) => injection.time = injection.time.saturating_add(more),
+                _ if !matches!(injection.fate, Ok(None)) => {}
+                Effect::Answers(code) => injection.fate = Err(code),
+                Effect::Goes(wrong) => injection.fate = Ok(Some(wrong)),
             }
         }
-        met
+        injection
     }
 }
 
@@ -136,6 +136,8 @@ mod tests {
             rules(&[(Some("MAP"), Calls::one(2), time(20_000)), (None, Calls::from(2), time(5))]);
         let times = [0, 20_005, 5].map(Duration::from_micros);
         assert_eq!([(); 3].map(|()| injector.count("MAP").time), times);
+        let ever = (None, Calls::ALL, Effect::Takes(Duration::MAX));
+        assert_eq!(rules(&[ever, ever]).count("MAP").time, Duration::MAX, "and no more");
         let began = std::time::Instant::now();
         assert_eq!(rules(&[(None, Calls::ALL, time(20_000))]).count("MAP").undergo(), Ok(None));
         assert!(began.elapsed() >= Duration::from_millis(20));

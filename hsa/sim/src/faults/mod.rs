@@ -60,12 +60,12 @@ impl Faults {
         let mut state = self.state();
         let calls = state.calls.entry(name).or_default();
         *calls += 1;
-        let (call, met) = (*calls, state.injector.count(name));
-        if met.refused().is_some() {
+        let (call, injection) = (*calls, state.injector.count(name));
+        if injection.refused().is_some() {
             state.failed.push((name, call));
         }
         drop(state);
-        met.undergo().map_err(|Status(status)| status)
+        injection.undergo().map_err(|Status(status)| status)
     }
 
     fn suffers(&self, wrong: Wrong) -> bool {
