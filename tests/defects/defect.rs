@@ -53,6 +53,7 @@ impl Defect {
             Release::R6_1_2 => first,
             Release::R6_4_3 => second,
             Release::R7_2_4 => third,
+            other => panic!("{}: what {other} does is not written down", self.what),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// What becomes of a call; `C` is what it answers when it is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effect<C> {
     /// It answers this and is not performed.
     Answers(C),
@@ -16,6 +17,7 @@ pub enum Effect<C> {
 
 /// How a call that answers success goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wrong {
     /// Performed so much after it has answered.
     Late(Duration),

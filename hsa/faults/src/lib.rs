@@ -6,12 +6,12 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod course;
+mod current;
 mod effect;
+mod injector;
 mod plan;
-mod suffering;
 
-pub use course::{Course, Met};
+pub use current::{during, now, suffers};
 pub use effect::{Effect, Wrong};
-pub use plan::{Calls, Ground, Plan, PlanError, Rule};
-pub use suffering::{during, now, suffers};
+pub use injector::{Injection, Injector};
+pub use plan::{Calls, Plan, PlanError, Rule, Target};

@@ -5,6 +5,7 @@ use std::fmt;
 
 /// What is to go wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan<C> {
     /// In the order in which they were written.
     pub rules: Vec<Rule<C>>,
@@ -12,6 +13,7 @@ pub struct Plan<C> {
 
 /// What is to become of some calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rule<C> {
     /// The calls' name; `None` is any, and all are counted together.
     pub call: Option<String>,
@@ -75,7 +77,7 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 /// What a plan is for: which calls there are, and what can become of them.
-pub trait Ground {
+pub trait Target {
     /// What a call answers when it is refused.
     type Code;
 
@@ -97,16 +99,16 @@ impl<C> Default for Plan<C> {
 }
 
 impl<C> Plan<C> {
-    /// Reads a plan, every part of which must be for that ground.
+    /// Reads a plan, every part of which must be for that target.
     ///
     /// # Errors
     /// The first part that is not understood, and why: no such call, no such effect, or one that
     /// this call cannot have.
-    pub fn parse(text: &str, ground: &impl Ground<Code = C>) -> Result<Self, PlanError> {
+    pub fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, PlanError> {
         let rules = text.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
         let rule = |text: &str| {
             let named = |wrong| PlanError { rule: text.to_owned(), wrong };
-            Rule::parse(text, ground).map_err(named)
+            Rule::parse(text, target).map_err(named)
         };
         Ok(Self { rules: rules.map(rule).collect::<Result<_, _>>()? })
     }
@@ -126,7 +128,7 @@ impl<C> Plan<C> {
 }
 
 impl<C> Rule<C> {
-    fn parse(text: &str, ground: &impl Ground<Code = C>) -> Result<Self, String> {
+    fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, String> {
         let (calls, effect) = text.split_once('=').ok_or("it must be CALL=EFFECT")?;
         let (call, which) = match calls.split_once('#') {
             Some((call, which)) => {
@@ -137,16 +139,16 @@ impl<C> Rule<C> {
         };
         let (call, effect) = (call.trim(), effect.trim());
         let named = Some(call).filter(|&call| call != "*");
-        let all = ground.calls();
+        let all = target.calls();
         if named.is_some_and(|call| !all.contains(&call)) {
             return Err(format!("there is no such call; there are: {}", all.join(", ")));
         }
         let wrong = Wrong::named(effect);
         if let Some(wrong) = wrong {
             let any = matches!(wrong, Wrong::Lost | Wrong::Hang | Wrong::Crash);
-            if !any && !named.is_some_and(|call| ground.can(call, wrong)) {
+            if !any && !named.is_some_and(|call| target.can(call, wrong)) {
                 let word = wrong.word();
-                let can = |call: &&&str| ground.can(call, wrong);
+                let can = |call: &&&str| target.can(call, wrong);
                 let those: Vec<_> = all.iter().filter(can).copied().collect();
                 return Err(format!("{call} cannot be {word}; these can: {}", those.join(", ")));
             }
@@ -154,7 +156,7 @@ impl<C> Rule<C> {
         let effect = wrong
             .map(Effect::Goes)
             .or_else(|| time(effect).map(Effect::Takes))
-            .or_else(|| ground.code(effect).map(Effect::Answers))
+            .or_else(|| target.code(effect).map(Effect::Answers))
             .ok_or(
                 "the effect is neither an error, nor a time as 20us, nor a word of the plan's",
             )?;
@@ -194,7 +196,7 @@ mod tests {
 
     struct Calls3;
 
-    impl Ground for Calls3 {
+    impl Target for Calls3 {
         type Code = u32;
 
         fn code(&self, word: &str) -> Option<u32> {

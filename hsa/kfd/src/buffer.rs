@@ -1,9 +1,10 @@
 //! Buffer objects, and where in a device's file each can be mapped.
 
-use crate::errno::{EINVAL, Result};
+use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::faults::Faults;
 use crate::memory_file::{self, Label, MemoryFile};
 use crate::metadata::Metadata;
+use crate::page_table::PAGE;
 use crate::real;
 use crate::vram::Claim;
 use hsa_faults::Wrong;
@@ -106,14 +107,14 @@ impl Buffers {
         self.index().by_offset.len()
     }
 
-    /// New memory.
+    /// New memory; `ENOMEM` if there is no offset left for it.
     pub(crate) fn create(
         self: &Arc<Self>,
         gpu: usize,
         flags: u32,
         size: u64,
         claim: Claim,
-    ) -> Arc<Buffer> {
+    ) -> Result<Arc<Buffer>> {
         let (token, process) = (memory_file::token(), std::process::id());
         let label = Label { gpu, flags, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
@@ -135,7 +136,7 @@ impl Buffers {
         // Another thread may have been first.
         match known(&index) {
             Some(found) => Ok(found),
-            None => Ok(self.insert(&mut index, label, size, file, None)),
+            None => self.insert(&mut index, label, size, file, None),
         }
     }
 
@@ -151,9 +152,10 @@ impl Buffers {
         size: u64,
         file: OnceLock<MemoryFile>,
         claim: Option<Claim>,
-    ) -> Arc<Buffer> {
+    ) -> Result<Arc<Buffer>> {
         let offset = index.next_offset;
-        index.next_offset += size.next_multiple_of(4096);
+        let pages = size.checked_next_multiple_of(PAGE).ok_or(ENOMEM)?;
+        index.next_offset = offset.checked_add(pages).ok_or(ENOMEM)?;
         let home = Arc::downgrade(self);
         let buffer = Arc::new(Buffer {
             label,
@@ -166,7 +168,7 @@ impl Buffers {
         });
         index.by_offset.insert(offset, Arc::downgrade(&buffer));
         index.by_token.insert(label.token, Arc::downgrade(&buffer));
-        buffer
+        Ok(buffer)
     }
 
     /// What can be mapped at an offset, which must be where an object starts.
@@ -187,7 +189,6 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errno::ENOMEM;
     use crate::vram::{Memory, Vram};
     use std::sync::Barrier;
 
@@ -196,7 +197,7 @@ mod tests {
         let (vram, buffers) = (Vram::new(Memory::alone(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
-        let buffer = buffers.create(0, 1, 1 << 20, claim);
+        let buffer = buffers.create(0, 1, 1 << 20, claim).unwrap();
         let file = MemoryFile::duplicate(buffer.file().unwrap().descriptor()).unwrap();
         let again = buffers.import(file.descriptor()).unwrap();
         assert!(Arc::ptr_eq(&buffer, &again));
@@ -211,10 +212,23 @@ mod tests {
     }
 
     #[test]
+    fn there_is_an_end_of_offsets() {
+        let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
+        // Another process may have made what passes for a dma-buf, as large as a file can be.
+        let [one, other, third] =
+            [1, 2, 3].map(|token| MemoryFile::labelled(label(token), i64::MAX as u64).unwrap());
+        let buffers = Buffers::new();
+        let _held = buffers.import(one.descriptor()).unwrap();
+        assert_eq!(buffers.import(other.descriptor()).map(drop), Err(ENOMEM));
+        assert_eq!(buffers.import(third.descriptor()).map(drop), Err(ENOMEM));
+        assert_eq!(buffers.count(), 1);
+    }
+
+    #[test]
     fn threads_that_import_one_memory_get_one_buffer() {
         let theirs = Buffers::new();
         let claim = Vram::new(Memory::alone(), 0, 4096).claim(4096).unwrap();
-        let buffer = theirs.create(0, 1, 4096, claim);
+        let buffer = theirs.create(0, 1, 4096, claim).unwrap();
         let descriptor = buffer.file().unwrap().descriptor();
         for _ in 0..500 {
             let (ours, start) = (Buffers::new(), Barrier::new(2));

@@ -56,10 +56,14 @@ pub(crate) fn table() -> Held {
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The process that asks, as the kernel's calls take it.
+pub(crate) fn this_process() -> libc::pid_t {
+    std::process::id() as libc::pid_t
+}
+
 /// The table is this process's from now on.
 pub(crate) fn own() {
-    // SAFETY: asks for a number and touches no memory.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    OWNER.store(this_process(), Ordering::Relaxed);
 }
 
 /// The process whose table it is, without asking the kernel.
@@ -70,8 +74,7 @@ pub(crate) fn owner() -> libc::pid_t {
 /// Whether this is the process whose table it is, and no child that shares its memory or that
 /// came about behind libc's back.
 pub(crate) fn is_owner() -> bool {
-    // SAFETY: asks for a number and touches no memory.
-    owner() == unsafe { libc::getpid() }
+    owner() == this_process()
 }
 
 fn quick(descriptor: c_int) -> Option<&'static AtomicBool> {

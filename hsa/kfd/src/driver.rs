@@ -3,11 +3,10 @@
 use crate::buffer::Buffers;
 use crate::config::Config;
 use crate::errno::{EINVAL, Result};
-use crate::kfd::Process;
+use crate::kfd::{Process, Windows};
 use crate::log::{self, Log};
 use crate::sysfs;
 use crate::vram::{Memory, Vram};
-use crate::windows::Windows;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -7,7 +7,7 @@ use crate::errno::{Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};
 use crate::queue::without_signals;
 use crate::{drm, kfd};
-use hsa_faults::{Course, Ground, Plan, Wrong, during};
+use hsa_faults::{Injector, Plan, Target, Wrong, during};
 use std::thread;
 
 /// What the driver does that is no `ioctl`: mapping a device for the processor, and the copies and
@@ -17,13 +17,13 @@ const OTHERS: [&str; 3] = ["MMAP", "COPY", "FILL"];
 /// A plan, and how far it has come.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    course: Course<Errno>,
+    injector: Injector<Errno>,
 }
 
 /// The emulated driver, as a plan sees it.
 struct Driver;
 
-impl Ground for Driver {
+impl Target for Driver {
     type Code = Errno;
 
     fn code(&self, word: &str) -> Option<Errno> {
@@ -49,6 +49,8 @@ impl Ground for Driver {
             Wrong::Garbled => is_engine,
             Wrong::Half => maps || is_engine || MEASURING.contains(&call),
             Wrong::Double => MEASURING.contains(&call),
+            // What this driver does not know cannot come about in it.
+            _ => false,
         }
     }
 }
@@ -57,27 +59,27 @@ impl Faults {
     /// The plan, if each of its rules is one that can come about here.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let plan = Plan::parse(text, &Driver).map_err(|error| error.to_string())?;
-        Ok(Self { course: Course::of(plan) })
+        Ok(Self { injector: Injector::of(plan) })
     }
 
     /// What is planned for a call of that name now: it has waited when this returns.
     pub(crate) fn meet(&self, name: &str) -> Result<Option<Wrong>> {
-        if self.course.is_empty() {
+        if self.injector.is_empty() {
             return Ok(None);
         }
-        self.course.count(name).undergo()
+        self.injector.count(name).undergo()
     }
 
     /// Whether the call that this thread is in goes wrong so.
     pub(crate) fn suffers(&self, wrong: Wrong) -> bool {
-        !self.course.is_empty() && hsa_faults::suffers(wrong)
+        !self.injector.is_empty() && hsa_faults::suffers(wrong)
     }
 
     /// A size, as the call tells it.
     pub(crate) fn size(&self, size: u64) -> u64 {
         match () {
             () if self.suffers(Wrong::Half) => size / 2,
-            () if self.suffers(Wrong::Double) => size * 2,
+            () if self.suffers(Wrong::Double) => size.saturating_mul(2),
             () => size,
         }
     }

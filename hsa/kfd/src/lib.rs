@@ -19,6 +19,7 @@
 //!
 //! What is not understood there ends the process when it first names one of the driver's paths.
 
+mod abi;
 mod buffer;
 mod config;
 mod descriptors;
@@ -45,4 +46,3 @@ mod sysfs;
 mod user;
 mod vm_info;
 mod vram;
-mod windows;

@@ -1,10 +1,9 @@
 //! One line for each call on a device.
 
+use crate::abi::{Plain, bits};
 use crate::errno::Result;
-use crate::kfd::abi::bits;
 use crate::own;
 use crate::real::Mapping;
-use crate::request::Plain;
 use libc::c_void;
 use std::collections::BTreeMap;
 use std::fmt::{Arguments, Write as _};
@@ -149,8 +148,8 @@ impl Log {
     /// One line, written at once so that lines of several threads do not mix.
     pub(crate) fn line(&self, text: Arguments<'_>) {
         let Some(mut file) = self.file.as_ref() else { return };
-        // SAFETY: asks for numbers and touches no memory.
-        let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+        // SAFETY: asks for a number and touches no memory.
+        let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");
         // A log that cannot be written must not fail the call it tells of.

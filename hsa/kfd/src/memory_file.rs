@@ -1,6 +1,6 @@
 //! A memory file: what stands for the memory of a buffer object, and for a dma-buf.
 
-use crate::errno::{Errno, Result};
+use crate::errno::{EBADF, EINVAL, EIO, Errno, Result};
 use crate::own;
 use crate::real;
 use libc::c_int;
@@ -55,7 +55,7 @@ impl MemoryFile {
 
     /// A file of zeros, for what is no buffer object.
     pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
-        let size = libc::off_t::try_from(size).map_err(|_| crate::errno::EINVAL)?;
+        let size = libc::off_t::try_from(size).map_err(|_| EINVAL)?;
         let descriptor = own::above(|floor| {
             let descriptor = create(name)?;
             Ok(own::keep(descriptor, floor))
@@ -100,7 +100,7 @@ impl MemoryFile {
 
 /// An empty memory file under the lowest number that is free.
 fn create(name: &str) -> Result<c_int> {
-    let name = CString::new(name).map_err(|_| crate::errno::EINVAL)?;
+    let name = CString::new(name).map_err(|_| EINVAL)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name ends with a zero and lives until the call returns.
     let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
@@ -157,7 +157,7 @@ fn whole(moved: isize, length: usize) -> Result<()> {
     match moved {
         ..0 => Err(Errno::last()),
         moved if moved as usize == length => Ok(()),
-        _ => Err(crate::errno::EIO),
+        _ => Err(EIO),
     }
 }
 
@@ -171,13 +171,13 @@ impl Drop for MemoryFile {
 /// What buffer object a descriptor is a dma-buf of; a plain memory file is none.
 pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
     let seals = real::seals(descriptor).map_err(|error| match error {
-        crate::errno::EBADF => error,
-        _ => crate::errno::EINVAL,
+        EBADF => error,
+        _ => EINVAL,
     })?;
     if seals & SEALS != SEALS {
-        return Err(crate::errno::EINVAL);
+        return Err(EINVAL);
     }
-    let label = label_of(descriptor).ok_or(crate::errno::EINVAL)?;
+    let label = label_of(descriptor).ok_or(EINVAL)?;
     let size = status(descriptor)?.st_size as u64;
     Ok((label, size))
 }
@@ -216,7 +216,7 @@ mod tests {
         let file = MemoryFile::labelled(label, 8192).unwrap();
         assert_eq!(recognise(file.descriptor()), Ok((label, 8192)));
         let plain = MemoryFile::plain(&label.text(), 8192).unwrap();
-        assert_eq!(recognise(plain.descriptor()), Err(crate::errno::EINVAL));
-        assert_eq!(recognise(-1), Err(crate::errno::EBADF));
+        assert_eq!(recognise(plain.descriptor()), Err(EINVAL));
+        assert_eq!(recognise(-1), Err(EBADF));
     }
 }

@@ -1,8 +1,8 @@
 //! What a driver in user space has written on a buffer object, for whoever imports it.
 
 use crate::errno::{EINVAL, Result};
-use crate::foreign;
 use crate::memory_file::{Label, MemoryFile};
+use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
 /// The most that can be written.
@@ -50,7 +50,7 @@ impl Metadata {
         let file = foreign::find(label.process, &name(label))?;
         let mut bytes = [0; SIZE];
         let read = file.read_exact_at(&mut bytes, 0);
-        crate::own::forget_file(&file);
+        own::forget_file(&file);
         read.ok()?;
         let mut found = Self::NONE;
         found.flags = u64::from_ne_bytes(bytes[..8].try_into().ok()?);

@@ -1,6 +1,7 @@
-//! Which descriptors are the emulation's own. A driver's memory takes none of a process, so
-//! these are kept out of its sight: they lie above what it may open, are not listed, and it
-//! cannot close them.
+//! What is the emulation's own: descriptors and files.
+//!
+//! A driver's memory takes no descriptor of a process, so these are kept out of its sight: they lie
+//! above what it may open, are not listed, and it cannot close them.
 
 use crate::errno::Errno;
 use libc::{c_int, rlimit};
@@ -112,4 +113,10 @@ pub(crate) fn keep_file(file: File) -> io::Result<File> {
 /// Lets a file that was kept be closed.
 pub(crate) fn forget_file(file: &File) {
     set(std::os::fd::AsRawFd::as_raw_fd(file), false);
+}
+
+/// Whose the files are that processes share.
+pub(crate) fn user() -> libc::uid_t {
+    // SAFETY: asks for a number and touches no memory.
+    unsafe { libc::geteuid() }
 }

@@ -226,8 +226,8 @@ mod tests {
     fn it_does_what_a_row_of_pages_does() {
         let buffers = Buffers::new();
         let vram = Vram::new(Memory::alone(), 0, 48 * PAGE);
-        let memory =
-            [(); 3].map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()));
+        let memory = [(); 3]
+            .map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()).unwrap());
         for seed in 1..=200 {
             let mut dice = Dice(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
             let (mut table, mut model): (_, Model) = (PageTable::default(), [None; PAGES]);

@@ -1,41 +1,12 @@
 //! An `ioctl`: its number, and its argument as a struct of the kernel's.
 
+use crate::abi::Plain;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, Result};
 use crate::{faults, user};
 use libc::c_void;
 use std::fmt::Arguments;
 use std::time::Instant;
-
-/// A struct of the kernel's interface.
-///
-/// # Safety
-///
-/// Every bit pattern is a value, and there is no padding: plain integers only.
-pub(crate) unsafe trait Plain: Copy + Send + 'static {
-    /// Tells each field by its name, as a log is to have it.
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String));
-
-    /// The call's name with the operation it asks for, if it is one of several.
-    fn operation(&self, name: &'static str) -> &'static str {
-        name
-    }
-
-    fn zero() -> Self {
-        // SAFETY: all zeros is a value, as every bit pattern is.
-        unsafe { std::mem::zeroed() }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: there is no padding, so that all of the value's bytes are initialised.
-        unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and whatever is written is a value.
-        unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
-    }
-}
 
 /// One call on a device.
 #[derive(Clone, Copy, Debug)]
@@ -96,19 +67,5 @@ impl Request {
             user::write(address, &value.bytes()[..size]).map_err(|_| EFAULT)?;
         }
         result
-    }
-}
-
-// SAFETY: an integer.
-unsafe impl Plain for u32 {
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-        tell("value", self.to_string());
-    }
-}
-
-// SAFETY: an integer.
-unsafe impl Plain for u64 {
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-        tell("value", format!("{self:#x}"));
     }
 }

@@ -1,9 +1,10 @@
 //! The process's own memory at addresses it named, which may lead nowhere: the kernel does the
 //! copying, so that a bad address is `EFAULT` and no crash.
 
+use crate::abi::Plain;
 use crate::descriptors::owner;
 use crate::errno::{EFAULT, Errno, Result};
-use crate::request::Plain;
+use crate::page_table::PAGE;
 
 fn vectors(buffer: *mut u8, length: usize, address: u64) -> (libc::iovec, libc::iovec) {
     let ours = libc::iovec { iov_base: buffer.cast(), iov_len: length };
@@ -35,6 +36,30 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
     let moved =
         unsafe { libc::process_vm_writev(owner(), &raw const ours, 1, &raw const theirs, 1, 0) };
     whole(moved, bytes.len())
+}
+
+/// So many addresses are looked at in one system call (`IOV_MAX`).
+const AT_ONCE: usize = 1024;
+
+/// `EFAULT` if a page of a range is not the process's to read. A driver that is lent memory takes hold
+/// of every page of it; this looks at a byte of each.
+pub(crate) fn check(address: u64, size: u64) -> Result<()> {
+    address.checked_add(size).ok_or(EFAULT)?;
+    let mut pages = (address..address + size).step_by(PAGE as usize);
+    let mut bytes = [0u8; AT_ONCE];
+    loop {
+        let page = |address| libc::iovec { iov_base: address as *mut _, iov_len: 1 };
+        let theirs: Vec<_> = pages.by_ref().take(AT_ONCE).map(page).collect();
+        if theirs.is_empty() {
+            return Ok(());
+        }
+        let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: theirs.len() };
+        let (count, first) = (theirs.len() as libc::c_ulong, theirs.as_ptr());
+        // SAFETY: the kernel writes as many bytes as the array has at most, and checks the other
+        // addresses.
+        let moved = unsafe { libc::process_vm_readv(owner(), &raw const ours, 1, first, count, 0) };
+        whole(moved, theirs.len())?;
+    }
 }
 
 /// Copies a value from the process.

@@ -44,8 +44,7 @@ impl Memory {
 
     /// The process's place on a machine that others may be on too.
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
-        // SAFETY: asks for a number and touches no memory.
-        let user = unsafe { libc::geteuid() };
+        let user = own::user();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?)?;
@@ -227,8 +226,7 @@ mod tests {
     use super::*;
 
     fn remove(name: &str) {
-        // SAFETY: asks for a number and touches no memory.
-        std::fs::remove_file(path(unsafe { libc::geteuid() }, name)).unwrap();
+        std::fs::remove_file(path(own::user(), name)).unwrap();
     }
 
     #[test]

@@ -176,6 +176,36 @@ fn what_is_nearly_right_is_answered_or_refused() {
     });
 }
 
+/// A count of bytes that is near its end goes on from 0, and the queue is read on.
+#[test]
+fn a_queue_may_begin_anywhere() {
+    under("a_queue_may_begin_anywhere", &[], || {
+        let gpu = Gpu::open();
+        let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
+        let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
+        let [written, read] = [8192, 8200].map(|at| memory.wrapping_add(at).cast::<u64>());
+        // SAFETY: mapped just now; the ring before them is zeros, which do nothing.
+        unsafe {
+            read.write_volatile(u64::MAX - 2);
+            written.write_volatile(u64::MAX);
+        }
+        let (ring, sdma) = (memory as u64, 1);
+        let addresses = [ring, written as u64, read as u64, 0];
+        let rest = [4096 | gpu.id << 32, sdma | 100 << 32, 7, 0, 0, 0, 0, 0];
+        let mut queue: Vec<u64> = addresses.into_iter().chain(rest).collect();
+        let queue: &mut [u64; 12] = queue.as_mut_slice().try_into().unwrap();
+        kernel::call(gpu.kfd, b'K', 0x02, queue).unwrap();
+        let began = std::time::Instant::now();
+        // SAFETY: as above.
+        while unsafe { read.read_volatile() } > u64::MAX / 2 {
+            assert!(began.elapsed().as_secs() < 20, "nobody reads it any more");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let mut destroy = [queue[6] >> 32];
+        kernel::call(gpu.kfd, b'K', 0x03, &mut destroy).unwrap();
+    });
+}
+
 #[test]
 fn waits_for_garbage_end() {
     under("waits_for_garbage_end", &[], || {

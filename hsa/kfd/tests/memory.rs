@@ -149,6 +149,35 @@ fn errors_are_the_kernels() {
 }
 
 #[test]
+fn memory_that_is_lent_must_be_there() {
+    under("memory_that_is_lent_must_be_there", &[], || {
+        let gpu = Gpu::open();
+        // More pages than are looked at at once.
+        let size = 8 * MIB as usize;
+        let map = |protection| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: the kernel chooses an address where nothing is.
+            let mapped =
+                unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
+            assert_ne!(mapped, libc::MAP_FAILED);
+            mapped as u64
+        };
+        let lent = map(libc::PROT_READ | libc::PROT_WRITE);
+        let handle = gpu.lend(lent, size as u64).unwrap();
+        gpu.free(handle).unwrap();
+        assert_eq!(gpu.lend(lent + 1, 4096), Err(EINVAL), "no page");
+        // SAFETY: a page of the test's own, which it does not use.
+        unsafe { libc::munmap((lent + 7 * MIB) as *mut _, 4096) };
+        assert_eq!(gpu.lend(lent, size as u64), Err(EFAULT), "a hole near the end");
+        gpu.free(gpu.lend(lent, 7 * MIB).unwrap()).unwrap();
+        assert_eq!(gpu.lend(map(libc::PROT_NONE), 4096), Err(EFAULT), "not to be touched");
+        assert_eq!(gpu.lend(1 << 40, 4096), Err(EFAULT), "nothing");
+        assert_eq!(gpu.lend(u64::MAX - 4095, 8192), Err(EFAULT), "beyond the end");
+        assert!(page_tables().1.starts_with("buffers 0, "), "{:?}", page_tables());
+    });
+}
+
+#[test]
 fn a_small_bar_shows_no_memory() {
     under("a_small_bar_shows_no_memory", &[("HSA_KFD", "profile=rdna3")], || {
         let gpu = Gpu::open();

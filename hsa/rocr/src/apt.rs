@@ -5,6 +5,7 @@
 //! machine has for its own updates, and to believe that nothing is installed, so that it gets all
 //! that a package needs, the C library included.
 
+use crate::patience;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +13,7 @@ use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The suites that are searched.
 const SUITES: [&str; 4] = ["trixie", "forky", "sid", "experimental"];
@@ -27,6 +28,7 @@ const CONF: &str = "apt.conf";
 
 /// Why a package could not be got.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AptError {
     /// This is no machine with Debian's package tools.
     #[error("`{program}` does not start ({cause}); fetching needs Debian's package tools")]
@@ -230,19 +232,11 @@ fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<
     let (mut said, mut told) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdout(said.try_clone()?).stderr(told.try_clone()?).process_group(0);
     let mut child = command.spawn()?;
-    let begun = Instant::now();
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if begun.elapsed() > patience => {
-                let group = Pid::from_child(&child);
-                // It may have ended this very moment.
-                let _ = kill_process_group(group, Signal::KILL);
-                child.wait()?;
-                return Ok(None);
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
+    let Some(status) = patience::wait(&mut child, patience)? else {
+        // It may have ended this very moment.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        child.wait()?;
+        return Ok(None);
     };
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
     for (file, bytes) in [(&mut said, &mut output.stdout), (&mut told, &mut output.stderr)] {

@@ -34,29 +34,34 @@ pub struct NoObject {
 
 impl Emulation {
     /// A machine with so many GPUs.
+    #[must_use]
     pub fn gpus(number: u8) -> Self {
         Self { gpus: Some(number), ..Self::default() }
     }
 
     /// Whose GPUs: `mi300x`, `mi210`, `rdna3`, `apu`.
+    #[must_use]
     pub fn profile(mut self, name: impl Into<String>) -> Self {
         self.profile = Some(name.into());
         self
     }
 
     /// How much memory a GPU has: `64GiB`, `256MiB`.
+    #[must_use]
     pub fn vram(mut self, size: impl Into<String>) -> Self {
         self.vram = Some(size.into());
         self
     }
 
     /// A file for a line for each call of the driver.
+    #[must_use]
     pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
     /// A file for the GPUs' page tables when a process ends.
+    #[must_use]
     pub fn page_tables(mut self, file: impl Into<PathBuf>) -> Self {
         self.page_tables = Some(file.into());
         self
@@ -64,12 +69,16 @@ impl Emulation {
 
     /// Has calls of the driver go wrong, as `hsa-faults` writes it: `GEM_VA#3=ENOMEM`,
     /// `GEM_VA.MAP=lost`.
+    #[must_use]
     pub fn fault(mut self, plan: impl Into<String>) -> Self {
         self.faults.push(plan.into());
         self
     }
 
     /// Puts the emulated driver under a program, and under the programs that it starts.
+    ///
+    /// # Errors
+    /// Where the object to preload was looked for, and how to build it.
     pub fn apply(&self, command: &mut Command) -> Result<(), NoObject> {
         command.env("LD_PRELOAD", preloaded(&object()?, env::var_os("LD_PRELOAD")));
         let words = [

@@ -19,6 +19,7 @@ pub(crate) const WORK: &str = ".fetch-";
 
 /// Why releases could not be fetched.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FetchError {
     /// The packages could not be got.
     #[error("AMD's runtime cannot be fetched: {0}")]
@@ -49,6 +50,12 @@ pub enum FetchError {
     Incomplete(NotInstalled),
 }
 
+/// Says of which file or folder the system said no.
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
+    let path = path.to_owned();
+    |cause| FetchError::Folder { path, cause }
+}
+
 impl From<AptError> for FetchError {
     fn from(error: AptError) -> Self {
         Self::Apt(error)
@@ -70,15 +77,14 @@ impl From<NotInstalled> for FetchError {
 /// The mirror is the one of the machine's own package sources, or `HSA_VMM_MIRROR`. Signatures and
 /// sums are checked by `apt-get`, against the keys of the package `debian-archive-keyring`; a suite
 /// whose lists have expired is accepted, as its signature holds.
+///
+/// # Errors
+/// Which step failed, on what, and what may help; what was there before is there still.
 pub fn fetch(
     releases: &[Release],
     folder: &Path,
     told: &mut dyn FnMut(&str),
 ) -> Result<Vec<Installation>, FetchError> {
-    let place = |path: &Path| {
-        let path = path.to_owned();
-        move |cause| FetchError::Folder { path, cause }
-    };
     let open = || -> Result<Vec<_>, NotInstalled> {
         releases.iter().map(|&release| Installation::open(folder, release)).collect()
     };
@@ -90,9 +96,9 @@ pub fn fetch(
     if let Ok(all) = open() {
         return Ok(all);
     }
-    sweep(folder).map_err(place(folder))?;
+    sweep(folder).map_err(at(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
-    let work = work.map_err(place(folder))?;
+    let work = work.map_err(at(folder))?;
     told("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offers = archive.offers(RUNTIME)?;
@@ -104,29 +110,25 @@ pub fn fetch(
         told(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
         let packages = archive.download(RUNTIME, &offer, &[SHOW])?;
         let root = work.path().join(release.version());
-        fs::create_dir(&root).map_err(place(&root))?;
+        fs::create_dir(&root).map_err(at(&root))?;
         unpack(&packages, &root)?;
         let end = folder.join(release.version());
         // What is there is not whole, or there would be nothing to fetch.
         if end.exists() {
-            fs::remove_dir_all(&end).map_err(place(&end))?;
+            fs::remove_dir_all(&end).map_err(at(&end))?;
         }
-        fs::rename(&root, &end).map_err(place(&end))?;
+        fs::rename(&root, &end).map_err(at(&end))?;
     }
     Ok(open()?)
 }
 
 /// Waits until nobody else fetches into a folder, which is made, and sees whether there is room.
 pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
-    let place = |path: &Path| {
-        let path = path.to_owned();
-        move |cause| FetchError::Folder { path, cause }
-    };
-    fs::create_dir_all(folder).map_err(place(folder))?;
+    fs::create_dir_all(folder).map_err(at(folder))?;
     let path = folder.join("lock");
-    let lock = File::create(&path).map_err(place(&path))?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|error| place(&path)(error.into()))?;
-    let disk = statvfs(folder).map_err(|error| place(folder)(error.into()))?;
+    let lock = File::create(&path).map_err(at(&path))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(&path)(error.into()))?;
+    let disk = statvfs(folder).map_err(|error| at(folder)(error.into()))?;
     let left = disk.f_bavail.saturating_mul(disk.f_frsize);
     if left < needed {
         return Err(FetchError::Full { path: folder.to_owned(), left, needed });
@@ -147,18 +149,16 @@ pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
 
 /// Unpacks all packages of a folder into another, removes them, and leaves a list of what it was.
 fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
-    let place = |cause| FetchError::Folder { path: packages.to_owned(), cause };
     let mut names = Vec::new();
-    for entry in fs::read_dir(packages).map_err(place)? {
-        let entry = entry.map_err(place)?;
+    for entry in fs::read_dir(packages).map_err(at(packages))? {
+        let entry = entry.map_err(at(packages))?;
         if let Some(name) = apt::name_and_version(&entry.file_name()) {
             apt::unpack(&entry.path(), root)?;
-            fs::remove_file(entry.path()).map_err(place)?;
+            fs::remove_file(entry.path()).map_err(at(packages))?;
             names.push(name);
         }
     }
     names.sort();
     let list = root.join("packages");
-    fs::write(&list, names.join("\n") + "\n")
-        .map_err(|cause| FetchError::Folder { path: list, cause })
+    fs::write(&list, names.join("\n") + "\n").map_err(at(&list))
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// `HSA_VMM_ROCR` names it. Else it is `rocr` in cargo's build folder if the running program was
 /// built there, or `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, else `~/.cache`), or in
 /// the current folder if there is no home.
+#[must_use]
 pub fn folder() -> PathBuf {
     let folder = named_or_found();
     std::path::absolute(&folder).unwrap_or(folder)

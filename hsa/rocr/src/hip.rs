@@ -1,7 +1,7 @@
 //! HIP itself, beside a release of the runtime: for measuring against it.
 
 use crate::apt::{self, Archive};
-use crate::fetch::{WORK, alone, sweep};
+use crate::fetch::{WORK, alone, at, sweep};
 use crate::{FetchError, Installation, Release, fetch};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,21 +38,17 @@ pub fn fetch_hip(
     if let Some(hip) = installation.hip() {
         return Ok(Some(hip));
     }
-    let place = |path: &Path| {
-        let path = path.to_owned();
-        move |cause| FetchError::Folder { path, cause }
-    };
-    sweep(folder).map_err(place(folder))?;
+    sweep(folder).map_err(at(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
-    let work = work.map_err(place(folder))?;
+    let work = work.map_err(at(folder))?;
     told("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
     told(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
     let packages = archive.download(package, &offer, &[])?;
     let mut names = installation.packages();
-    for entry in fs::read_dir(&packages).map_err(place(&packages))? {
-        let entry = entry.map_err(place(&packages))?;
+    for entry in fs::read_dir(&packages).map_err(at(&packages))? {
+        let entry = entry.map_err(at(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
         // What is there already may be in use.
         if !names.contains(&name) {
@@ -63,8 +59,8 @@ pub fn fetch_hip(
     names.sort();
     // As a whole or not at all: by this list HIP is known to be there.
     let list = work.path().join("packages");
-    fs::write(&list, names.join("\n") + "\n").map_err(place(&list))?;
+    fs::write(&list, names.join("\n") + "\n").map_err(at(&list))?;
     let end = installation.root().join("packages");
-    fs::rename(&list, &end).map_err(place(&end))?;
+    fs::rename(&list, &end).map_err(at(&end))?;
     Ok(open()?.hip())
 }

@@ -27,6 +27,9 @@ pub struct NotInstalled {
 
 impl Installation {
     /// Finds a release that [`fetch`](crate::fetch()) left in a folder.
+    ///
+    /// # Errors
+    /// What of it is not there, and how to get it.
     pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
         let root = folder.join(release.version());
         let lacks = |what| NotInstalled { release, folder: folder.to_owned(), what };
@@ -44,21 +47,25 @@ impl Installation {
     }
 
     /// Which release it is.
+    #[must_use]
     pub fn release(&self) -> Release {
         self.release
     }
 
     /// Its folder.
+    #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// The file of the runtime.
+    #[must_use]
     pub fn runtime(&self) -> PathBuf {
         self.libraries.join("libhsa-runtime64.so.1")
     }
 
     /// The file of HIP, if [`fetch_hip`](crate::fetch_hip()) got it.
+    #[must_use]
     pub fn hip(&self) -> Option<PathBuf> {
         let package = hip::package(self.release)?;
         let major = package.rsplit_once('-')?.1;
@@ -68,6 +75,7 @@ impl Installation {
     }
 
     /// The packages it was made of: `libc6 2.41-12` and so on.
+    #[must_use]
     pub fn packages(&self) -> Vec<String> {
         // The list was there when this was opened; without it, nothing is known.
         let list = fs::read_to_string(self.root.join("packages")).unwrap_or_default();
@@ -75,6 +83,7 @@ impl Installation {
     }
 
     /// A program of this release (`rocminfo`).
+    #[must_use]
     pub fn program(&self, name: &OsStr) -> Option<PathBuf> {
         let inside = !name.as_encoded_bytes().contains(&b'/');
         Some(self.root.join("usr/bin").join(name)).filter(|path| inside && path.is_file())
@@ -85,6 +94,7 @@ impl Installation {
     ///
     /// The program is one of this release (`rocminfo`), a path, or a name that `PATH` has. The
     /// processes it starts in turn are the machine's own.
+    #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let program = program.as_ref();
         let path = self.program(program).or_else(|| on_path(program));
@@ -104,6 +114,7 @@ fn loader(libraries: &Path) -> Option<PathBuf> {
 }
 
 /// Whether a shell would find this program: a path, or a name that `PATH` has.
+#[must_use]
 pub fn is_program(program: &OsStr) -> bool {
     Path::new(program).is_file() && program.as_encoded_bytes().contains(&b'/')
         || on_path(program).is_some()

@@ -22,6 +22,7 @@ mod fetch;
 mod folder;
 mod hip;
 mod installation;
+mod patience;
 mod release;
 pub mod test;
 

@@ -5,6 +5,7 @@ use core::str::FromStr;
 
 /// A release of ROCm whose runtime Debian has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Release {
     /// 6.1.2: the first with virtual memory as HIP 6 uses it.
     R6_1_2,
@@ -19,6 +20,7 @@ impl Release {
     pub const ALL: [Self; 3] = [Self::R6_1_2, Self::R6_4_3, Self::R7_2_4];
 
     /// As people write it: `6.4.3`.
+    #[must_use]
     pub const fn version(self) -> &'static str {
         match self {
             Self::R6_1_2 => "6.1.2",

@@ -16,7 +16,9 @@
 //! standard error that it is skipped and why; where `HSA_VMM_REQUIRE` contains the word `rocr`, as
 //! in continuous integration, it fails.
 
-use crate::{Emulation, FetchError, Installation, Release, fetch, folder, folder::program};
+use crate::{
+    Emulation, FetchError, Installation, Release, fetch, folder, folder::program, patience,
+};
 use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +26,7 @@ use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// In the processes that tests start: which release it is.
 const INSIDE: &str = "HSA_ROCR_TEST_INSIDE";
@@ -41,22 +43,26 @@ pub struct Ground {
 
 impl Ground {
     /// The release of AMD's runtime.
+    #[must_use]
     pub fn release(&self) -> Release {
         self.installation.release()
     }
 
     /// The file of the runtime.
+    #[must_use]
     pub fn runtime(&self) -> PathBuf {
         self.installation.runtime()
     }
 
     /// The release, to start other programs on it.
+    #[must_use]
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
 
     /// A command that starts this very program again on the same ground; the environment is
     /// inherited. What it does there is up to its arguments and environment.
+    #[must_use]
     pub fn this_program(&self) -> Command {
         let program = program().expect("a test knows its own file");
         let mut command = self.installation.command(program);
@@ -115,6 +121,7 @@ pub fn tell(line: &str) {
 
 /// All releases, or `None` after saying that the test is skipped.
 #[track_caller]
+#[must_use]
 pub fn installations(name: &str) -> Option<&'static [Installation]> {
     static FETCHED: OnceLock<Result<Vec<Installation>, FetchError>> = OnceLock::new();
     let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &folder(), &mut |_| ()));
@@ -137,18 +144,11 @@ fn finish(command: &mut Command) -> (Option<ExitStatus>, String) {
     command.stdin(Stdio::null()).stdout(also(&output)).stderr(also(&output));
     let shown = OsStr::to_owned(command.get_program());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", shown.display()));
-    let begun = Instant::now();
-    let status = loop {
-        match child.try_wait().expect("a child to wait for") {
-            Some(status) => break Some(status),
-            None if begun.elapsed() > PATIENCE => {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
+    let status = patience::wait(&mut child, PATIENCE).expect("a child to wait for");
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
     let mut text = Vec::new();
     output.rewind().expect("a file to read");
     output.read_to_end(&mut text).expect("a file to read");

@@ -9,11 +9,12 @@ use hsa_sys::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-type AgentCallback = Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>;
-type PoolCallback =
+pub(crate) type AgentCallback =
+    Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>;
+pub(crate) type PoolCallback =
     Option<unsafe extern "C" fn(hsa_amd_memory_pool_t, *mut c_void) -> hsa_status_t>;
-type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
-type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
+pub(crate) type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
+pub(crate) type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
 
 /// Every function of the ABI, once: its parameters, and which function of the simulation does it.
 /// Calls back the macro `$with` with the list.
@@ -54,16 +55,16 @@ macro_rules! every_function {
             hsa_amd_vmem_address_reserve(address: *mut *mut c_void, size: usize, hint: u64, flags: u64) => crate::reservation::reserve;
             hsa_amd_vmem_address_reserve_align(address: *mut *mut c_void, size: usize, hint: u64, alignment: u64, flags: u64) => crate::reservation::reserve_align;
             hsa_amd_vmem_address_free(address: *mut c_void, size: usize) => crate::reservation::free;
-            hsa_amd_vmem_handle_create(pool: hsa_amd_memory_pool_t, size: usize, memory_type: hsa_amd_memory_type_t, flags: u64, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::allocation::create;
-            hsa_amd_vmem_handle_release(handle: hsa_amd_vmem_alloc_handle_t) => crate::allocation::release;
+            hsa_amd_vmem_handle_create(pool: hsa_amd_memory_pool_t, size: usize, memory_type: hsa_amd_memory_type_t, flags: u64, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::handles::create;
+            hsa_amd_vmem_handle_release(handle: hsa_amd_vmem_alloc_handle_t) => crate::handles::release;
             hsa_amd_vmem_map(address: *mut c_void, size: usize, offset: usize, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) => crate::mapping::map;
             hsa_amd_vmem_unmap(address: *mut c_void, size: usize) => crate::mapping::unmap;
             hsa_amd_vmem_set_access(address: *mut c_void, size: usize, descriptors: *const hsa_amd_memory_access_desc_t, count: usize) => crate::access::set;
             hsa_amd_vmem_get_access(address: *mut c_void, permissions: *mut hsa_access_permission_t, agent: hsa_agent_t) => crate::access::get;
             hsa_amd_vmem_export_shareable_handle(dmabuf: *mut c_int, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) => crate::share::export;
             hsa_amd_vmem_import_shareable_handle(dmabuf: c_int, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::share::import;
-            hsa_amd_vmem_retain_alloc_handle(handle: *mut hsa_amd_vmem_alloc_handle_t, address: *mut c_void) => crate::allocation::retain;
-            hsa_amd_vmem_get_alloc_properties_from_handle(handle: hsa_amd_vmem_alloc_handle_t, pool: *mut hsa_amd_memory_pool_t, memory_type: *mut hsa_amd_memory_type_t) => crate::allocation::properties;
+            hsa_amd_vmem_retain_alloc_handle(handle: *mut hsa_amd_vmem_alloc_handle_t, address: *mut c_void) => crate::handles::retain;
+            hsa_amd_vmem_get_alloc_properties_from_handle(handle: hsa_amd_vmem_alloc_handle_t, pool: *mut hsa_amd_memory_pool_t, memory_type: *mut hsa_amd_memory_type_t) => crate::handles::properties;
             hsa_amd_vmem_export_fabric_handle(fabric: *mut hsa_fabric_handle_t, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) => crate::share::export_fabric;
             hsa_amd_vmem_import_fabric_handle(fabric: hsa_fabric_handle_t, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::share::import_fabric;
         }

@@ -7,11 +7,10 @@ use crate::era::Unnamed;
 use crate::instance::{Instance, State};
 use crate::mapping::{Grant, Mapping};
 use crate::physical::Memory;
-use crate::status::{Answer, out};
+use crate::status::{Answer, no_file, out};
 use core::ffi::c_void;
 use hsa_faults::Wrong;
 use hsa_sys::*;
-use std::io;
 use std::sync::Arc;
 
 /// What is asked for one agent.
@@ -226,14 +225,6 @@ impl Instance {
 
 fn mapping_mut(state: &mut State, start: usize) -> Answer<&mut Mapping> {
     state.mappings.get_mut(&start).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)
-}
-
-/// A memory file could not be made: usually for want of descriptors.
-pub(crate) fn no_file(error: &io::Error) -> hsa_status_t {
-    match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
-        _ => HSA_STATUS_ERROR,
-    }
 }
 
 /// `hsa_amd_vmem_get_access`

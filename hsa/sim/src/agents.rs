@@ -1,5 +1,6 @@
 //! The agents: CPUs first, then GPUs, and what each says about itself.
 
+use crate::abi::{AgentCallback, IsaCallback};
 use crate::config::{Gpu, GpuKind};
 use crate::identity::Kind;
 use crate::instance::Instance;
@@ -17,6 +18,15 @@ impl Instance {
     pub(crate) fn agents(&self) -> impl Iterator<Item = Agent> + use<> {
         let (cpus, gpus) = (self.config.cpus.len(), self.config.gpus.len());
         (0..cpus).map(Agent::Cpu).chain((0..gpus).map(Agent::Gpu))
+    }
+
+    /// Whether there is such an agent: a descriptor of another simulation's memory may name one
+    /// that there is not.
+    pub(crate) fn has_agent(&self, agent: Agent) -> bool {
+        match agent {
+            Agent::Cpu(number) => number < self.config.cpus.len(),
+            Agent::Gpu(number) => number < self.config.gpus.len(),
+        }
     }
 
     /// The agent's number among all agents, which is also its NUMA node.
@@ -64,7 +74,7 @@ impl Instance {
 /// `callback` must be callable with `data`.
 pub(crate) unsafe fn iterate(
     instance: &Instance,
-    callback: Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>,
+    callback: AgentCallback,
     data: *mut c_void,
 ) -> Answer {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
@@ -197,7 +207,7 @@ pub(crate) unsafe fn info(
 pub(crate) unsafe fn iterate_isas(
     instance: &Instance,
     agent: hsa_agent_t,
-    callback: Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>,
+    callback: IsaCallback,
     data: *mut c_void,
 ) -> Answer {
     let agent = instance.agent(agent)?;

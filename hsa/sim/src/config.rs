@@ -6,8 +6,9 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// What an agent of kind CPU has.
+/// What an agent of kind CPU has. A [preset's](Config::mi300x) is where another begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cpu {
     /// What `HSA_AGENT_INFO_NAME` answers.
     pub name: String,
@@ -25,8 +26,9 @@ pub enum GpuKind {
     Apu,
 }
 
-/// What an agent of kind GPU has.
+/// What an agent of kind GPU has: [`Gpu::mi300x`], or a preset's, is where another begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Gpu {
     /// The instruction set, such as `gfx942`; also what `HSA_AGENT_INFO_NAME` answers.
     pub isa: String,

@@ -7,13 +7,11 @@ use crate::era::Behaviour;
 use crate::events::{self, Fault};
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
-use crate::pool_memory::Origin;
 use crate::signal::Signal;
-use crate::status::Answer;
+use crate::status::{Answer, no_file};
 use core::ffi::c_void;
 use hsa_faults::Wrong;
 use hsa_sys::*;
-use std::io;
 use std::sync::Arc;
 
 /// How much is copied at a time.
@@ -79,11 +77,29 @@ unsafe fn transfer(way: Way, address: usize, local: *mut u8, length: usize) -> u
     usize::try_from(done).unwrap_or(0)
 }
 
-/// Whether the process can read a byte.
-pub(crate) fn host_is_readable(address: usize) -> bool {
-    let mut byte = 0u8;
-    // SAFETY: one byte of this frame.
-    unsafe { transfer(Way::Read, address, &mut byte, 1) == 1 }
+/// Whether the process can read every page of a range, which ends before all addresses do.
+pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
+    // As many as one system call takes (`IOV_MAX`).
+    let mut bytes = [0u8; 1024];
+    let first = address & !(PAGE - 1);
+    let mut pages = (first..address + size).step_by(PAGE);
+    loop {
+        let page = |page: usize| libc::iovec {
+            iov_base: core::ptr::without_provenance_mut(page.max(address)),
+            iov_len: 1,
+        };
+        let theirs: Vec<_> = pages.by_ref().take(bytes.len()).map(page).collect();
+        if theirs.is_empty() {
+            return true;
+        }
+        let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: theirs.len() };
+        let (list, count) = (theirs.as_ptr(), theirs.len() as libc::c_ulong);
+        // SAFETY: writes no more than the array, and the kernel checks the other addresses.
+        let done = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, list, count, 0) };
+        if usize::try_from(done) != Ok(theirs.len()) {
+            return false;
+        }
+    }
 }
 
 impl State {
@@ -125,9 +141,9 @@ impl State {
             return Err(absent);
         }
         let left = start + allocation.extent() - address;
-        Ok(match (&allocation.memory, allocation.origin) {
-            (Some(memory), _) => Place::Memory(Arc::clone(memory), (address - start) as u64, left),
-            (None, Origin::Pool | Origin::Attached | Origin::Locked) => Place::Host(left),
+        Ok(match &allocation.memory {
+            Some(memory) => Place::Memory(Arc::clone(memory), (address - start) as u64, left),
+            None => Place::Host(left),
         })
     }
 
@@ -187,7 +203,7 @@ impl Instance {
                         Way::Read => memory.read(offset, part),
                         Way::Write => memory.write(offset, part),
                     };
-                    result.map_err(|error| Failure::Status(exhausted(&error)))?;
+                    result.map_err(|error| Failure::Status(no_file(&error)))?;
                     length
                 }
                 Place::Host(length) => {
@@ -220,6 +236,9 @@ impl Instance {
         source: usize,
         size: usize,
     ) -> Result<(), Failure> {
+        if size == 0 {
+            return Ok(());
+        }
         let size = self.done(size);
         let mut buffer = vec![0; size.min(CHUNK)];
         let mut done = 0;
@@ -242,10 +261,6 @@ impl Instance {
         byte[0] ^= 1;
         self.access_memory(view, Way::Write, address, &mut byte)
     }
-}
-
-fn exhausted(error: &io::Error) -> hsa_status_t {
-    crate::access::no_file(error)
 }
 
 /// A range that does not reach beyond the end of all addresses.
@@ -345,7 +360,7 @@ pub(crate) unsafe fn copy_async(
         let copy = || instance.copy_memory(view, destination, source, size);
         let copied = hsa_faults::during(planned, copy);
         match copied.map_err(|failure| failure.answer(&instance)) {
-            Ok(()) => completion.update(|value| value - 1),
+            Ok(()) => completion.update(|value| value.wrapping_sub(1)),
             Err(_) => completion.update(|_| -1),
         }
     };

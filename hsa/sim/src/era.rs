@@ -295,6 +295,12 @@ impl Behaviour {
         self.era == Era::B
     }
 
+    /// `unlock` answers success to memory that is not locked (seen in 6.1.2 and 6.4.3; 7.2.4 takes it
+    /// for impossible).
+    pub(crate) fn unlocks_anything(self) -> bool {
+        self.era == Era::A
+    }
+
     /// `pointer_info` tells mappings from reservations.
     pub(crate) fn pointer_info_knows_mappings(self) -> bool {
         self.extension >= 12

@@ -1,5 +1,6 @@
 //! The shared object's side: the C names, answered by slot 0, which the environment describes.
 
+use crate::abi::{AgentCallback, Allocate, IsaCallback, PoolCallback};
 use crate::instance::Instance;
 use crate::{Config, abi, slots};
 use core::ffi::{c_char, c_int, c_void};
@@ -7,12 +8,6 @@ use hsa_sys::*;
 
 /// The environment variable with the configuration, as text.
 pub const VARIABLE: &str = "HSA_SIM";
-
-type AgentCallback = Option<unsafe extern "C" fn(hsa_agent_t, *mut c_void) -> hsa_status_t>;
-type PoolCallback =
-    Option<unsafe extern "C" fn(hsa_amd_memory_pool_t, *mut c_void) -> hsa_status_t>;
-type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
-type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
 
 macro_rules! exports {
     (

@@ -35,12 +35,22 @@ pub(crate) unsafe fn lock(
     let start = address.addr();
     let mut state = instance.lock();
     let last = start.checked_add(size - 1).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    if let Some(Allocation { origin: Origin::Locked(times), size: known, .. }) =
+        state.allocations.get_mut(&start)
+        && *known == size
+    {
+        // The very same memory is counted (seen in 6.1.2, 6.4.3 and 7.2.4).
+        *times = times.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+        // SAFETY: as above.
+        unsafe { agent_address.write(address) };
+        return Ok(());
+    }
     let taken = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
-    if taken(start) || taken(last) || !host_is_readable(start) || !host_is_readable(last) {
+    if taken(start) || taken(last) || !host_is_readable(start, size) {
         return Err(HSA_STATUS_ERROR);
     }
     let locked = Allocation {
-        origin: Origin::Locked,
+        origin: Origin::Locked(1),
         size,
         owner: Agent::Cpu(0),
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
@@ -54,15 +64,16 @@ pub(crate) unsafe fn lock(
     Ok(())
 }
 
-/// `hsa_amd_memory_unlock`
+/// `hsa_amd_memory_unlock`: the memory is unlocked when it was as often as it was locked.
 pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> Answer {
     let address = out(address)?.addr().get();
     let mut state = instance.lock();
-    let found = state.allocations.get(&address);
-    if found.is_none_or(|found| found.origin != Origin::Locked) {
-        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    match state.allocations.get_mut(&address).map(|found| &mut found.origin) {
+        Some(Origin::Locked(1)) => drop(state.allocations.remove(&address)),
+        Some(Origin::Locked(times)) => *times -= 1,
+        _ if instance.behaviour.unlocks_anything() => {}
+        _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }
-    state.allocations.remove(&address);
     Ok(())
 }
 

@@ -187,8 +187,10 @@ fn check(config: &Config) -> Result<(), Error> {
     if config.gpus.iter().any(|gpu| gpu.nearest_cpu >= config.cpus.len()) {
         return refuse("a GPU's nearest CPU is not there".into());
     }
-    if config.gpus.iter().any(|gpu| gpu.vram % 4096 != 0 || gpu.vram > 1 << 46) {
-        return refuse("a GPU's memory is not in whole pages, or more than 64 TiB".into());
+    let cpus = config.cpus.iter().map(|cpu| cpu.memory);
+    let mut memories = cpus.chain(config.gpus.iter().map(|gpu| gpu.vram));
+    if memories.any(|bytes| bytes % 4096 != 0 || bytes > 1 << 46) {
+        return refuse("an agent's memory is not in whole pages, or more than 64 TiB".into());
     }
     match config.faults.unknown_function() {
         Some(name) => refuse(format!("the fault plan names `{name}`, which cannot fail")),

@@ -4,12 +4,11 @@
 //! Whoever attaches opens that descriptor through `/proc` and finds the token in its name, or
 //! something else and then the handle is stale; nothing ever waits for the other process.
 
-use crate::access::no_file;
 use crate::agents::Agent;
 use crate::instance::Instance;
 use crate::physical::{self, Memory};
 use crate::pool_memory::{Allocation, Origin, unmap};
-use crate::status::{Answer, out};
+use crate::status::{Answer, no_file, out};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
 use std::fs::File;
@@ -105,11 +104,7 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
     }
     let file = File::options().read(true).write(true).open(path).ok()?;
     let foreign = physical::recognise(file.as_raw_fd()).filter(|found| found.token == token)?;
-    let known = match foreign.owner {
-        Agent::Cpu(number) => number < instance.config.cpus.len(),
-        Agent::Gpu(number) => number < instance.config.gpus.len(),
-    };
-    known.then(|| Memory::adopt(foreign, file))
+    instance.has_agent(foreign.owner).then(|| Memory::adopt(foreign, file))
 }
 
 /// `hsa_amd_ipc_memory_detach`

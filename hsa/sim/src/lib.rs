@@ -25,7 +25,6 @@ mod abi;
 mod access;
 mod address_space;
 mod agents;
-mod allocation;
 mod config;
 mod config_text;
 mod copy;

@@ -42,22 +42,25 @@ pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
     })
 }
 
-/// Counts, a thread by itself: threads that count together would measure each other.
-fn count(size: usize, alignment: usize) -> usize {
+/// Counts, a thread by itself: threads that count together would measure each other. `None` if there
+/// is no such number; `alignment` is not 0.
+fn count(size: usize, alignment: usize) -> Option<usize> {
     static STRETCHES: AtomicUsize = AtomicUsize::new(LOWEST);
     thread_local! {
         static NEXT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     }
     let (next, end) = NEXT.get();
-    let start = next.next_multiple_of(alignment);
+    let start = next.checked_next_multiple_of(alignment)?;
     if start.saturating_add(size) < end {
         NEXT.set((start + size, end));
-        return start;
+        return Some(start);
     }
-    let stretch = size.saturating_add(alignment).max(STRETCH).next_multiple_of(STRETCH);
-    let start = STRETCHES.fetch_add(stretch, Relaxed).next_multiple_of(alignment);
-    NEXT.set((start + size, start - start % STRETCH + stretch));
-    start
+    let stretch = size.checked_add(alignment)?.max(STRETCH).checked_next_multiple_of(STRETCH)?;
+    let further = |at: usize| at.checked_add(stretch);
+    let begin = STRETCHES.fetch_update(Relaxed, Relaxed, further).ok()?;
+    let start = begin.checked_next_multiple_of(alignment)?;
+    NEXT.set((start + size, begin + stretch));
+    Some(start)
 }
 
 /// Answers through a caller's pointer, which may be null as far as nothing is concerned.
@@ -73,9 +76,26 @@ unsafe fn put<T>(to: *mut T, value: T) -> hsa_status_t {
     HSA_STATUS_SUCCESS
 }
 
-unsafe extern "C" fn reserve(to: *mut *mut c_void, size: usize, _: u64, _: u64) -> hsa_status_t {
+/// Answers another handle.
+///
+/// # Safety
+/// As of [`put`].
+unsafe fn put_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
+    match count(1, 1) {
+        // SAFETY: the caller's promise.
+        Some(handle) => unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 }) },
+        None => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+    }
+}
+
+unsafe extern "C" fn reserve(
+    to: *mut *mut c_void,
+    size: usize,
+    hint: u64,
+    flags: u64,
+) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, count(size, GRANULE) as *mut c_void) }
+    unsafe { reserve_align(to, size, hint, 0, flags) }
 }
 
 unsafe extern "C" fn reserve_align(
@@ -85,8 +105,11 @@ unsafe extern "C" fn reserve_align(
     alignment: u64,
     _: u64,
 ) -> hsa_status_t {
+    let Some(start) = count(size, (alignment as usize).max(GRANULE)) else {
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    };
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, count(size, (alignment as usize).max(GRANULE)) as *mut c_void) }
+    unsafe { put(to, start as *mut c_void) }
 }
 
 unsafe extern "C" fn free(_: *mut c_void, _: usize) -> hsa_status_t {
@@ -101,7 +124,7 @@ unsafe extern "C" fn create(
     to: *mut hsa_amd_vmem_alloc_handle_t,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: count(1, 1) as u64 }) }
+    unsafe { put_handle(to) }
 }
 
 unsafe extern "C" fn release(_: hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
@@ -158,7 +181,7 @@ unsafe extern "C" fn export(
 
 unsafe extern "C" fn import(_: c_int, to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: count(1, 1) as u64 }) }
+    unsafe { put_handle(to) }
 }
 
 unsafe extern "C" fn retain(

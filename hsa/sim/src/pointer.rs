@@ -1,5 +1,6 @@
 //! What an address is.
 
+use crate::abi::Allocate;
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::mapping::Mapping;
@@ -60,7 +61,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
         type_: match allocation.origin {
             Origin::Pool => HSA_EXT_POINTER_TYPE_HSA,
             Origin::Attached => HSA_EXT_POINTER_TYPE_IPC,
-            Origin::Locked => HSA_EXT_POINTER_TYPE_LOCKED,
+            Origin::Locked(_) => HSA_EXT_POINTER_TYPE_LOCKED,
         },
         agentBaseAddress: start,
         hostBaseAddress: if on_host { start } else { null_mut() },
@@ -99,7 +100,7 @@ pub(crate) unsafe fn info(
     instance: &Instance,
     address: *const c_void,
     info: *mut hsa_amd_pointer_info_t,
-    allocate: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
+    allocate: Allocate,
     count: *mut u32,
     accessible: *mut *mut hsa_agent_t,
 ) -> Answer {

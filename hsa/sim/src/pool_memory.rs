@@ -1,12 +1,11 @@
 //! Memory from pools: allocated, freed, opened to agents. Memory that was attached or locked is
 //! kept in the same list, since callers ask the same questions about it.
 
-use crate::access::no_file;
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
-use crate::status::{Answer, out};
+use crate::status::{Answer, no_file, out};
 use core::ffi::c_void;
 use hsa_faults::Wrong;
 use hsa_sys::*;
@@ -18,8 +17,8 @@ use std::sync::Arc;
 pub(crate) enum Origin {
     Pool,
     Attached,
-    /// The caller's own memory, which agents may reach.
-    Locked,
+    /// The caller's own memory, which agents may reach, locked so many times.
+    Locked(u32),
 }
 
 /// Memory at an address, which is its key.

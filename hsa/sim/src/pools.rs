@@ -1,5 +1,6 @@
 //! The memory pools of every agent, in the order in which AMD's runtime has them.
 
+use crate::abi::PoolCallback;
 use crate::agents::Agent;
 use crate::identity::Kind;
 use crate::instance::Instance;
@@ -124,7 +125,7 @@ impl Instance {
 pub(crate) unsafe fn iterate(
     instance: &Instance,
     agent: hsa_agent_t,
-    callback: Option<unsafe extern "C" fn(hsa_amd_memory_pool_t, *mut c_void) -> hsa_status_t>,
+    callback: PoolCallback,
     data: *mut c_void,
 ) -> Answer {
     let agent = instance.agent(agent)?;

@@ -1,11 +1,9 @@
 //! Handles as file descriptors: exported to and imported from other processes, or this one.
 
-use crate::access::no_file;
-use crate::agents::Agent;
 use crate::handles::{Content, Handle};
 use crate::instance::{Instance, State};
 use crate::physical::{self, Memory};
-use crate::status::{Answer, out};
+use crate::status::{Answer, no_file, out};
 use core::ffi::c_int;
 use hsa_sys::*;
 use std::collections::HashMap;
@@ -34,11 +32,7 @@ impl Exports {
     /// The memory that a descriptor shows.
     fn find(&mut self, instance: &Instance, descriptor: RawFd) -> Result<Arc<Memory>, NotMemory> {
         let foreign = physical::recognise(descriptor).ok_or(NotMemory::Other)?;
-        let known = match foreign.owner {
-            Agent::Gpu(number) => number < instance.config.gpus.len(),
-            Agent::Cpu(number) => number < instance.config.cpus.len(),
-        };
-        if !known {
+        if !instance.has_agent(foreign.owner) {
             return Err(NotMemory::UnknownOwner);
         }
         let file = physical::reopen(descriptor).map_err(|_| NotMemory::NoDescriptor)?;

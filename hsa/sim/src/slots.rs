@@ -4,7 +4,7 @@
 use crate::instance::Instance;
 use crate::status::Answer;
 use hsa_sys::{HSA_STATUS_ERROR_NOT_INITIALIZED, HSA_STATUS_ERROR_OUT_OF_RESOURCES};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// How many simulations there can be in a process at a time.
@@ -13,16 +13,15 @@ pub(crate) const SLOTS: usize = 64;
 struct Slot {
     /// The process whose simulation it is, or 0. Read before the lock is taken: in a child that
     /// was forked while another thread held the lock nobody would ever release it.
-    process: AtomicI32,
+    process: AtomicU32,
     instance: RwLock<Option<Arc<Instance>>>,
 }
 
 static ALL: [Slot; SLOTS] =
-    [const { Slot { process: AtomicI32::new(0), instance: RwLock::new(None) } }; SLOTS];
+    [const { Slot { process: AtomicU32::new(0), instance: RwLock::new(None) } }; SLOTS];
 
-fn process() -> i32 {
-    // SAFETY: has no preconditions.
-    unsafe { libc::getpid() }
+fn process() -> u32 {
+    std::process::id()
 }
 
 /// Takes a slot that is free, or none.

@@ -4,6 +4,7 @@ use crate::instance::Instance;
 use core::ffi::{CStr, c_char};
 use core::ptr::NonNull;
 use hsa_sys::*;
+use std::io;
 
 /// What every function of the simulation answers; an error is any status but success, also
 /// `HSA_STATUS_INFO_BREAK`.
@@ -12,6 +13,14 @@ pub(crate) type Answer<T = ()> = Result<T, hsa_status_t>;
 /// A caller's pointer that must not be null.
 pub(crate) fn out<T>(pointer: *mut T) -> Answer<NonNull<T>> {
     NonNull::new(pointer).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)
+}
+
+/// A memory file could not be made, read or written: usually for want of descriptors or memory.
+pub(crate) fn no_file(error: &io::Error) -> hsa_status_t {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        _ => HSA_STATUS_ERROR,
+    }
 }
 
 macro_rules! statuses {

@@ -389,9 +389,27 @@ fn locked_memory() {
     assert_eq!(seen, at);
     let info = r.pointer_info(seen.addr() + 8);
     assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_LOCKED, size));
-    assert_eq!(unsafe { (unlock(at), unlock(at)) }, (OK, INVALID_ARGUMENT));
+    // The same once more is counted; a part of it is refused.
+    assert_eq!(unsafe { lock(at, size, null_mut(), 0, &mut seen) }, OK);
+    assert_eq!(seen, at);
+    assert_eq!(unsafe { lock(at, size / 2, null_mut(), 0, &mut seen) }, ERROR);
+    assert_eq!(r.simulation.usage().allocations, 1);
+    let is_locked = || r.pointer_info(at.addr()).type_ == HSA_EXT_POINTER_TYPE_LOCKED;
+    assert_eq!(unsafe { unlock(at) }, OK);
+    assert!(is_locked(), "as often as it was locked");
+    assert_eq!(unsafe { unlock(at) }, OK);
+    assert!(!is_locked());
+    assert_eq!(unsafe { unlock(at) }, INVALID_ARGUMENT);
     let nowhere = without_provenance_mut(4096);
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut seen) }, ERROR);
+    // A hole in the middle is enough, as AMD's runtimes were seen to answer.
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let whole = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
+    let hole = unsafe { libc::mprotect(whole.byte_add(N / 2), size, libc::PROT_NONE) };
+    assert_eq!(hole, 0);
+    assert_eq!(unsafe { lock(whole, N, null_mut(), 0, &mut seen) }, ERROR);
+    assert_eq!(unsafe { lock(whole, N / 2, null_mut(), 0, &mut seen) }, OK);
+    assert_eq!(unsafe { unlock(whole) }, OK);
 }
 
 #[test]

@@ -32,6 +32,21 @@ fn addresses_are_distinct_and_aligned_on_every_thread() {
 }
 
 #[test]
+fn more_than_there_can_be_is_refused() {
+    let simulation = Simulation::start(Config::nothing(1)).unwrap();
+    let vmem = simulation.table().vmem.as_ref().unwrap();
+    let reserve = vmem.hsa_amd_vmem_address_reserve_align.unwrap();
+    let mut address = null_mut();
+    for (size, alignment) in
+        [(usize::MAX, 0), (usize::MAX - (4 << 20), 1 << 21), (4096, u64::MAX), (1 << 63, 1 << 63)]
+    {
+        let status = unsafe { reserve(&mut address, size, 0, alignment, 0) };
+        assert_eq!(status, HSA_STATUS_ERROR_OUT_OF_RESOURCES, "{size:#x} {alignment:#x}");
+    }
+    assert_eq!(unsafe { reserve(&mut address, 4096, 0, 0, 0) }, HSA_STATUS_SUCCESS);
+}
+
+#[test]
 fn nothing_is_refused_and_nothing_is_counted() {
     let simulation = Simulation::start("nothing,gpus=3".parse().unwrap()).unwrap();
     assert_eq!(simulation.config().gpus.len(), 3);

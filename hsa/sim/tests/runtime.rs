@@ -69,6 +69,10 @@ fn impossible_configurations() {
     config.cpus.clear();
     let why = Simulation::start(config).expect_err("no CPU").to_string();
     assert!(why.contains("no CPU"), "{why}");
+    let mut config = Config::default();
+    config.cpus[0].memory = u64::MAX;
+    let why = Simulation::start(config).expect_err("too much").to_string();
+    assert!(why.contains("64 TiB"), "{why}");
     let config = Config::default().with_granule(5000);
     assert!(matches!(Simulation::start(config), Err(Error::Config(_))));
     let config = Config::default().with_faults(FaultPlan::none().always("hsa_nix", 1));

@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 
 /// A function's name and whether its group is of use without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Symbol {
     /// The C name, as it is looked up and as it appears in logs.
     pub name: &'static str,

@@ -1,7 +1,6 @@
 //! The structs of `drm/drm.h` and `drm/amdgpu_drm.h`.
 
-use crate::kfd::abi::{bits, open_flags, structs};
-use crate::request::Plain;
+use crate::abi::{bits, open_flags, structs};
 
 /// What a page table can be asked to do, as a plan of faults names it.
 pub(crate) const VA_OPERATIONS: [&str; 4] =

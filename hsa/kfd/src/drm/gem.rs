@@ -79,7 +79,7 @@ pub(super) fn operation(driver: &Driver, file: &DrmFile, asked: &mut GemOperatio
     let is_vram = buffer.label.flags & flags::VRAM != 0;
     let domains = if is_vram { DEVICE } else { SYSTEM };
     let size = driver.config.faults.size(buffer.size);
-    let info = CreateInfo { size, alignment: 4096, domains, flags: 0 };
+    let info = CreateInfo { size, alignment: PAGE, domains, flags: 0 };
     user::put(asked.value, size_of::<CreateInfo>(), &info)
 }
 

@@ -2,10 +2,10 @@
 
 use super::DrmFile;
 use super::abi::{Device, Info, Memory};
+use crate::abi::Plain;
 use crate::driver::{Driver, Gpu};
 use crate::errno::{EINVAL, Result};
 use crate::profile::Profile;
-use crate::request::Plain;
 use crate::user;
 
 const ACCEL_WORKING: u32 = 0x00;

@@ -11,7 +11,7 @@ pub(crate) use abi::VA_OPERATIONS;
 use crate::buffer::Buffer;
 use crate::driver::Driver;
 use crate::errno::{EACCES, EINVAL, Result};
-use crate::page_table::PageTable;
+use crate::page_table::{PAGE, PageTable};
 use crate::real::{self, Mapping};
 use crate::request::Request;
 use crate::slots::Slots;
@@ -165,7 +165,7 @@ pub(crate) unsafe fn map(
     }
     let faults = &driver.config.faults;
     let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
-    let offset = if faults.suffers(Wrong::Shifted) { 4096 } else { 0 };
+    let offset = if faults.suffers(Wrong::Shifted) { PAGE } else { 0 };
     // SAFETY: the caller answers for the address.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

@@ -1,7 +1,7 @@
 //! `close` and its forms.
 
 use super::guarded;
-use crate::errno::EBADF;
+use crate::errno::{EBADF, Errno};
 use crate::real::next;
 use crate::{descriptors, driver, own};
 use libc::{c_int, c_uint};
@@ -29,7 +29,7 @@ extern "C" fn close(descriptor: c_int) -> c_int {
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let plain = |first, last| {
         next!("close_range", fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
-            .unwrap_or_else(|| crate::errno::Errno(libc::ENOSYS).leave())
+            .unwrap_or_else(|| Errno(libc::ENOSYS).leave())
     };
     if first > last {
         return plain(first, last);

@@ -19,8 +19,7 @@ fn open_at(
     match place {
         None => plain(path),
         Some(Place::Tree(path)) => plain(path.as_ptr()),
-        // SAFETY: asks for a number and touches no memory.
-        Some(Place::Kfd) => guarded(|| device(Device::Kfd(unsafe { libc::getpid() }), flags), -1),
+        Some(Place::Kfd) => guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1),
         Some(Place::Render(gpu)) => {
             guarded(|| device(Device::Render(DrmFile::new(gpu)), flags), -1)
         }

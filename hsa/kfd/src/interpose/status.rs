@@ -3,6 +3,7 @@
 use super::{guarded, stand_in};
 use crate::descriptors::{self, Device};
 use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
+use crate::errno::{EFAULT, Errno};
 use crate::paths::{self, Place};
 use crate::real::next;
 use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
@@ -28,7 +29,7 @@ fn of_descriptor(descriptor: c_int) -> Option<Number> {
 /// Fills what a caller of `stat` gave.
 fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     if status.is_null() {
-        return crate::errno::EFAULT.leave();
+        return EFAULT.leave();
     }
     // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
     unsafe {
@@ -160,7 +161,7 @@ stats_at!(fstatat "fstatat", fstatat64 "fstatat64");
 
 fn fill_extended(status: *mut Extended, (major, minor): Number) -> c_int {
     if status.is_null() {
-        return crate::errno::EFAULT.leave();
+        return EFAULT.leave();
     }
     // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
     unsafe {
@@ -194,7 +195,7 @@ extern "C" fn statx(
             mask,
             status
         )
-        .unwrap_or_else(|| crate::errno::Errno(libc::ENOSYS).leave())
+        .unwrap_or_else(|| Errno(libc::ENOSYS).leave())
     };
     if flags & libc::AT_EMPTY_PATH != 0
         && let Some(number) = guarded(|| of_descriptor(folder), None)

@@ -1,87 +1,6 @@
 //! The structs of `linux/kfd_ioctl.h`.
 
-use crate::request::Plain;
-
-/// How the log has a field.
-pub(crate) trait Shown {
-    fn shown(&self) -> String;
-}
-
-impl Shown for u32 {
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Shown for i32 {
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Shown for u64 {
-    fn shown(&self) -> String {
-        format!("{self:#x}")
-    }
-}
-
-impl<T: std::fmt::Debug, const N: usize> Shown for [T; N] {
-    fn shown(&self) -> String {
-        format!("{self:?}")
-    }
-}
-
-/// The names of the bits that are set, and the rest as a number.
-pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
-    let known = names.iter().filter(|(bit, _)| value & bit != 0);
-    let rest = names.iter().fold(value, |value, (bit, _)| value & !bit);
-    let mut texts: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
-    if rest != 0 || texts.is_empty() {
-        texts.push(format!("{rest:#x}"));
-    }
-    texts.join("|")
-}
-
-/// Defines structs of integers, none of which has padding, and checks the size of each. A field
-/// can name the function that shows it in the log: `flags: u32 as flags::show`.
-macro_rules! structs {
-    ($($(#[$doc:meta])* $name:ident: $size:literal $(named $operation:path)? {
-        $($field:ident: $kind:ty $(as $show:path)?),* $(,)?
-    })*) => {
-        $(
-            $(#[$doc])*
-            #[repr(C)]
-            #[derive(Clone, Copy, Debug)]
-            pub(crate) struct $name { $(pub(crate) $field: $kind),* }
-            const _: () = {
-                assert!(size_of::<$name>() == $size);
-                assert!(0 $(+ size_of::<$kind>())* == $size);
-            };
-            // SAFETY: integers only, and the sizes add up, so there is no padding.
-            unsafe impl Plain for $name {
-                fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-                    $(tell(stringify!($field), $crate::kfd::abi::shown!(self.$field $(, $show)?));)*
-                }
-
-                $(fn operation(&self, _: &'static str) -> &'static str {
-                    $operation(self)
-                })?
-            }
-        )*
-    };
-}
-pub(crate) use structs;
-
-/// A field as the log has it.
-macro_rules! shown {
-    ($value:expr) => {
-        $crate::kfd::abi::Shown::shown(&$value)
-    };
-    ($value:expr, $show:path) => {
-        $show($value)
-    };
-}
-pub(crate) use shown;
+use crate::abi::{bits, open_flags, structs};
 
 fn queue_kind(kind: u32) -> String {
     let names = ["COMPUTE", "SDMA", "AQL", "SDMA_XGMI", "SDMA_BY_ENGINE"];
@@ -101,11 +20,6 @@ fn event_kind(kind: u32) -> String {
         "MEMORY",
     ];
     names.get(kind as usize).map_or_else(|| kind.to_string(), |name| (*name).to_owned())
-}
-
-/// What `open` would take.
-pub(crate) fn open_flags(flags: u32) -> String {
-    bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
 }
 
 structs! {

@@ -4,7 +4,7 @@ use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
 use super::memory::split;
 use super::mmap::{self, Window};
 use crate::driver::Driver;
-use crate::errno::{EACCES, EINVAL, EIO, ENOMEM, Errno, Result};
+use crate::errno::{EACCES, EINVAL, EIO, ENOMEM, ENOSPC, Errno, Result};
 use crate::slots::Slots;
 use crate::user;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -119,7 +119,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
         let id = state.signals.insert(event);
         if id >= SIGNALS {
             state.signals.remove(id);
-            return Err(crate::errno::ENOSPC);
+            return Err(ENOSPC);
         }
         create.event_id = id;
         create.slot = id;
@@ -272,6 +272,7 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errno::EFAULT;
 
     fn event(kind: u32, auto_reset: bool) -> Event {
         let (signalled, age, waiters, fault, fault_gpu) = (false, 1, 0, None, 0);
@@ -291,7 +292,7 @@ mod tests {
         let events = Events::default();
         let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
         assert_eq!(events.wait(&mut [asked(id, 0)], false, soon()).0, Ok(TIMEOUT));
-        events.fault(0x1001, 0xabc000, crate::errno::EFAULT);
+        events.fault(0x1001, 0xabc000, EFAULT);
         let mut data = [asked(id, 0)];
         assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
         assert_eq!((data[0].age, data[0].fault), (1, [0, 0xabc000, 0x1001]));

@@ -3,18 +3,16 @@
 use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
 use super::process::{Memory, State};
+use super::windows::DOORBELLS;
 use crate::driver::Driver;
-use crate::errno::{EINVAL, ENOMEM, Result};
-use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
+use crate::errno::{EBUSY, EINVAL, ENOMEM, Result};
+use crate::page_table::{EXECUTABLE, Entry, PAGE, READABLE, WRITABLE};
 use crate::user;
 use hsa_faults::Wrong;
 use std::collections::BTreeSet;
 
-const PAGE: u64 = 4096;
 /// No machine has as much.
 const MOST: u64 = 1 << 48;
-/// How many bytes of doorbells a process has on a GPU.
-pub(crate) const DOORBELLS: u64 = 8192;
 
 /// Splits a handle into its GPU and its number there.
 pub(super) fn split(driver: &Driver, handle: u64) -> Result<(usize, u32)> {
@@ -46,16 +44,19 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
         flags::VRAM => {
-            let buffer = create(driver.gpus[gpu].vram.claim(size)?);
+            let buffer = create(driver.gpus[gpu].vram.claim(size)?)?;
             alloc.offset = buffer.offset;
             Some(buffer)
         }
         flags::GTT => {
-            let buffer = create(driver.host.claim(size)?);
+            let buffer = create(driver.host.claim(size)?)?;
             alloc.offset = buffer.offset;
             Some(buffer)
         }
-        flags::USERPTR if alloc.offset != 0 && alloc.offset.is_multiple_of(PAGE) => None,
+        flags::USERPTR if alloc.offset != 0 && alloc.offset.is_multiple_of(PAGE) => {
+            user::check(alloc.offset, size)?;
+            None
+        }
         flags::DOORBELL if alloc.size == DOORBELLS => {
             alloc.offset = mmap::offset(Window::Doorbells, alloc.gpu_id);
             None
@@ -80,7 +81,7 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     let removed = {
         let mut state = driver.process.state();
         if !state.memory(gpu, number)?.mapped.is_empty() {
-            return Err(crate::errno::EBUSY);
+            return Err(EBUSY);
         }
         state.memories[gpu].remove(number)
     };

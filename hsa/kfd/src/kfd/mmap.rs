@@ -1,11 +1,12 @@
 //! What `mmap` of `/dev/kfd` maps: doorbells, registers and the page of events.
 
 use super::events::PAGE_SIZE;
-use super::memory::DOORBELLS;
+use super::windows::{self, DOORBELLS};
+use crate::descriptors;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, ENODEV, Result};
+use crate::page_table::PAGE;
 use crate::real::{self, Mapping};
-use crate::windows;
 use libc::c_void;
 
 /// What there is to map, by the two uppermost bits of an offset.
@@ -14,6 +15,15 @@ pub(crate) enum Window {
     Registers = 0,
     Events = 2,
     Doorbells = 3,
+}
+
+impl Window {
+    const ALL: [Self; 3] = [Self::Registers, Self::Events, Self::Doorbells];
+
+    /// The window an offset names.
+    fn of(offset: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|window| *window as u64 == offset >> 62)
+    }
 }
 
 /// The offset of a window of a GPU.
@@ -32,17 +42,16 @@ pub(crate) unsafe fn map(
     mapping: Mapping,
     offset: u64,
 ) -> Result<*mut c_void> {
-    // SAFETY: asks for a number and touches no memory.
-    if opener != unsafe { libc::getpid() } {
+    if opener != descriptors::this_process() {
         return Err(EINVAL);
     }
     let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff).map_err(|_| ENODEV);
     let length = mapping.length as u64;
-    let (offset, fits) = match offset >> 62 {
-        3 => (windows::doorbells(gpu()?), length == DOORBELLS),
-        0 => (windows::registers(gpu()?), length == 4096),
-        2 => (windows::events(), (1..=PAGE_SIZE).contains(&length)),
-        _ => {
+    let (offset, fits) = match Window::of(offset) {
+        Some(Window::Doorbells) => (windows::doorbells(gpu()?), length == DOORBELLS),
+        Some(Window::Registers) => (windows::registers(gpu()?), length == PAGE),
+        Some(Window::Events) => (windows::events(), (1..=PAGE_SIZE).contains(&length)),
+        None => {
             driver.log.missing(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
             return Err(EFAULT);
         }

@@ -9,11 +9,13 @@ mod mmap;
 mod process;
 mod queues;
 mod setup;
+mod windows;
 
 pub(crate) use events::Events;
 pub(crate) use mmap::map;
 pub(crate) use process::Process;
 pub(crate) use setup::gpu_clock;
+pub(crate) use windows::Windows;
 
 use crate::descriptors;
 use crate::driver::Driver;

@@ -1,8 +1,8 @@
 //! Queues: where a process leaves packets for a GPU.
 
 use super::abi::{CreateQueue, DestroyQueue, UpdateQueue};
-use super::memory::DOORBELLS;
 use super::mmap::{self, Window};
+use super::windows::DOORBELLS;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{Kind, Ring};

@@ -6,8 +6,9 @@ use super::abi::{
 };
 use crate::descriptors::{self, Device};
 use crate::driver::Driver;
-use crate::errno::{EINVAL, EPERM, Result};
+use crate::errno::{EBUSY, EINVAL, EPERM, Result};
 use crate::user;
+use std::sync::Arc;
 
 /// Virtual-memory management needs 1.15, a contiguous allocation 1.16.
 pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
@@ -122,8 +123,8 @@ pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()>
     }
     let mut state = driver.process.state();
     match &state.spaces[gpu] {
-        Some(known) if std::sync::Arc::ptr_eq(known, &file) => Ok(()),
-        Some(_) => Err(crate::errno::EBUSY),
+        Some(known) if Arc::ptr_eq(known, &file) => Ok(()),
+        Some(_) => Err(EBUSY),
         None => {
             state.spaces[gpu] = Some(file);
             Ok(())

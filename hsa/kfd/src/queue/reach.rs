@@ -2,7 +2,7 @@
 
 use super::frame::Frame;
 use crate::drm::DrmFile;
-use crate::errno::{EFAULT, Errno, Result};
+use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
 use crate::page_table::{Entry, PAGE, READABLE, WRITABLE};
 use crate::user;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Reach {
         let found = self.space.state().table.find(address);
         let (start, entry) = found.ok_or(Fault { address, error: EFAULT })?;
         if entry.flags & needed != needed {
-            return Err(Fault { address, error: crate::errno::EACCES });
+            return Err(Fault { address, error: EACCES });
         }
         let into = address - start;
         let (at, left) = (entry.offset + into, entry.size - into);
@@ -122,7 +122,7 @@ impl Reach {
     pub(super) fn add(&self, address: u64, summand: u64) -> Access<u64> {
         let fault = |error| Fault { address, error };
         if !address.is_multiple_of(8) {
-            return Err(fault(crate::errno::EINVAL));
+            return Err(fault(EINVAL));
         }
         let (entry, at, _) = self.look_up(address, READABLE | WRITABLE)?;
         let Some(buffer) = &entry.buffer else {

@@ -78,7 +78,8 @@ fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Ste
         }
     };
     if step == Step::Done {
-        *at += length;
+        // As the ring goes round, so does the count.
+        *at = at.wrapping_add(length);
         let read = ring.read_pointer;
         user::write(read, &at.to_le_bytes()).map_err(gone(read))?;
     }

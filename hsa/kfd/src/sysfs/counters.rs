@@ -70,9 +70,7 @@ fn card(driver: &Driver, folder: &str) -> Option<usize> {
 
 /// Whether it is the folder amdkfd has for this process.
 fn is_own(folder: &str) -> bool {
-    // SAFETY: asks for a number and touches no memory.
-    let process = unsafe { libc::getpid() };
     let roots = ["/sys/class/kfd/kfd/proc/", "/sys/devices/virtual/kfd/kfd/proc/"];
     let name = roots.iter().find_map(|root| folder.strip_prefix(root));
-    name.is_some_and(|name| name == "self" || name.parse() == Ok(process))
+    name.is_some_and(|name| name == "self" || name.parse() == Ok(std::process::id()))
 }

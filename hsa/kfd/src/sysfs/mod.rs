@@ -11,7 +11,7 @@ pub(crate) use topology::machine_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER};
-use crate::memory_file;
+use crate::{memory_file, own};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -66,8 +66,7 @@ fn device(config: &Config, gpu: usize) -> Vec<File> {
 fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (files, links).hash(&mut hasher);
-    // SAFETY: asks for a number and touches no memory.
-    let user = unsafe { libc::geteuid() };
+    let user = own::user();
     let name = format!("hsa-kfd-{user}-{:016x}", hasher.finish());
     let folder = std::env::temp_dir().join(&name);
     if is_own(&folder, user) {

@@ -9,6 +9,7 @@ use std::ptr::null_mut;
 
 pub const VRAM: u64 = 1;
 pub const GTT: u64 = 2;
+pub const USERPTR: u64 = 4;
 pub const PUBLIC: u64 = 1 << 29;
 pub const WRITABLE: u64 = 1 << 31;
 
@@ -77,6 +78,13 @@ impl Gpu {
         let mut alloc = [address, size, 0, 0, self.id | (flags | WRITABLE) << 32];
         call(self.kfd, b'K', 0x16, &mut alloc)?;
         Ok((alloc[2], alloc[3]))
+    }
+
+    /// A handle of the process's own memory.
+    pub fn lend(self, host: u64, size: u64) -> Result<u64> {
+        let mut alloc = [0, size, 0, host, self.id | (USERPTR | WRITABLE) << 32];
+        call(self.kfd, b'K', 0x16, &mut alloc)?;
+        Ok(alloc[2])
     }
 
     pub fn free(self, handle: u64) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::address_space::PAGE;
 use crate::instance::Instance;
 use crate::physical::Memory;
 use crate::status::Answer;
-use hsa_faults::{Course, Wrong, during};
+use hsa_faults::{Injector, Wrong, during};
 use hsa_sys::hsa_access_permission_t;
 use plan::Status;
 use std::io;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A plan in its course.
+/// A plan, and how far it has come.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     /// Whether anything is planned, so that a call without takes no lock for it.
@@ -30,7 +30,7 @@ pub(crate) struct Faults {
 
 #[derive(Debug, Default)]
 struct State {
-    course: Arc<Course<Status>>,
+    injector: Arc<Injector<Status>>,
     /// Which calls were made to fail: the function, and how many calls of it there were by then.
     failed: Vec<(&'static str, u64)>,
     calls: std::collections::HashMap<&'static str, u64>,
@@ -45,7 +45,7 @@ impl Faults {
     pub(crate) fn set(&self, plan: FaultPlan) {
         let mut state = self.state();
         self.any.store(!plan.is_empty(), Relaxed);
-        *state = State { course: Arc::new(Course::of(plan.plan)), ..State::default() };
+        *state = State { injector: Arc::new(Injector::of(plan.plan)), ..State::default() };
     }
 
     pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
@@ -60,12 +60,12 @@ impl Faults {
         let mut state = self.state();
         let calls = state.calls.entry(name).or_default();
         *calls += 1;
-        let (call, met) = (*calls, state.course.count(name));
-        if met.refused().is_some() {
+        let (call, injection) = (*calls, state.injector.count(name));
+        if injection.refused().is_some() {
             state.failed.push((name, call));
         }
         drop(state);
-        met.undergo().map_err(|Status(status)| status)
+        injection.undergo().map_err(|Status(status)| status)
     }
 
     fn suffers(&self, wrong: Wrong) -> bool {

@@ -4,7 +4,7 @@ use crate::abi::NAMES;
 use crate::status;
 use core::fmt;
 use core::str::FromStr;
-use hsa_faults::{Calls, Effect, Ground, Plan, PlanError, Wrong};
+use hsa_faults::{Calls, Effect, Plan, PlanError, Target, Wrong};
 use hsa_sys::hsa_status_t;
 
 /// Calls that fail, last, lie or never return.
@@ -79,7 +79,7 @@ impl FaultPlan {
 /// The simulation, as a plan sees it.
 struct Runtime;
 
-impl Ground for Runtime {
+impl Target for Runtime {
     type Code = Status;
 
     fn code(&self, word: &str) -> Option<Status> {
@@ -120,6 +120,8 @@ impl Ground for Runtime {
             Wrong::Garbled => moves,
             Wrong::Half => moves || measures || permits,
             Wrong::Double => measures,
+            // What the simulation does not know cannot come about in it.
+            _ => false,
         }
     }
 }

@@ -187,6 +187,23 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
+        what: "memory_unlock once more than the same memory was locked",
+        why: "assertion `Failed to deregister host pointer': Debian's 7.2.4 has assertions",
+        releases: &[R7_2_4],
+        signal: libc::SIGABRT,
+        act: |table| {
+            let _side = Side::start(&table, AREA);
+            let lock = table.core.hsa_amd_memory_lock.expect("there");
+            let unlock = table.core.hsa_amd_memory_unlock.expect("there");
+            let (mut own, mut there) = (vec![0u64; 512], null_mut());
+            let at = own.as_mut_ptr().cast();
+            // What the simulation counts, all releases do.
+            let both = [(); 2].map(|()| unsafe { lock(at, 4096, null_mut(), 0, &mut there) });
+            assert_eq!(both, [OK; 2]);
+            assert_eq!([(); 3].map(|()| unsafe { unlock(at) }), [OK; 3]);
+        },
+    },
+    Crash {
         what: "a copy by a GPU that has no page there",
         why: "a memory fault ends the process unless the program has a handler for it",
         releases: ALL,

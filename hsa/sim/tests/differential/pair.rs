@@ -73,6 +73,7 @@ fn simulation(release: Release) -> Simulation {
         Release::R6_1_2 => "era=a,extension=4",
         Release::R6_4_3 => "era=a,extension=7",
         Release::R7_2_4 => "era=b,extension=15",
+        other => panic!("which era {other} is of is not written down"),
     };
     let config = format!("mi300x,gpus=2,vram=1g,{era}").parse().expect("a configuration");
     Simulation::start(config).expect("a free slot")

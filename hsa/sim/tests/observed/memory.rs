@@ -2,6 +2,7 @@
 
 use crate::ground::*;
 use crate::rig::*;
+use core::ffi::c_void;
 use core::ptr::{null_mut, without_provenance_mut};
 
 #[test]
@@ -116,5 +117,27 @@ fn pointer_info_and_friends() {
         let locked = unsafe { lock(address, N, null_mut(), 0, &mut agent_address) };
         v.says("memory_lock", locked, ERROR);
         assert!(agent_address.is_null());
+    });
+}
+
+#[test]
+fn locked_memory() {
+    on_each(|v| {
+        let r = &v.rig;
+        let lock = r.hsa.hsa_amd_memory_lock.expect("there");
+        let unlock = r.hsa.hsa_amd_memory_unlock.expect("there");
+        let mut own = vec![0u64; 512];
+        let (at, mut there): (*mut c_void, _) = (own.as_mut_ptr().cast(), null_mut());
+        let kind = || r.pointer_info(at.addr()).type_;
+        for _ in 0..2 {
+            let again = unsafe { lock(at, 4096, null_mut(), 0, &mut there) };
+            v.says("lock the same twice", again, OK);
+        }
+        for locked in [HSA_EXT_POINTER_TYPE_LOCKED, HSA_EXT_POINTER_TYPE_UNKNOWN] {
+            v.says("unlock it twice", unsafe { unlock(at) }, OK);
+            assert_eq!(kind(), locked);
+        }
+        // 7.2.4 ended the process.
+        v.says("unlock it once more", unsafe { unlock(at) }, [OK, OK, INVALID_ARGUMENT]);
     });
 }

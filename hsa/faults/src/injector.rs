@@ -7,25 +7,25 @@ use std::time::Duration;
 
 /// A plan, and how many calls each rule has seen.
 #[derive(Debug)]
-pub struct Course<C> {
+pub struct Injector<C> {
     plan: Plan<C>,
     seen: Vec<AtomicU64>,
 }
 
 /// What is planned for one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Met<C> {
+pub struct Injection<C> {
     time: Duration,
     fate: Result<Option<Wrong>, C>,
 }
 
-impl<C> Default for Course<C> {
+impl<C> Default for Injector<C> {
     fn default() -> Self {
         Self::of(Plan::default())
     }
 }
 
-impl<C> Course<C> {
+impl<C> Injector<C> {
     /// A plan at its beginning.
     #[must_use]
     pub fn of(plan: Plan<C>) -> Self {
@@ -40,11 +40,11 @@ impl<C> Course<C> {
     }
 }
 
-impl<C: Copy> Course<C> {
+impl<C: Copy> Injector<C> {
     /// Counts a call of that name: what is planned for it.
     #[must_use]
-    pub fn count(&self, name: &str) -> Met<C> {
-        let mut met = Met { time: Duration::ZERO, fate: Ok(None) };
+    pub fn count(&self, name: &str) -> Injection<C> {
+        let mut injection = Injection { time: Duration::ZERO, fate: Ok(None) };
         for (rule, seen) in self.plan.rules.iter().zip(&self.seen) {
             if !rule.call.as_deref().is_none_or(|call| is(name, call)) {
                 continue;
@@ -53,13 +53,13 @@ impl<C: Copy> Course<C> {
                 continue;
             }
             match rule.effect {
-                Effect::Takes(more) => met.time += more,
-                _ if !matches!(met.fate, Ok(None)) => {}
-                Effect::Answers(code) => met.fate = Err(code),
-                Effect::Goes(wrong) => met.fate = Ok(Some(wrong)),
+                Effect::Takes(more) => injection.time = injection.time.saturating_add(more),
+                _ if !matches!(injection.fate, Ok(None)) => {}
+                Effect::Answers(code) => injection.fate = Err(code),
+                Effect::Goes(wrong) => injection.fate = Ok(Some(wrong)),
             }
         }
-        met
+        injection
     }
 }
 
@@ -68,7 +68,7 @@ fn is(name: &str, call: &str) -> bool {
     name.strip_prefix(call).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-impl<C> Met<C> {
+impl<C> Injection<C> {
     /// What the call is refused with, if it is.
     #[must_use]
     pub fn refused(&self) -> Option<&C> {
@@ -99,43 +99,45 @@ mod tests {
     use super::*;
     use crate::plan::Calls;
 
-    fn rules(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Course<u32> {
+    fn rules(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Injector<u32> {
         let plan = Plan::default();
-        Course::of(rules.iter().fold(plan, |plan, rule| plan.and(rule.0, rule.1, rule.2)))
+        Injector::of(rules.iter().fold(plan, |plan, rule| plan.and(rule.0, rule.1, rule.2)))
     }
 
     #[test]
     fn each_rule_counts_for_itself() {
         let two = Calls { first: 2, last: 3 };
-        let course = rules(&[
+        let injector = rules(&[
             (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Answers(5)),
             (Some("MAP"), two, Effect::Answers(7)),
             (Some("FREE"), Calls::from(2), Effect::Goes(Wrong::Leak)),
             (None, Calls::one(7), Effect::Goes(Wrong::Lost)),
         ]);
-        let maps = [(); 4].map(|()| course.count("MAP").undergo());
+        let maps = [(); 4].map(|()| injector.count("MAP").undergo());
         assert_eq!(maps, [Err(5), Err(5), Err(7), Ok(None)]);
-        let frees = [(); 2].map(|()| course.count("FREE").undergo());
+        let frees = [(); 2].map(|()| injector.count("FREE").undergo());
         assert_eq!(frees, [Ok(None), Ok(Some(Wrong::Leak))]);
-        assert_eq!(course.count("COPY").undergo(), Ok(Some(Wrong::Lost)), "the seventh of all");
-        assert_eq!(course.count("COPY").undergo(), Ok(None));
+        assert_eq!(injector.count("COPY").undergo(), Ok(Some(Wrong::Lost)), "the seventh of all");
+        assert_eq!(injector.count("COPY").undergo(), Ok(None));
     }
 
     #[test]
     fn an_operation_is_its_call() {
         let all = |call, code| (Some(call), Calls::from(2), Effect::Answers(code));
-        let course = rules(&[all("VA.MAP", 1), all("VA", 2)]);
-        let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| course.count(it).undergo());
+        let injector = rules(&[all("VA.MAP", 1), all("VA", 2)]);
+        let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| injector.count(it).undergo());
         assert_eq!(met, [Ok(None), Err(2), Ok(None), Err(1)]);
     }
 
     #[test]
     fn times_add_up() {
         let time = |micros| Effect::Takes(Duration::from_micros(micros));
-        let course =
+        let injector =
             rules(&[(Some("MAP"), Calls::one(2), time(20_000)), (None, Calls::from(2), time(5))]);
         let times = [0, 20_005, 5].map(Duration::from_micros);
-        assert_eq!([(); 3].map(|()| course.count("MAP").time), times);
+        assert_eq!([(); 3].map(|()| injector.count("MAP").time), times);
+        let ever = (None, Calls::ALL, Effect::Takes(Duration::MAX));
+        assert_eq!(rules(&[ever, ever]).count("MAP").time, Duration::MAX, "and no more");
         let began = std::time::Instant::now();
         assert_eq!(rules(&[(None, Calls::ALL, time(20_000))]).count("MAP").undergo(), Ok(None));
         assert!(began.elapsed() >= Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Handles of physical memory: created, released, retained, asked about.
+//! What callers do with handles: created, released, retained, asked about.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;

@@ -4,6 +4,9 @@ use crate::errno::Result;
 use crate::memory_file::MemoryFile;
 use std::sync::OnceLock;
 
+/// How many bytes of doorbells a process has on a GPU.
+pub(super) const DOORBELLS: u64 = 8192;
+
 /// What a GPU has of doorbells and registers.
 const GPU: u64 = 1 << 16;
 const REGISTERS: u64 = 1 << 15;
@@ -27,16 +30,16 @@ impl Windows {
 }
 
 /// Where in the file a GPU's doorbells are.
-pub(crate) fn doorbells(gpu: usize) -> u64 {
+pub(super) fn doorbells(gpu: usize) -> u64 {
     gpu as u64 * GPU
 }
 
 /// Where in the file a GPU's registers are.
-pub(crate) fn registers(gpu: usize) -> u64 {
+pub(super) fn registers(gpu: usize) -> u64 {
     gpu as u64 * GPU + REGISTERS
 }
 
 /// Where in the file the page of events is.
-pub(crate) fn events() -> u64 {
+pub(super) fn events() -> u64 {
     EVENTS
 }

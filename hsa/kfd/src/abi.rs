@@ -1,0 +1,131 @@
+//! Structs of the kernel's interfaces: their bytes, and how the log has their fields.
+
+/// A struct of the kernel's interface.
+///
+/// # Safety
+///
+/// Every bit pattern is a value, and there is no padding: plain integers only.
+pub(crate) unsafe trait Plain: Copy + Send + 'static {
+    /// Tells each field by its name, as a log is to have it.
+    fn fields(&self, tell: &mut dyn FnMut(&'static str, String));
+
+    /// The call's name with the operation it asks for, if it is one of several.
+    fn operation(&self, name: &'static str) -> &'static str {
+        name
+    }
+
+    fn zero() -> Self {
+        // SAFETY: all zeros is a value, as every bit pattern is.
+        unsafe { std::mem::zeroed() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: there is no padding, so that all of the value's bytes are initialised.
+        unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and whatever is written is a value.
+        unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
+    }
+}
+
+// SAFETY: an integer.
+unsafe impl Plain for u32 {
+    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
+        tell("value", self.to_string());
+    }
+}
+
+// SAFETY: an integer.
+unsafe impl Plain for u64 {
+    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
+        tell("value", format!("{self:#x}"));
+    }
+}
+
+/// How the log has a field.
+pub(crate) trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for u32 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for i32 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for u64 {
+    fn shown(&self) -> String {
+        format!("{self:#x}")
+    }
+}
+
+impl<T: std::fmt::Debug, const N: usize> Shown for [T; N] {
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// The names of the bits that are set, and the rest as a number.
+pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
+    let known = names.iter().filter(|(bit, _)| value & bit != 0);
+    let rest = names.iter().fold(value, |value, (bit, _)| value & !bit);
+    let mut texts: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+    if rest != 0 || texts.is_empty() {
+        texts.push(format!("{rest:#x}"));
+    }
+    texts.join("|")
+}
+
+/// Defines structs of integers, none of which has padding, and checks the size of each. A field
+/// can name the function that shows it in the log: `flags: u32 as flags::show`.
+macro_rules! structs {
+    ($($(#[$doc:meta])* $name:ident: $size:literal $(named $operation:path)? {
+        $($field:ident: $kind:ty $(as $show:path)?),* $(,)?
+    })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug)]
+            pub(crate) struct $name { $(pub(crate) $field: $kind),* }
+            const _: () = {
+                assert!(size_of::<$name>() == $size);
+                assert!(0 $(+ size_of::<$kind>())* == $size);
+            };
+            // SAFETY: integers only, and the sizes add up, so there is no padding.
+            unsafe impl $crate::abi::Plain for $name {
+                fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
+                    $(tell(stringify!($field), $crate::abi::shown!(self.$field $(, $show)?));)*
+                }
+
+                $(fn operation(&self, _: &'static str) -> &'static str {
+                    $operation(self)
+                })?
+            }
+        )*
+    };
+}
+pub(crate) use structs;
+
+/// A field as the log has it.
+macro_rules! shown {
+    ($value:expr) => {
+        $crate::abi::Shown::shown(&$value)
+    };
+    ($value:expr, $show:path) => {
+        $show($value)
+    };
+}
+pub(crate) use shown;
+
+/// What `open` would take.
+pub(crate) fn open_flags(flags: u32) -> String {
+    bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
+}

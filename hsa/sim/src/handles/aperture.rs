@@ -1,0 +1,69 @@
+//! The values of handles up to ROCm 7.2: addresses that no pointer reaches.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const APERTURE: u64 = 0x0002_8000_0000_0000;
+const GUARD: u64 = 0x1000;
+const LARGE: u64 = 2 << 20;
+
+/// Hands out addresses that nobody can reach: the lowest that was given back of the same size, or
+/// else the next. AMD's list is searched from its beginning for every call; this one is not.
+#[derive(Debug)]
+pub(super) struct Aperture {
+    next: u64,
+    free: HashMap<u64, BTreeSet<u64>>,
+    /// What each address takes, from where it began (before alignment) to its size.
+    taken: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Default for Aperture {
+    fn default() -> Self {
+        Self { next: APERTURE + GUARD, free: HashMap::new(), taken: BTreeMap::new() }
+    }
+}
+
+impl Aperture {
+    pub(super) fn take(&mut self, size: u64) -> u64 {
+        let freed = self.free.get_mut(&size).and_then(BTreeSet::pop_first);
+        let (start, value) = match freed {
+            Some(value) => (value, value),
+            None => {
+                let start = self.next;
+                let alignment = if size >= LARGE { LARGE } else { GUARD };
+                let value = start.next_multiple_of(alignment);
+                self.next = value + size.next_multiple_of(GUARD) + GUARD;
+                (start, value)
+            }
+        };
+        self.taken.insert(value, (start, size));
+        value
+    }
+
+    pub(super) fn give_back(&mut self, value: u64) {
+        let Some((start, size)) = self.taken.remove(&value) else { return };
+        if self.taken.is_empty() {
+            *self = Self::default();
+        } else if value + size.next_multiple_of(GUARD) + GUARD == self.next {
+            self.next = start;
+        } else {
+            self.free.entry(size).or_default().insert(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Aperture, LARGE};
+
+    #[test]
+    fn values_are_those_that_were_seen() {
+        let mut aperture = Aperture::default();
+        assert_eq!(aperture.take(4096), 0x0002_8000_0000_1000);
+        aperture.give_back(0x0002_8000_0000_1000);
+        for value in [0x0002_8000_0020_0000, 0x0002_8000_0080_0000, 0x0002_8000_00e0_0000] {
+            assert_eq!(aperture.take(2 * LARGE), value);
+        }
+        aperture.give_back(0x0002_8000_0080_0000);
+        assert_eq!(aperture.take(2 * LARGE), 0x0002_8000_0080_0000, "the lowest free comes first");
+    }
+}
