@@ -67,10 +67,10 @@ fn an_mi300x_is_described() {
 fn memory_that_is_in_use_is_not_left() {
     let machine = Machine::new(Config::mi300x(2));
     let left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
-    let all = Some(192 * GIB as u64);
+    let all = Some(192 * GIB);
     assert!(left().eq([all, all]));
     let handle = machine.create(1, 2 * MIB);
-    assert!(left().eq([all, all.map(|all| all - 2 * MIB as u64)]));
+    assert!(left().eq([all, all.map(|all| all - 2 * MIB)]));
     machine.vmm.release(handle).unwrap();
     assert!(left().eq([all, all]));
 }

@@ -70,8 +70,6 @@ struct Inner {
     exports: Exports,
     imports: Imports,
     stays_started: AtomicBool,
-    #[cfg(feature = "simulation")]
-    simulation: Option<crate::native::SharedSimulation>,
 }
 
 impl Runtime {
@@ -122,13 +120,7 @@ impl Runtime {
     /// As for [`Runtime::load`], when the simulation was told to fail.
     #[cfg(feature = "simulation")]
     pub fn simulated_by(simulation: Arc<hsa_sim::Simulation>) -> Result<Self, RuntimeError> {
-        let native = Native::simulated(simulation.clone());
-        let runtime = Self::start(native, "simulation".into(), None)?;
-        // Nobody else holds it yet.
-        let mut inner = Arc::try_unwrap(runtime.inner)
-            .map_err(|_| RuntimeError::Simulation("it is in use".into()))?;
-        inner.simulation = Some(simulation);
-        Ok(Self { inner: Arc::new(inner) })
+        Self::start(Native::simulated(simulation), "simulation".into(), None)
     }
 
     #[cfg(feature = "simulation")]
@@ -169,8 +161,6 @@ impl Runtime {
                 exports: Exports::default(),
                 imports: Imports::default(),
                 stays_started: AtomicBool::new(false),
-                #[cfg(feature = "simulation")]
-                simulation: None,
             }),
         })
     }
@@ -207,20 +197,21 @@ impl Runtime {
     /// The bytes of memory that an agent has left, of all processes' together
     /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` where the runtime does not say.
     #[must_use]
-    pub fn memory_left(&self, id: AgentId) -> Option<u64> {
+    pub fn memory_left(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
             return None;
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
-        self.native().agent_u64(agent.native, attribute).ok()
+        // 64-bit only (asserted at the root).
+        self.native().agent_u64(agent.native, attribute).ok().map(|left| left as usize)
     }
 
     /// The simulation below, if this is one.
     #[cfg(feature = "simulation")]
     #[must_use]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
-        self.inner.simulation.as_deref()
+        self.inner.native.simulation()
     }
 
     pub(crate) fn native(&self) -> &Native {
