@@ -322,3 +322,16 @@ fn every_call_of_a_child_is_refused() {
     });
     assert_eq!(end, End::Well);
 }
+
+#[test]
+fn ipc_is_for_a_gpu_and_those_that_reach_it_once_each() {
+    for peer_access in [true, false] {
+        let mut config = Config::mi300x(3);
+        config.peer_access = peer_access;
+        let runtime = Runtime::simulated(config).unwrap();
+        let [first, own, last] = [0, 1, 2].map(|number| gpu(&runtime, number));
+        let ipc = Ipc::on(&runtime, own).unwrap();
+        let all = [own, first, last];
+        assert_eq!(ipc.agents(), if peer_access { &all[..] } else { &all[..1] });
+    }
+}
