@@ -64,6 +64,12 @@ fn an_mi300x_is_described() {
 }
 
 #[test]
+fn its_debug_says_which_it_is_and_no_more() {
+    let text = format!("{:?}", simulated(Config::mi300x(2)));
+    assert_eq!(text, r#"Runtime { name: "simulation", path: None, agents: 3, .. }"#);
+}
+
+#[test]
 fn memory_that_is_in_use_is_not_left() {
     let machine = Machine::new(Config::mi300x(2));
     let left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));

@@ -8,6 +8,7 @@ use crate::discovery::{describe, discover};
 use crate::ipc::{Exports, Imports};
 use crate::memory::Registry;
 use crate::native::{Generation, Native};
+use core::fmt;
 pub use driver::DriverState;
 pub use error::RuntimeError;
 use hsa_sys as sys;
@@ -54,12 +55,11 @@ pub struct RuntimeInfo {
 /// Stands for `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
 /// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
 /// and `hsa_amd_agent_memory_pool_get_info`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Runtime {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     native: Native,
     generation: Generation,
@@ -246,6 +246,19 @@ impl Runtime {
     /// Whether this process is a fork of the one that opened the runtime.
     pub(crate) fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
+    }
+}
+
+/// Which runtime it is. What else is known of it, [`Runtime::info`] and [`Runtime::agents`] say;
+/// here it would be pages in the Debug of everything that holds a runtime.
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { info, agents, .. } = &*self.inner;
+        f.debug_struct("Runtime")
+            .field("name", &info.name)
+            .field("path", &info.path)
+            .field("agents", &agents.len())
+            .finish_non_exhaustive()
     }
 }
 
