@@ -5,9 +5,9 @@ use super::{AreaError, Operation};
 use crate::memory::Span;
 use crate::native::{Failure, NativeAgent};
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::Address;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where what is locked begins, and where it ends.
 type Locked = BTreeMap<usize, usize>;
@@ -18,7 +18,7 @@ type Locked = BTreeMap<usize, usize>;
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
 fn locked() -> MutexGuard<'static, Locked> {
-    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LOCKED)
 }
 
 /// Memory of the caller. Whoever makes one sees to it that the memory outlives it, and that this
@@ -63,7 +63,7 @@ impl LockedMemory {
 
     /// The memory, for this process's loads and stores.
     pub fn bytes(&self) -> MutexGuard<'_, Span> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.bytes)
     }
 
     pub fn address(&self) -> Address {
