@@ -5,9 +5,10 @@ use super::{AreaError, Operation};
 use crate::memory::Span;
 use crate::native::{Failure, NativeAgent};
 use crate::runtime::Runtime;
-use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::Address;
 use std::collections::BTreeMap;
+// The standard library's also where orders of threads are tried: one of these is the whole process's.
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where what is locked begins, and where it ends.
 type Locked = BTreeMap<usize, usize>;
@@ -18,7 +19,7 @@ type Locked = BTreeMap<usize, usize>;
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
 fn locked() -> MutexGuard<'static, Locked> {
-    lock(&LOCKED)
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Memory of the caller. Whoever makes one sees to it that the memory outlives it, and that this
@@ -63,7 +64,7 @@ impl LockedMemory {
 
     /// The memory, for this process's loads and stores.
     pub fn bytes(&self) -> MutexGuard<'_, Span> {
-        lock(&self.bytes)
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn address(&self) -> Address {

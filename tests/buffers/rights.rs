@@ -6,6 +6,9 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{Argument, Feature, Operation, Problem};
 use hsa_vmm::{Access, AgentId, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer, VmmError};
 
+/// Asks a buffer what an agent may do.
+type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, BufferError>;
+
 const STEP: usize = 16 * KIB;
 
 fn buffer(machine: &Machine) -> GrowableBuffer {
@@ -80,7 +83,7 @@ fn every_buffer_says_who_may_use_it() {
         paged.revoke(&[peer]).unwrap();
         pausable.revoke(&[peer]).unwrap();
         ring.revoke(&[peer]).unwrap();
-        let asked: [(&str, &dyn Fn(AgentId) -> Result<Access, BufferError>); 4] = [
+        let asked: [(&str, Ask<'_>); 4] = [
             ("growable", &|agent| growable.access(agent)),
             ("paged", &|agent| paged.access(agent)),
             ("pausable", &|agent| pausable.access(agent)),

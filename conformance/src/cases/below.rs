@@ -94,7 +94,7 @@ fn comes_back(context: &Context) -> Verdict {
         let lost = before.saturating_sub(left(context, gpu)?);
         let given = count * context.granule();
         ensure!(
-            lost < (given * ROUNDS / 2) as u64,
+            lost < given * ROUNDS / 2,
             "{gpu} has lost {lost} bytes: {ROUNDS} times {given} were created, mapped and released"
         );
     }
