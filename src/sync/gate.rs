@@ -22,8 +22,8 @@ use super::thread_local;
 use core::ops::Deref;
 use std::sync::{OnceLock, PoisonError};
 
-/// After how many changes of who looks it is lent. Where all orders are tried, they are short.
-const OFTEN: u32 = if cfg!(feature = "interleavings") { 2 } else { 64 };
+/// After how many changes of who looks it is lent; soon where every step takes long.
+const OFTEN: u32 = if cfg!(any(feature = "interleavings", miri)) { 2 } else { 64 };
 
 thread_local! {
     /// Its address tells threads apart.

@@ -71,7 +71,7 @@ fn who_looks_may_shut_it() {
 /// Nobody ever sees what is half changed, or not there, whoever looks and enters meanwhile.
 #[test]
 fn it_is_one_value_to_all() {
-    let rounds = if cfg!(miri) { 20 } else { 20_000 };
+    let rounds = if cfg!(miri) { 10 } else { 20_000 };
     let gate = Gate::new([0_u64; 32]);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

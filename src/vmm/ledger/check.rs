@@ -14,7 +14,7 @@
 //! | 4 | references are created + retained − released, never negative | `begin_release`, `retain` | `memory_lives_while_it_is_referenced_or_mapped` |
 //! | 5 | a handle without references is refused | `Handles::find` | `memory_lives_while_it_is_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_it_is_referenced_or_mapped` |
-//! | 7 | freed whole, by its base, and empty | `check_free`, asked by `remove_if_free` | `reservations_are_freed_whole_and_empty` |
+//! | 7 | freed whole, by its base, and empty | `check_free`, asked by `Shared::free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | mapped on the granule, inside, over nothing, no more than there is | `Shared::map`; [`Ledger::check`]: `mapping_is_right` | `maps_are_refused_outside_over_and_beyond` |
 //! | 9 | right after mapping nobody may do anything | `add_mapping` | `nobody_may_use_what_was_just_mapped` |
 //! | 10 | access is set on a run of whole mappings | `check_run` | `runs_are_whole_contiguous_mappings` |
