@@ -32,7 +32,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     // Nobody may use it before this.
     mapping.grant(&[host.id(), gpu.id()], Access::ReadWrite)?;
-    mapping.fill(0x2a2a_2a2a)?;
+    mapping.fill(0, 0x2a2a_2a2a, mapping.size())?;
     let mut bytes = [0; 4];
     mapping.read(0, &mut bytes)?;
     println!("the GPU wrote {bytes:x?}, the CPU reads it");

@@ -163,6 +163,24 @@ mod tests {
         assert_eq!(words(PoolFlags::EXTENDED_FINE_GRAINED), ["extended"]);
     }
 
+    #[cfg(feature = "simulation")]
+    #[test]
+    fn handles_come_from_a_gpus_coarse_memory_that_is_handed_out() {
+        let config = crate::simulation::Config::mi300x(1);
+        let runtime = crate::Runtime::simulated(config).unwrap();
+        let pool = runtime.gpus().next().and_then(crate::Agent::handle_pool).unwrap().clone();
+        assert!(pool.holds_handles());
+        let others = [
+            Pool { segment: Segment::Group, ..pool.clone() },
+            Pool { flags: PoolFlags::FINE_GRAINED, ..pool.clone() },
+            Pool { allocatable: false, ..pool.clone() },
+            // A runtime that says nothing of it.
+            Pool { granule: 0, ..pool.clone() },
+            Pool { location: PoolLocation::Cpu, ..pool },
+        ];
+        assert!(others.iter().all(|other| !other.holds_handles()));
+    }
+
     #[test]
     fn segments_are_shown_by_their_names() {
         for (segment, name) in [

@@ -1,42 +1,13 @@
 //! What a mapping costs: how often the runtime is called and memory allocated for it, and how much
 //! memory it takes while it lives.
 
+mod allocations;
 mod machine;
 mod process;
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address, Handle, Runtime, Vmm};
 use machine::{Machine, access, at};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-/// The system's allocator, counting.
-struct Counting;
-
-thread_local! {
-    /// How often this thread has allocated, and the bytes that it has not given back.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static BYTES: Cell<isize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is the system's own, with the very same arguments.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        BYTES.set(BYTES.get() + layout.size() as isize);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        BYTES.set(BYTES.get() - layout.size() as isize);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const PAGE: usize = 2 << 20;
 
@@ -68,15 +39,15 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
             gpus.map(|gpu| access(gpu.id(), Access::ReadWrite)).collect::<Vec<_>>()
         };
         let grants = [grants(0), grants(1)];
-        let (allocations, bytes) = (ALLOCATIONS.get(), BYTES.get());
+        let (allocations, bytes) = (allocations::made(), allocations::bytes());
         for &page in &pages {
             vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
         }
-        let each = (ALLOCATIONS.get() - allocations) as f64 / PAGES as f64;
+        let each = (allocations::made() - allocations) as f64 / PAGES as f64;
         for &page in &pages {
             vmm.set_access(at(base, page * PAGE), PAGE, &grants[page % 2]).unwrap();
         }
-        let size = (BYTES.get() - bytes) as f64 / PAGES as f64;
+        let size = (allocations::bytes() - bytes) as f64 / PAGES as f64;
         println!("{order}: {size:.1} bytes a mapping, {each:.3} allocations a map");
         assert!(each <= 0.2, "{order}: {each} allocations a map");
         assert!((33.0..=128.0).contains(&size), "{order}: {size} bytes a mapping");
@@ -85,7 +56,7 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
         for &page in &pages {
             vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
         }
-        let left = BYTES.get() - bytes;
+        let left = allocations::bytes() - bytes;
         assert!(left < 64 << 10, "{order}: {left} bytes are left");
     }
 }
@@ -99,13 +70,13 @@ fn no_map_allocates_more_than_pages_of_the_book() {
         let (vmm, base, handle) = field(PAGES);
         let mut how_often = [0; 8];
         for (number, page) in pages.into_iter().enumerate() {
-            let before = ALLOCATIONS.get();
+            let before = allocations::made();
             vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
             // While there is little, debug builds check all of it after every step.
             if number < 1000 {
                 continue;
             }
-            how_often[ALLOCATIONS.get() - before] += 1;
+            how_often[allocations::made() - before] += 1;
         }
         let more: usize = how_often[2..].iter().sum();
         assert!(how_often[0] > PAGES * 8 / 10, "{order}: {how_often:?}");

@@ -136,7 +136,7 @@ fn by_values(machine: &Machine, name: &str) {
         assert!(page.is_some(), "{name}: GPU {number}");
         assert_eq!(machine.simulation.page(number, other.address().get()), None, "{name}");
     }
-    one.fill(0xaaaa_aaaa).unwrap();
+    one.fill(0, 0xaaaa_aaaa, one.size()).unwrap();
     if machine.runtime.gpus().all(|gpu| gpu.large_bar()) {
         other.grant(&[cpu], Access::ReadWrite).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut bytes = [0; 8];

@@ -76,7 +76,7 @@ fn every_call_of_a_child_is_refused() {
                 mapping.grant(&[gpu], Access::Read),
                 mapping.read(0, &mut [0; 4]),
                 mapping.write(0, b"lost"),
-                mapping.fill(1),
+                mapping.fill(0, 1, 4),
                 mapping.revoke(&[gpu]),
             ];
             for (number, answer) in answers.into_iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Questions are answered without allocating memory.
 
+mod allocations;
 mod machine;
 mod process;
 
@@ -7,41 +8,14 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::Granularity;
 use hsa_vmm::{Access, Address, VmmError};
 use machine::{Machine, at};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-/// The system's allocator, counting.
-struct Counting;
-
-thread_local! {
-    /// Those of this thread: the test harness has one of its own, which allocates when it likes.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is the system's own, with the very same arguments.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// How often asking this a hundred times allocates.
 fn allocations<T>(ask: impl Fn() -> T) -> usize {
-    let before = ALLOCATIONS.get();
+    let before = allocations::made();
     for _ in 0..100 {
         std::hint::black_box(ask());
     }
-    ALLOCATIONS.get() - before
+    allocations::made() - before
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod machine;
 
 use hsa_vmm::Kept;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::vmm::{Argument, Operation, Problem};
 use hsa_vmm::{Access, Allocation, Mapping, Reservation, Vmm, VmmError};
 use machine::drops::{drop_in, orders};
 use machine::{Library, Machine, access, assert_idle, at};
@@ -320,4 +320,21 @@ fn memory_is_not_released_while_a_clone_or_mapping_of_it_is_there() {
     assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
     assert!(memory.release().is_ok(), "and then does not");
     machine.assert_empty();
+}
+
+#[test]
+fn a_part_of_a_mapping_is_filled_and_nothing_beside_it() {
+    let machine = machine();
+    let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
+    mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    mapping.write(0, &[9; 16]).unwrap();
+    mapping.fill(4, 0x0403_0201, 8).unwrap();
+    let mut found = [0; 16];
+    mapping.read(0, &mut found).unwrap();
+    assert_eq!(found, [9, 9, 9, 9, 1, 2, 3, 4, 1, 2, 3, 4, 9, 9, 9, 9]);
+    for (offset, size) in [(mapping.size() - 4, 8), (usize::MAX - 3, 8), (mapping.size(), 4)] {
+        let error = mapping.fill(offset, 0, size).expect_err("it reaches beyond the mapping");
+        assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
+        assert_eq!(error.operation(), Operation::Fill, "{error}");
+    }
 }

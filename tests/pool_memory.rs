@@ -322,3 +322,29 @@ fn every_call_of_a_child_is_refused() {
     });
     assert_eq!(end, End::Well);
 }
+
+#[test]
+fn ipc_is_for_a_gpu_and_those_that_reach_it_once_each() {
+    for peer_access in [true, false] {
+        let mut config = Config::mi300x(3);
+        config.peer_access = peer_access;
+        let runtime = Runtime::simulated(config).unwrap();
+        let [first, own, last] = [0, 1, 2].map(|number| gpu(&runtime, number));
+        let ipc = Ipc::on(&runtime, own).unwrap();
+        let all = [own, first, last];
+        assert_eq!(ipc.agents(), if peer_access { &all[..] } else { &all[..1] });
+    }
+}
+
+/// What is said of exports is in one file of the process's, so that they take one descriptor.
+#[test]
+fn all_exports_of_a_process_are_in_one_account() {
+    let (_, runtime) = machine(FaultPlan::default());
+    let ipc = Ipc::open(&runtime).unwrap();
+    let memory = [(); 2].map(|()| PoolMemory::allocate(&runtime, ipc.agents()[0], 5000).unwrap());
+    let [one, other] =
+        memory.each_ref().map(|it| ipc.get_mem_handle(it.address()).unwrap().to_bytes());
+    let (descriptor, slot) = (52..55, 55..57);
+    assert_eq!(one[descriptor.clone()], other[descriptor]);
+    assert_ne!(one[slot.clone()], other[slot]);
+}

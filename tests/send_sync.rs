@@ -45,6 +45,7 @@ const _: () = {
     both::<vmm::Quirk>();
     both::<vmm::Quirks>();
     both::<vmm::Usage>();
+    both::<vmm::BrokenInvariant>();
     both::<vmm::MappingInfo>();
     both::<vmm::Quarantined>();
     both::<VmmError>();

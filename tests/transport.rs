@@ -18,7 +18,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -401,4 +401,19 @@ fn ten_thousand_rounds_leave_nothing() {
         round();
     }
     assert_eq!(count(), before);
+}
+
+/// A process that has closed its standard input may have it.
+#[test]
+fn a_ticket_for_the_lowest_descriptor_is_good() {
+    let _alone = process::alone();
+    let end = process::in_child(|| {
+        // SAFETY: this child reads nothing there.
+        drop(unsafe { OwnedFd::from_raw_fd(0) });
+        let null = File::open("/dev/null").unwrap();
+        assert_eq!(null.as_raw_fd(), 0);
+        let offer = Offer::of_descriptor(null.into()).unwrap();
+        offer.ticket().fetch_descriptor(Trust::SameUser).unwrap();
+    });
+    assert_eq!(end, End::Well);
 }

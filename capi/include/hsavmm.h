@@ -127,8 +127,8 @@ hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
 hipError_t hsavmm_area_destroy(hsavmm_area_t area);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
-/* All are memory of one device; nobody may use them before they are granted. hipMemcpy and the like
- * work on their addresses. Numbers, too. */
+/* All are memory of one device; nobody may use them before they are granted, and whom they are revoked
+ * from may not any more, now and later. hipMemcpy and the like work on their addresses. Numbers, too. */
 
 /* Grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
@@ -139,6 +139,8 @@ hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
 /* Also of what will be added. */
 hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
+hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation *locations,
+                                  size_t count);
 /* Either result may be left out. */
 hipError_t hsavmm_growable_place(hsavmm_growable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
@@ -155,6 +157,7 @@ hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
+hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count);
 /* Any result may be left out. */
 hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
 hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
@@ -168,6 +171,9 @@ hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
 hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
 hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
+/* Also of a paused one: then these do not have it when it resumes. */
+hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation *locations,
+                                  size_t count);
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 
@@ -178,6 +184,7 @@ typedef struct hsavmm_ring *hsavmm_ring_t;
 hipError_t hsavmm_ring_map(hsavmm_ring_t *buffer, int device, size_t size, size_t times);
 hipError_t hsavmm_ring_grant(hsavmm_ring_t buffer, const hipMemLocation *locations, size_t count,
                              hipMemAccessFlags flags);
+hipError_t hsavmm_ring_revoke(hsavmm_ring_t buffer, const hipMemLocation *locations, size_t count);
 hipError_t hsavmm_ring_place(hsavmm_ring_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 

@@ -1,9 +1,10 @@
 //! What a function answers: an error's number, and what went wrong in words, kept a thread.
 
 use crate::errors;
+use crate::pointers::cut;
 use crate::process::profile;
 use crate::types::hipError_t;
-use core::ffi::{CStr, c_char};
+use core::ffi::c_char;
 use hsa_vmm::{AreaError, BufferError, IpcError, MemoryError, VmmError};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -12,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(errors::SUCCESS) };
     /// Of a fixed place, so that a pointer to it stays good while the thread lives.
-    static MESSAGE: RefCell<[u8; 1024]> = const { RefCell::new([0; 1024]) };
+    static MESSAGE: RefCell<[c_char; 1024]> = const { RefCell::new([0; 1024]) };
 }
 
 /// Why a call was not done.
@@ -42,7 +43,7 @@ macro_rules! refusals {
     ($($error:ident)+) => {
         $(impl From<$error> for Refusal {
             fn from(error: $error) -> Self {
-                Self::new(errors::code(error.hip(profile())), error)
+                Self::new(error.hip(profile()).code(), error)
             }
         })+
     };
@@ -51,7 +52,7 @@ macro_rules! refusals {
 refusals! { VmmError AreaError BufferError MemoryError IpcError }
 
 /// Runs what a function does, and turns its outcome into a number. No panic gets past here.
-pub fn answer(function: &CStr, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {
+pub fn answer(function: &str, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {
     let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
         let words = "a defect of libhsavmm: it panicked; please report what led to it";
         Err(Refusal::new(errors::UNKNOWN, words))
@@ -65,19 +66,12 @@ pub fn answer(function: &CStr, act: impl FnOnce() -> Result<(), Refusal>) -> hip
     }
 }
 
-fn note(function: &CStr, refusal: &Refusal) {
-    let function = function.to_string_lossy();
+fn note(function: &str, refusal: &Refusal) {
     let name = errors::name(refusal.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
     // A thread that is ending has nobody left to ask.
     let _ = LAST.try_with(|last| last.set(refusal.code));
-    let _ = MESSAGE.try_with(|message| {
-        let mut message = message.borrow_mut();
-        let fits = |&length: &usize| length < message.len() && text.is_char_boundary(length);
-        let length = (0..=text.len()).rev().find(fits).unwrap_or(0);
-        message[..length].copy_from_slice(&text.as_bytes()[..length]);
-        message[length..].fill(0);
-    });
+    let _ = MESSAGE.try_with(|message| message.replace(cut(&text)));
 }
 
 #[unsafe(no_mangle)]
@@ -92,5 +86,5 @@ extern "C" fn hipPeekAtLastError() -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_last_message() -> *const c_char {
-    MESSAGE.try_with(|message| message.borrow().as_ptr().cast()).unwrap_or(c"".as_ptr())
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

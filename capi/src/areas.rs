@@ -20,7 +20,7 @@ unsafe extern "C" fn hsavmm_area_create(
     device: c_int,
     flags: c_uint,
 ) -> hipError_t {
-    answer(c"hsavmm_area_create", || {
+    answer("hsavmm_area_create", || {
         not_null("area", area)?;
         let process = process()?;
         let agent = process.devices.agent(if device < 0 { current() } else { device })?;
@@ -42,7 +42,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
     size: usize,
     host: *mut c_void,
 ) -> hipError_t {
-    answer(c"hsavmm_area_mmap", || {
+    answer("hsavmm_area_mmap", || {
         not_null("ptr", ptr)?;
         let open = process()?.objects.area(area)?;
         let mut options = MmapOptions::new();
@@ -64,7 +64,7 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
     device_ptr: *mut *mut c_void,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer(c"hsavmm_area_device_pointer", || {
+    answer("hsavmm_area_device_pointer", || {
         let open = process()?.objects.area(area)?;
         let memory = lock(&open.memory);
         let found = memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
@@ -79,7 +79,7 @@ fn not_of_area() -> Refusal {
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_area_munmap", || {
+    answer("hsavmm_area_munmap", || {
         let open = process()?.objects.area(area)?;
         let at = address(ptr).get();
         let mut all = lock(&open.memory);
@@ -93,7 +93,7 @@ extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipErro
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_area_destroy", || {
+    answer("hsavmm_area_destroy", || {
         let process = process()?;
         let open = process.objects.area(area)?;
         let count = lock(&open.memory).len();

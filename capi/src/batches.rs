@@ -43,7 +43,7 @@ unsafe extern "C" fn hsavmm_map_many(
     desc: *const hipMemAccessDesc,
     desc_count: usize,
 ) -> hipError_t {
-    answer(c"hsavmm_map_many", || {
+    answer("hsavmm_map_many", || {
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: C promises `count` of them.
@@ -70,7 +70,7 @@ unsafe extern "C" fn hsavmm_set_access_many(
     desc: *const hipMemAccessDesc,
     desc_count: usize,
 ) -> hipError_t {
-    answer(c"hsavmm_set_access_many", || {
+    answer("hsavmm_set_access_many", || {
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: C promises `count` and `desc_count` of them.
@@ -82,7 +82,7 @@ unsafe extern "C" fn hsavmm_set_access_many(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_unmap_many(ranges: *const Range, count: usize) -> hipError_t {
-    answer(c"hsavmm_unmap_many", || {
+    answer("hsavmm_unmap_many", || {
         // SAFETY: C promises `count` of them.
         let runs = unsafe { runs(ranges, count) }?;
         Ok(process()?.vmm()?.unmap_many(&runs)?)

@@ -29,23 +29,63 @@ fn make(
     unsafe { put("buffer", to, process.objects.insert(object)) }
 }
 
-/// Who is to be granted what.
+/// The agents at locations.
 ///
 /// # Safety
 /// `locations` is null or has `count`.
-unsafe fn grants(
+unsafe fn agents(
     process: &Process,
     locations: *const hipMemLocation,
     count: usize,
-    flags: c_uint,
-) -> Result<(Vec<AgentId>, Access), Refusal> {
+) -> Result<Vec<AgentId>, Refusal> {
     // SAFETY: as the caller says.
     let locations = unsafe { take_each("locations", locations, count) }?;
-    let agents = process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)?;
-    let access = Access::from_bits(flags);
-    let access =
-        access.ok_or_else(|| Refusal::value("flags", format_args!("({flags}) are none")))?;
-    Ok((agents, access))
+    process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)
+}
+
+/// Who may use a buffer: the same two functions for each kind.
+macro_rules! rights {
+    ($($kind:ident, $one:path: $grant:ident $revoke:ident;)+) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $grant(
+            buffer: *mut c_void,
+            locations: *const hipMemLocation,
+            count: usize,
+            flags: c_uint,
+        ) -> hipError_t {
+            answer(stringify!($grant), || {
+                let process = process()?;
+                let buffer = process.objects.$kind(buffer)?;
+                // SAFETY: C promises `count` locations.
+                let agents = unsafe { agents(&process, locations, count) }?;
+                let none = || Refusal::value("flags", format_args!("({flags}) are none"));
+                let access = Access::from_bits(flags).ok_or_else(none)?;
+                Ok($one(&buffer).grant(&agents, access)?)
+            })
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $revoke(
+            buffer: *mut c_void,
+            locations: *const hipMemLocation,
+            count: usize,
+        ) -> hipError_t {
+            answer(stringify!($revoke), || {
+                let process = process()?;
+                let buffer = process.objects.$kind(buffer)?;
+                // SAFETY: C promises `count` locations.
+                let agents = unsafe { agents(&process, locations, count) }?;
+                Ok($one(&buffer).revoke(&agents)?)
+            })
+        }
+    )+};
+}
+
+rights! {
+    growable, lock: hsavmm_growable_grant hsavmm_growable_revoke;
+    paged, Arc::as_ref: hsavmm_paged_grant hsavmm_paged_revoke;
+    pausable, lock: hsavmm_pausable_grant hsavmm_pausable_revoke;
+    ring, Arc::as_ref: hsavmm_ring_grant hsavmm_ring_revoke;
 }
 
 /// Writes where a buffer is and how large; either may be left out.
@@ -82,7 +122,7 @@ unsafe extern "C" fn hsavmm_growable_reserve(
     device: c_int,
     maximum: usize,
 ) -> hipError_t {
-    answer(c"hsavmm_growable_reserve", || {
+    answer("hsavmm_growable_reserve", || {
         make(buffer, device, |vmm, properties| {
             let made = GrowableBuffer::of(maximum).reserve(vmm, properties)?;
             Ok(Object::Growable(Arc::new(Mutex::new(made))))
@@ -92,25 +132,9 @@ unsafe extern "C" fn hsavmm_growable_reserve(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_growable_resize(buffer: *mut c_void, size: usize) -> hipError_t {
-    answer(c"hsavmm_growable_resize", || {
+    answer("hsavmm_growable_resize", || {
         let buffer = process()?.objects.growable(buffer)?;
         Ok(lock(&buffer).resize(size)?)
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsavmm_growable_grant(
-    buffer: *mut c_void,
-    locations: *const hipMemLocation,
-    count: usize,
-    flags: c_uint,
-) -> hipError_t {
-    answer(c"hsavmm_growable_grant", || {
-        let process = process()?;
-        let buffer = process.objects.growable(buffer)?;
-        // SAFETY: C promises `count` locations.
-        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
-        Ok(lock(&buffer).grant(&agents, access)?)
     })
 }
 
@@ -120,7 +144,7 @@ unsafe extern "C" fn hsavmm_growable_place(
     ptr: *mut *mut c_void,
     size: *mut usize,
 ) -> hipError_t {
-    answer(c"hsavmm_growable_place", || {
+    answer("hsavmm_growable_place", || {
         let buffer = process()?.objects.growable(buffer)?;
         let buffer = lock(&buffer);
         let place = (buffer.address(), buffer.size());
@@ -131,7 +155,7 @@ unsafe extern "C" fn hsavmm_growable_place(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_growable_destroy(buffer: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_growable_destroy", || destroy(buffer, |it| it.objects.growable(buffer)))
+    answer("hsavmm_growable_destroy", || destroy(buffer, |it| it.objects.growable(buffer)))
 }
 
 /// `HSAVMM_PAGED_ZERO`.
@@ -145,7 +169,7 @@ unsafe extern "C" fn hsavmm_paged_reserve(
     page: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer(c"hsavmm_paged_reserve", || {
+    answer("hsavmm_paged_reserve", || {
         if flags & !ZERO_PAGE != 0 {
             return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
         }
@@ -169,31 +193,15 @@ fn pages(first: usize, count: usize) -> Result<Range<usize>, Refusal> {
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_map(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
-    answer(c"hsavmm_paged_map", || {
+    answer("hsavmm_paged_map", || {
         Ok(process()?.objects.paged(buffer)?.map(pages(first, count)?)?)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_unmap(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
-    answer(c"hsavmm_paged_unmap", || {
+    answer("hsavmm_paged_unmap", || {
         Ok(process()?.objects.paged(buffer)?.unmap(pages(first, count)?)?)
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsavmm_paged_grant(
-    buffer: *mut c_void,
-    locations: *const hipMemLocation,
-    count: usize,
-    flags: c_uint,
-) -> hipError_t {
-    answer(c"hsavmm_paged_grant", || {
-        let process = process()?;
-        let buffer = process.objects.paged(buffer)?;
-        // SAFETY: C promises `count` locations.
-        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
-        Ok(buffer.grant(&agents, access)?)
     })
 }
 
@@ -204,7 +212,7 @@ unsafe extern "C" fn hsavmm_paged_place(
     page: *mut usize,
     count: *mut usize,
 ) -> hipError_t {
-    answer(c"hsavmm_paged_place", || {
+    answer("hsavmm_paged_place", || {
         let buffer = process()?.objects.paged(buffer)?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
@@ -216,7 +224,7 @@ unsafe extern "C" fn hsavmm_paged_place(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_destroy(buffer: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_paged_destroy", || destroy(buffer, |it| it.objects.paged(buffer)))
+    answer("hsavmm_paged_destroy", || destroy(buffer, |it| it.objects.paged(buffer)))
 }
 
 #[unsafe(no_mangle)]
@@ -225,7 +233,7 @@ unsafe extern "C" fn hsavmm_pausable_create(
     device: c_int,
     size: usize,
 ) -> hipError_t {
-    answer(c"hsavmm_pausable_create", || {
+    answer("hsavmm_pausable_create", || {
         make(buffer, device, |vmm, properties| {
             let made = PausableBuffer::create(vmm, size, properties)?;
             Ok(Object::Pausable(Arc::new(Mutex::new(made))))
@@ -235,7 +243,7 @@ unsafe extern "C" fn hsavmm_pausable_create(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_pause(buffer: *mut c_void, save: c_int) -> hipError_t {
-    answer(c"hsavmm_pausable_pause", || {
+    answer("hsavmm_pausable_pause", || {
         let buffer = process()?.objects.pausable(buffer)?;
         let contents = if save != 0 { Contents::Save } else { Contents::Drop };
         Ok(lock(&buffer).pause(contents)?)
@@ -244,25 +252,9 @@ extern "C" fn hsavmm_pausable_pause(buffer: *mut c_void, save: c_int) -> hipErro
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_resume(buffer: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_pausable_resume", || {
+    answer("hsavmm_pausable_resume", || {
         let buffer = process()?.objects.pausable(buffer)?;
         Ok(lock(&buffer).resume()?)
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsavmm_pausable_grant(
-    buffer: *mut c_void,
-    locations: *const hipMemLocation,
-    count: usize,
-    flags: c_uint,
-) -> hipError_t {
-    answer(c"hsavmm_pausable_grant", || {
-        let process = process()?;
-        let buffer = process.objects.pausable(buffer)?;
-        // SAFETY: C promises `count` locations.
-        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
-        Ok(lock(&buffer).grant(&agents, access)?)
     })
 }
 
@@ -272,7 +264,7 @@ unsafe extern "C" fn hsavmm_pausable_place(
     ptr: *mut *mut c_void,
     size: *mut usize,
 ) -> hipError_t {
-    answer(c"hsavmm_pausable_place", || {
+    answer("hsavmm_pausable_place", || {
         let buffer = process()?.objects.pausable(buffer)?;
         let buffer = lock(&buffer);
         let place = (buffer.address(), buffer.size());
@@ -283,7 +275,7 @@ unsafe extern "C" fn hsavmm_pausable_place(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_destroy(buffer: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_pausable_destroy", || destroy(buffer, |it| it.objects.pausable(buffer)))
+    answer("hsavmm_pausable_destroy", || destroy(buffer, |it| it.objects.pausable(buffer)))
 }
 
 #[unsafe(no_mangle)]
@@ -293,27 +285,11 @@ unsafe extern "C" fn hsavmm_ring_map(
     size: usize,
     times: usize,
 ) -> hipError_t {
-    answer(c"hsavmm_ring_map", || {
+    answer("hsavmm_ring_map", || {
         make(buffer, device, |vmm, properties| {
             let made = RingBuffer::of(size).times(times).map(vmm, properties)?;
             Ok(Object::Ring(Arc::new(made)))
         })
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsavmm_ring_grant(
-    buffer: *mut c_void,
-    locations: *const hipMemLocation,
-    count: usize,
-    flags: c_uint,
-) -> hipError_t {
-    answer(c"hsavmm_ring_grant", || {
-        let process = process()?;
-        let buffer = process.objects.ring(buffer)?;
-        // SAFETY: C promises `count` locations.
-        let (agents, access) = unsafe { grants(&process, locations, count, flags) }?;
-        Ok(buffer.grant(&agents, access)?)
     })
 }
 
@@ -323,7 +299,7 @@ unsafe extern "C" fn hsavmm_ring_place(
     ptr: *mut *mut c_void,
     size: *mut usize,
 ) -> hipError_t {
-    answer(c"hsavmm_ring_place", || {
+    answer("hsavmm_ring_place", || {
         let buffer = process()?.objects.ring(buffer)?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put_place(ptr, size, (buffer.address(), buffer.size())) }
@@ -332,5 +308,5 @@ unsafe extern "C" fn hsavmm_ring_place(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_ring_destroy(buffer: *mut c_void) -> hipError_t {
-    answer(c"hsavmm_ring_destroy", || destroy(buffer, |it| it.objects.ring(buffer)))
+    answer("hsavmm_ring_destroy", || destroy(buffer, |it| it.objects.ring(buffer)))
 }

@@ -52,7 +52,7 @@ unsafe extern "C" fn hipGetProcAddress(
     _flags: u64,
     result: *mut c_int,
 ) -> hipError_t {
-    answer(c"hipGetProcAddress", || {
+    answer("hipGetProcAddress", || {
         // SAFETY: as lib.rs says of pointers.
         unsafe {
             let name = text("symbol", symbol)?;

@@ -5,8 +5,8 @@ use crate::errors;
 use crate::pointers::{put, put_text};
 use crate::process::process;
 use crate::types::{
-    LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, hipDevice_t,
-    hipError_t, hipMemLocation, hipUUID,
+    LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
+    hipDevice_t, hipError_t, hipMemLocation, hipUUID,
 };
 use core::ffi::{c_char, c_int, c_uint};
 use hsa_vmm::{Agent, AgentId, AgentKind, Runtime};
@@ -129,7 +129,7 @@ pub fn current() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipInit(flags: c_uint) -> hipError_t {
-    answer(c"hipInit", || {
+    answer("hipInit", || {
         if flags != 0 {
             return Err(Refusal::value("flags", "must be 0"));
         }
@@ -143,18 +143,18 @@ const VERSION: c_int = 70_200_000;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer(c"hipDriverGetVersion", || unsafe { put("version", version, VERSION) })
+    answer("hipDriverGetVersion", || unsafe { put("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer(c"hipRuntimeGetVersion", || unsafe { put("version", version, VERSION) })
+    answer("hipRuntimeGetVersion", || unsafe { put("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
-    answer(c"hipGetDeviceCount", || {
+    answer("hipGetDeviceCount", || {
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("count", count, 0) }?;
         let process = process()?;
@@ -167,7 +167,7 @@ unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
-    answer(c"hipGetDevice", || {
+    answer("hipGetDevice", || {
         process()?.devices.any()?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("device", device, current()) }
@@ -176,7 +176,7 @@ unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
-    answer(c"hipSetDevice", || {
+    answer("hipSetDevice", || {
         process()?.devices.agent(device)?;
         let _ = CURRENT.try_with(|current| current.set(device));
         Ok(())
@@ -185,7 +185,7 @@ extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> hipError_t {
-    answer(c"hipDeviceGet", || {
+    answer("hipDeviceGet", || {
         process()?.devices.agent(ordinal)?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("device", device, ordinal) }
@@ -208,7 +208,7 @@ unsafe extern "C" fn hipDeviceGetName(
     length: c_int,
     device: hipDevice_t,
 ) -> hipError_t {
-    answer(c"hipDeviceGetName", || {
+    answer("hipDeviceGetName", || {
         of(device, |agent| {
             let text = if agent.product().is_empty() { agent.name() } else { agent.product() };
             // SAFETY: as lib.rs says of pointers for results.
@@ -219,7 +219,7 @@ unsafe extern "C" fn hipDeviceGetName(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -> hipError_t {
-    answer(c"hipDeviceGetUuid", || {
+    answer("hipDeviceGetUuid", || {
         of(device, |agent| {
             // HIP's sixteen bytes are the digits behind `GPU-`, as text.
             let digits = agent.uuid().strip_prefix("GPU-").unwrap_or(agent.uuid());
@@ -239,7 +239,7 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     length: c_int,
     device: c_int,
 ) -> hipError_t {
-    answer(c"hipDeviceGetPCIBusId", || {
+    answer("hipDeviceGetPCIBusId", || {
         of(device, |agent| match agent.pci() {
             // SAFETY: as lib.rs says of pointers for results.
             Some(pci) => unsafe { put_text("id", id, length, &pci.to_string()) },
@@ -257,7 +257,7 @@ pub fn memory_of(agent: &Agent) -> usize {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
-    answer(c"hipDeviceTotalMem", || {
+    answer("hipDeviceTotalMem", || {
         // SAFETY: as lib.rs says of pointers for results.
         of(device, |agent| unsafe { put("bytes", bytes, memory_of(agent)) })
     })
@@ -266,37 +266,48 @@ unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGetAttribute(
     value: *mut c_int,
-    attribute: c_int,
+    which: c_int,
     device: c_int,
 ) -> hipError_t {
-    answer(c"hipDeviceGetAttribute", || {
+    answer("hipDeviceGetAttribute", || {
         let has_vmm = process()?.has_vmm();
         of(device, |agent| {
             let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
             let pci = agent.pci();
-            let answer = match attribute {
-                // CanMapHostMemory, ManagedMemory, UnifiedAddressing: hipHostMalloc's memory is used
-                // by devices at the same address.
-                3 | 24 | 85 => 1,
-                // ConcurrentManagedAccess, PageableMemoryAccess, MemoryPools…, HostRegister…,
-                // DirectManagedMemAccessFromHost: not here.
-                9 | 13 | 65 | 88 | 90 | 91 => 0,
-                16 => c_int::from(agent.integrated()),
-                63 | 10_015 => number(agent.compute_units()),
-                67 => pci.map_or(0, |pci| c_int::from(pci.bus)),
-                68 => pci.map_or(0, |pci| c_int::from(pci.device)),
-                69 => pci.map_or(0, |pci| number(pci.domain)),
-                84 => c_int::try_from(memory_of(agent)).unwrap_or(c_int::MAX),
-                89 => c_int::from(has_vmm && agent.handle_pool().is_some()),
-                92 => agent.numa_node().map_or(-1, number),
-                10_011 => c_int::from(agent.large_bar()),
-                10_016 => c_int::from(
+            let answer = match which {
+                // hipHostMalloc's memory is used by devices at the same address.
+                attribute::CAN_MAP_HOST_MEMORY
+                | attribute::MANAGED_MEMORY
+                | attribute::UNIFIED_ADDRESSING => 1,
+                // Not here.
+                attribute::CONCURRENT_MANAGED_ACCESS
+                | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
+                | attribute::PAGEABLE_MEMORY_ACCESS
+                | attribute::MEMORY_POOLS_SUPPORTED
+                | attribute::HOST_REGISTER_SUPPORTED
+                | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
+                attribute::INTEGRATED => c_int::from(agent.integrated()),
+                attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {
+                    number(agent.compute_units())
+                }
+                attribute::PCI_BUS_ID => pci.map_or(0, |pci| c_int::from(pci.bus)),
+                attribute::PCI_DEVICE_ID => pci.map_or(0, |pci| c_int::from(pci.device)),
+                attribute::PCI_DOMAIN_ID => pci.map_or(0, |pci| number(pci.domain)),
+                attribute::TOTAL_GLOBAL_MEM => {
+                    c_int::try_from(memory_of(agent)).unwrap_or(c_int::MAX)
+                }
+                attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
+                    c_int::from(has_vmm && agent.handle_pool().is_some())
+                }
+                attribute::HOST_NUMA_ID => agent.numa_node().map_or(-1, number),
+                attribute::IS_LARGE_BAR => c_int::from(agent.large_bar()),
+                attribute::FINE_GRAIN_SUPPORT => c_int::from(
                     agent
                         .pools()
                         .iter()
                         .any(|pool| pool.flags().contains(hsa_vmm::PoolFlags::FINE_GRAINED)),
                 ),
-                10_020 => number(agent.chip()),
+                attribute::PCI_CHIP_ID => number(agent.chip()),
                 other => {
                     let problem = format!("({other}) is none that this library answers");
                     return Err(Refusal::value("attribute", problem));
@@ -314,7 +325,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
     device: c_int,
     peer: c_int,
 ) -> hipError_t {
-    answer(c"hipDeviceCanAccessPeer", || {
+    answer("hipDeviceCanAccessPeer", || {
         let owner = process()?.devices.agent(peer)?;
         // SAFETY: as lib.rs says of pointers for results.
         of(device, |agent| unsafe {
@@ -344,7 +355,7 @@ fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Refusal> {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
-    answer(c"hipDeviceEnablePeerAccess", || {
+    answer("hipDeviceEnablePeerAccess", || {
         let (here, there) = peers(peer, flags)?;
         process()?.allocations.enable(there, here)
     })
@@ -352,7 +363,7 @@ extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
-    answer(c"hipDeviceDisablePeerAccess", || {
+    answer("hipDeviceDisablePeerAccess", || {
         let (here, there) = peers(peer, 0)?;
         process()?.allocations.disable(there, here)
     })
@@ -360,5 +371,5 @@ extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceSynchronize() -> hipError_t {
-    answer(c"hipDeviceSynchronize", || process()?.devices.any())
+    answer("hipDeviceSynchronize", || process()?.devices.any())
 }

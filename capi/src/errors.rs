@@ -1,8 +1,9 @@
 //! HIP's errors: numbers, names and what they mean.
 
+use crate::answer::{Refusal, answer};
+use crate::pointers::put;
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
-use hsa_vmm::HipError;
 
 macro_rules! errors {
     ($($constant:ident = $code:literal, $name:literal, $words:literal;)+) => {
@@ -84,28 +85,21 @@ extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    unsafe { of_known(error, to, entry(error).0) }
+    answer("hipDrvGetErrorName", || unsafe { put("to", to, known(error)?.0.as_ptr()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    unsafe { of_known(error, to, entry(error).1) }
+    answer("hipDrvGetErrorString", || unsafe { put("to", to, known(error)?.1.as_ptr()) })
 }
 
-/// Unlike the two above, these refuse what is no error.
-unsafe fn of_known(error: hipError_t, to: *mut *const c_char, text: &'static CStr) -> hipError_t {
-    crate::answer::answer(c"an error's name", || {
-        let known = error == UNKNOWN || entry(error).0 != entry(UNKNOWN).0;
-        if !known {
-            return Err(crate::answer::Refusal::value("error", "is no error of HIP"));
+/// Unlike the first two, the other two refuse what is no error.
+fn known(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Refusal> {
+    match entry(error) {
+        (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {
+            Err(Refusal::value("error", "is no error of HIP"))
         }
-        // SAFETY: as the caller says.
-        unsafe { crate::pointers::put("to", to, text.as_ptr()) }
-    })
-}
-
-/// The number that stands for the library's.
-pub fn code(error: HipError) -> hipError_t {
-    error.code()
+        known => Ok(known),
+    }
 }

@@ -15,7 +15,7 @@ unsafe extern "C" fn hipIpcGetMemHandle(
     handle: *mut hipIpcMemHandle_t,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer(c"hipIpcGetMemHandle", || {
+    answer("hipIpcGetMemHandle", || {
         let process = process()?;
         not_null("handle", handle)?;
         let made = process.ipc(current())?.get_mem_handle(address(ptr))?;
@@ -30,7 +30,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     handle: hipIpcMemHandle_t,
     flags: c_uint,
 ) -> hipError_t {
-    answer(c"hipIpcOpenMemHandle", || {
+    answer("hipIpcOpenMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
         // HIP insists on it, and its tests on that.
@@ -54,7 +54,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
 
 #[unsafe(no_mangle)]
 extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
-    answer(c"hipIpcCloseMemHandle", || {
+    answer("hipIpcCloseMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
         let at = address(ptr).get();

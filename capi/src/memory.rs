@@ -3,6 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::devices::{current, memory_of};
 use crate::errors;
+use crate::objects::lock;
 use crate::pointers::{address, put};
 use crate::process::{Process, process};
 use crate::types::{
@@ -14,7 +15,7 @@ use hsa_vmm::Kept;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Address, AgentId, OpenedMemory, PoolMemory};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Memory that a program holds.
 #[derive(Debug)]
@@ -50,10 +51,6 @@ pub struct Allocations {
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The entry of a map that holds an address: where it begins, and what it is.
 fn around<T: Clone>(
     map: &BTreeMap<usize, T>,
@@ -62,6 +59,11 @@ fn around<T: Clone>(
 ) -> Option<(usize, T)> {
     let (&start, entry) = map.range(..=at).next_back()?;
     (at - start < size(entry)).then(|| (start, entry.clone()))
+}
+
+/// Who may use what an owner has, beyond the owner.
+fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
+    peers.iter().filter(|pair| pair.0 == owner).map(|pair| pair.1).collect()
 }
 
 impl Allocations {
@@ -88,33 +90,52 @@ impl Allocations {
             let words = "that peer was let in already";
             return Err(Refusal::new(errors::PEER_ACCESS_ALREADY_ENABLED, words));
         }
-        for held in lock(&self.held).values().filter(|held| held.is_of(owner)) {
-            held.memory.allow(&[user])?;
-        }
+        let before = peers.clone();
         peers.push((owner, user));
-        Ok(())
+        self.let_in(owner, &mut peers, before)
     }
 
-    /// Ends that for what `owner` will have; HSA cannot take away what was given.
+    /// Ends that.
     pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
-        match peers.iter().position(|pair| *pair == (owner, user)) {
-            Some(place) => {
-                peers.swap_remove(place);
-                Ok(())
-            }
-            None => {
-                Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, "that peer was never let in"))
-            }
-        }
+        let Some(place) = peers.iter().position(|pair| *pair == (owner, user)) else {
+            let words = "that peer was never let in";
+            return Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, words));
+        };
+        let before = peers.clone();
+        peers.swap_remove(place);
+        self.let_in(owner, &mut peers, before)
+    }
+
+    /// Tells the runtime who may use what `owner` has; if that fails, all is as before. It is told of
+    /// all of them each time: whom it is not told of it shuts out.
+    fn let_in(
+        &self,
+        owner: AgentId,
+        peers: &mut Vec<(AgentId, AgentId)>,
+        before: Vec<(AgentId, AgentId)>,
+    ) -> Result<(), Refusal> {
+        let held = lock(&self.held);
+        let tell = |peers: &[(AgentId, AgentId)]| {
+            let users = users(peers, owner);
+            let mut theirs = held.values().filter(|held| held.is_of(owner));
+            theirs.try_for_each(|held| held.memory.allow(&users))
+        };
+        tell(peers).map_err(|error| {
+            *peers = before;
+            // What cannot be put back is open to one more or one less: no memory is lost.
+            let _ = tell(peers);
+            Refusal::from(error)
+        })
     }
 
     fn insert(&self, held: Held) -> Result<*mut c_void, Refusal> {
         let peers = lock(&self.peers);
-        let users: Vec<AgentId> =
-            peers.iter().filter(|&&(owner, _)| held.is_of(owner)).map(|&(_, user)| user).collect();
-        if !users.is_empty() {
-            held.memory.allow(&users)?;
+        if held.kind == Kind::Device {
+            let users = users(&peers, held.memory.agent());
+            if !users.is_empty() {
+                held.memory.allow(&users)?;
+            }
         }
         let address = held.memory.address();
         lock(&self.held).insert(address.get(), Arc::new(held));
@@ -149,7 +170,7 @@ impl Held {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    answer(c"hipMalloc", || {
+    answer("hipMalloc", || {
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
         let process = process()?;
@@ -196,7 +217,7 @@ unsafe extern "C" fn hipHostMalloc(
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer(c"hipHostMalloc", || {
+    answer("hipHostMalloc", || {
         let both = 0x4000_0000 | 0x8000_0000;
         if flags & !HOST_FLAGS != 0 || flags & both == both {
             return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
@@ -211,7 +232,7 @@ unsafe extern "C" fn hipMallocManaged(
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer(c"hipMallocManaged", || {
+    answer("hipMallocManaged", || {
         if flags != 1 && flags != 2 {
             let problem = format!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
             return Err(Refusal::value("flags", problem));
@@ -225,7 +246,7 @@ unsafe extern "C" fn hipMallocManaged(
 
 #[unsafe(no_mangle)]
 extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
-    answer(c"hipFree", || {
+    answer("hipFree", || {
         let process = process()?;
         process.devices.any()?;
         if ptr.is_null() {
@@ -237,7 +258,7 @@ extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
-    answer(c"hipHostFree", || {
+    answer("hipHostFree", || {
         let process = process()?;
         process.devices.any()?;
         if ptr.is_null() {
@@ -249,7 +270,7 @@ extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
-    answer(c"hipMemGetInfo", || {
+    answer("hipMemGetInfo", || {
         let process = process()?;
         let agent = process.devices.agent(current())?;
         let all = process.runtime.agent(agent).map_or(0, memory_of);
@@ -259,7 +280,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
             put("total", total, all)?;
-            put("free", free, left.try_into().unwrap_or(usize::MAX))
+            put("free", free, left)
         }
     })
 }
@@ -295,7 +316,7 @@ unsafe extern "C" fn hipPointerGetAttributes(
     attributes: *mut hipPointerAttribute_t,
     ptr: *const c_void,
 ) -> hipError_t {
-    answer(c"hipPointerGetAttributes", || {
+    answer("hipPointerGetAttributes", || {
         let nothing = hipPointerAttribute_t {
             kind: MEMORY_UNREGISTERED,
             device: -2,
@@ -345,7 +366,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
     size: *mut usize,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer(c"hipMemGetAddressRange", || {
+    answer("hipMemGetAddressRange", || {
         let process = process()?;
         process.devices.any()?;
         let (start, bytes) = match process.place(address(ptr)) {
@@ -366,4 +387,70 @@ unsafe extern "C" fn hipMemGetAddressRange(
             if size.is_null() { Ok(()) } else { put("size", size, bytes) }
         }
     })
+}
+
+#[cfg(all(test, feature = "simulation"))]
+mod tests {
+    //! What C cannot see: who may use memory.
+
+    use super::{Allocations, Held, Kind};
+    use crate::errors;
+    use hsa_vmm::simulation::{Config, FaultPlan};
+    use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
+
+    /// Three GPUs, and memory of the first.
+    fn ground(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
+        let runtime = Runtime::simulated(Config::mi300x(3).with_faults(faults)).unwrap();
+        let gpus: Vec<_> = runtime.gpus().map(hsa_vmm::Agent::id).collect();
+        let allocations = Allocations::default();
+        let address = allocate(&runtime, &allocations, gpus[0]);
+        (runtime, gpus, allocations, address)
+    }
+
+    fn allocate(runtime: &Runtime, allocations: &Allocations, owner: AgentId) -> Address {
+        let memory = PoolMemory::allocate(runtime, owner, 4096).unwrap();
+        let held = Held { memory, kind: Kind::Device, flags: 0, device: 0 };
+        Address::new(allocations.insert(held).unwrap() as usize)
+    }
+
+    fn open_to(allocations: &Allocations, at: Address, gpus: &[AgentId]) -> Vec<bool> {
+        let held = allocations.at(at).unwrap();
+        gpus.iter().map(|&gpu| held.memory.is_open_to(gpu)).collect()
+    }
+
+    #[test]
+    fn a_peer_that_is_let_in_shuts_nobody_out() {
+        let (runtime, gpus, allocations, before) = ground(FaultPlan::default());
+        let others = allocate(&runtime, &allocations, gpus[1]);
+        let open = |at| open_to(&allocations, at, &gpus);
+        assert_eq!(open(before), [true, false, false]);
+        allocations.enable(gpus[0], gpus[1]).unwrap();
+        allocations.enable(gpus[0], gpus[2]).unwrap();
+        let after = allocate(&runtime, &allocations, gpus[0]);
+        for at in [before, after] {
+            assert_eq!(open(at), [true, true, true]);
+        }
+        allocations.disable(gpus[0], gpus[1]).unwrap();
+        let last = allocate(&runtime, &allocations, gpus[0]);
+        for at in [before, after, last] {
+            assert_eq!(open(at), [true, false, true]);
+        }
+        assert_eq!(open(others), [false, true, false], "another's memory is not concerned");
+        let again = allocations.disable(gpus[0], gpus[1]).unwrap_err();
+        assert_eq!(again.code, errors::PEER_ACCESS_NOT_ENABLED);
+        let twice = allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        assert_eq!(twice.code, errors::PEER_ACCESS_ALREADY_ENABLED);
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_let_a_peer_in_changes_nothing() {
+        // The first letting in is of the one, the second of both.
+        let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
+        let (_runtime, gpus, allocations, at) = ground(faults);
+        allocations.enable(gpus[0], gpus[1]).unwrap();
+        allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        assert_eq!(open_to(&allocations, at, &gpus), [true, true, false]);
+        allocations.enable(gpus[0], gpus[2]).unwrap();
+        assert_eq!(open_to(&allocations, at, &gpus), [true, true, true]);
+    }
 }

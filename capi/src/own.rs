@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, put, take, take_each, text};
+use crate::pointers::{address, cut, not_null, put, take, take_each, text};
 use crate::process::{Backend, choose, process, shut_down};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -10,7 +10,7 @@ use hsa_vmm::{Enforcement, HipProfile};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
-    answer(c"hsavmm_use_runtime", || {
+    answer("hsavmm_use_runtime", || {
         // SAFETY: as lib.rs says of pointers.
         let path = unsafe { text("path", path) }?;
         let backend = match path {
@@ -25,7 +25,7 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipError_t {
-    answer(c"hsavmm_use_simulation", || {
+    answer("hsavmm_use_simulation", || {
         let configuration = match configuration.is_null() {
             true => "",
             // SAFETY: as lib.rs says of pointers.
@@ -41,7 +41,7 @@ unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipE
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_use_profile(profile: c_int) -> hipError_t {
-    answer(c"hsavmm_use_profile", || {
+    answer("hsavmm_use_profile", || {
         let profile = match profile {
             6 => HipProfile::Hip6,
             7 => HipProfile::Hip7,
@@ -56,7 +56,7 @@ extern "C" fn hsavmm_use_profile(profile: c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_shut_down() -> hipError_t {
-    answer(c"hsavmm_shut_down", || {
+    answer("hsavmm_shut_down", || {
         shut_down();
         Ok(())
     })
@@ -76,20 +76,16 @@ pub struct RuntimeInfo {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_runtime(info: *mut RuntimeInfo) -> hipError_t {
-    answer(c"hsavmm_runtime", || {
+    answer("hsavmm_runtime", || {
         let process = process()?;
         let about = process.runtime.info();
-        let mut name = [0; 236];
-        for (to, from) in name.iter_mut().zip(about.name.bytes().take(235)) {
-            *to = from as c_char;
-        }
         let answer = RuntimeInfo {
             is_simulation: c_int::from(about.path.is_none()),
             virtual_memory: c_int::from(process.has_vmm()),
             extension_major: about.extension.0.into(),
             extension_minor: about.extension.1.into(),
             profile: if crate::process::profile() == HipProfile::Hip6 { 6 } else { 7 },
-            name,
+            name: cut(&about.name),
         };
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("info", info, answer) }
@@ -98,7 +94,7 @@ unsafe extern "C" fn hsavmm_runtime(info: *mut RuntimeInfo) -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_reserve_at(at: *mut c_void, size: usize) -> hipError_t {
-    answer(c"hsavmm_reserve_at", || {
+    answer("hsavmm_reserve_at", || {
         not_null("ptr", at)?;
         let process = process()?;
         let vmm = process.vmm()?;
@@ -114,7 +110,7 @@ unsafe extern "C" fn hsavmm_revoke(
     locations: *const hipMemLocation,
     count: usize,
 ) -> hipError_t {
-    answer(c"hsavmm_revoke", || {
+    answer("hsavmm_revoke", || {
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: C promises `count` of them.
@@ -130,7 +126,7 @@ unsafe extern "C" fn hsavmm_enforcement(
     enforced: *mut c_int,
     location: *const hipMemLocation,
 ) -> hipError_t {
-    answer(c"hsavmm_enforcement", || {
+    answer("hsavmm_enforcement", || {
         let process = process()?;
         // SAFETY: as lib.rs says of pointers.
         let location = unsafe { take("location", location) }?;
@@ -154,7 +150,7 @@ pub struct Usage {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_count(usage: *mut Usage) -> hipError_t {
-    answer(c"hsavmm_count", || {
+    answer("hsavmm_count", || {
         let process = process()?;
         let vmm = process.vmm()?;
         let held = vmm.usage();
@@ -180,17 +176,13 @@ pub struct Quarantined {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize) -> hipError_t {
-    answer(c"hsavmm_quarantine", || {
+    answer("hsavmm_quarantine", || {
         let process = process()?;
         // SAFETY: as lib.rs says of pointers.
         let room = unsafe { take("count", count) }?;
         let all = process.vmm()?.quarantine();
         for (index, entry) in all.iter().take(room).enumerate() {
-            let mut reason = [0; 240];
-            let words = format!("{}: {}", entry.operation, entry.reason);
-            for (to, from) in reason.iter_mut().zip(words.bytes().take(239)) {
-                *to = from as c_char;
-            }
+            let reason = cut(&format!("{}: {}", entry.operation, entry.reason));
             let one = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
             // SAFETY: C promises room for as many as `count` says.
             unsafe { put("list", list.wrapping_add(index), one) }?;
@@ -202,7 +194,7 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_check() -> hipError_t {
-    answer(c"hsavmm_check", || {
+    answer("hsavmm_check", || {
         let check = process()?.vmm()?.check();
         check.map_err(|defect| Refusal::new(errors::UNKNOWN, defect))
     })

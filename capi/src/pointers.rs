@@ -57,6 +57,21 @@ pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, R
     text.to_str().map_err(|_| Refusal::value(argument, "is not UTF-8"))
 }
 
+/// As much of a text as there is room for; a letter is there whole or not at all.
+fn beginning(text: &str, room: usize) -> &str {
+    let end = (0..=text.len().min(room)).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
+/// As much of a text as there is room for, with zeros behind it.
+pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
+    let mut room = [0; ROOM];
+    for (to, from) in room.iter_mut().zip(beginning(text, ROOM.saturating_sub(1)).bytes()) {
+        *to = from as c_char;
+    }
+    room
+}
+
 /// Writes a text into room for `length` bytes, cut short if need be, with a zero behind it.
 ///
 /// # Safety
@@ -71,7 +86,7 @@ pub unsafe fn put_text(
     let Some(room) = usize::try_from(length).ok().and_then(|length| length.checked_sub(1)) else {
         return Err(Refusal::value("length", "leaves no room for a text"));
     };
-    let bytes = &text.as_bytes()[..text.len().min(room)];
+    let bytes = beginning(text, room).as_bytes();
     // SAFETY: room for `length` bytes as the caller says, which is at least one more than these.
     unsafe {
         core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len());
@@ -83,4 +98,19 @@ pub unsafe fn put_text(
 /// The address that a pointer holds.
 pub fn address(pointer: *const c_void) -> Address {
     Address::new(pointer as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{c_char, cut};
+
+    #[test]
+    fn a_letter_is_there_whole_or_not_at_all() {
+        let bytes = |room: &[c_char]| room.iter().map(|&it| it as u8).collect::<Vec<_>>();
+        assert_eq!(bytes(&cut::<4>("abc")), b"abc\0");
+        assert_eq!(bytes(&cut::<4>("abcd")), b"abc\0");
+        assert_eq!(bytes(&cut::<4>("ab\u{e9}")), b"ab\0\0");
+        assert_eq!(bytes(&cut::<5>("ab\u{e9}")), "ab\u{e9}\0".as_bytes());
+        assert_eq!(bytes(&cut::<6>("a")), b"a\0\0\0\0\0");
+    }
 }

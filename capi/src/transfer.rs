@@ -239,7 +239,7 @@ unsafe extern "C" fn hipMemcpy(
     kind: c_int,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemcpy", || unsafe { copy(destination, source, size, kind) })
+    answer("hipMemcpy", || unsafe { copy(destination, source, size, kind) })
 }
 
 #[unsafe(no_mangle)]
@@ -249,7 +249,7 @@ unsafe extern "C" fn hipMemcpyHtoD(
     size: usize,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemcpyHtoD", || unsafe { copy(destination, source, size, 1) })
+    answer("hipMemcpyHtoD", || unsafe { copy(destination, source, size, 1) })
 }
 
 #[unsafe(no_mangle)]
@@ -259,7 +259,7 @@ unsafe extern "C" fn hipMemcpyDtoH(
     size: usize,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemcpyDtoH", || unsafe { copy(destination, source, size, 2) })
+    answer("hipMemcpyDtoH", || unsafe { copy(destination, source, size, 2) })
 }
 
 #[unsafe(no_mangle)]
@@ -269,7 +269,7 @@ unsafe extern "C" fn hipMemcpyDtoD(
     size: usize,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemcpyDtoD", || unsafe { copy(destination, source, size, 3) })
+    answer("hipMemcpyDtoD", || unsafe { copy(destination, source, size, 3) })
 }
 
 #[unsafe(no_mangle)]
@@ -280,7 +280,7 @@ unsafe extern "C" fn hipMemcpyPeer(
     source_device: c_int,
     size: usize,
 ) -> hipError_t {
-    answer(c"hipMemcpyPeer", || {
+    answer("hipMemcpyPeer", || {
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
@@ -297,7 +297,7 @@ unsafe extern "C" fn hipMemcpyAsync(
     kind: c_int,
     stream: hipStream_t,
 ) -> hipError_t {
-    answer(c"hipMemcpyAsync", || {
+    answer("hipMemcpyAsync", || {
         null_stream(stream)?;
         // SAFETY: as lib.rs says of pointers to bytes.
         unsafe { copy(destination, source, size, kind) }
@@ -336,7 +336,7 @@ unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemset(destination: *mut c_void, value: c_int, size: usize) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemset", || unsafe { set(destination, &[value as u8], size) })
+    answer("hipMemset", || unsafe { set(destination, &[value as u8], size) })
 }
 
 #[unsafe(no_mangle)]
@@ -346,7 +346,7 @@ unsafe extern "C" fn hipMemsetD8(
     count: usize,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemsetD8", || unsafe { set(destination, &[value], count) })
+    answer("hipMemsetD8", || unsafe { set(destination, &[value], count) })
 }
 
 #[unsafe(no_mangle)]
@@ -356,7 +356,7 @@ unsafe extern "C" fn hipMemsetD16(
     count: usize,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemsetD16", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+    answer("hipMemsetD16", || unsafe { set(destination, &value.to_ne_bytes(), count) })
 }
 
 #[unsafe(no_mangle)]
@@ -366,7 +366,7 @@ unsafe extern "C" fn hipMemsetD32(
     count: usize,
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
-    answer(c"hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+    answer("hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
 }
 
 #[unsafe(no_mangle)]
@@ -376,7 +376,7 @@ unsafe extern "C" fn hipMemsetAsync(
     size: usize,
     stream: hipStream_t,
 ) -> hipError_t {
-    answer(c"hipMemsetAsync", || {
+    answer("hipMemsetAsync", || {
         null_stream(stream)?;
         // SAFETY: as lib.rs says of pointers to bytes.
         unsafe { set(destination, &[value as u8], size) }

@@ -72,6 +72,33 @@ pub struct hipPointerAttribute_t {
     pub allocation_flags: c_uint,
 }
 
+/// Attributes of a device (`hipDeviceAttribute…`).
+pub mod attribute {
+    use super::c_int;
+
+    pub const CAN_MAP_HOST_MEMORY: c_int = 3;
+    pub const CONCURRENT_MANAGED_ACCESS: c_int = 9;
+    pub const DIRECT_MANAGED_MEM_ACCESS_FROM_HOST: c_int = 13;
+    pub const INTEGRATED: c_int = 16;
+    pub const MANAGED_MEMORY: c_int = 24;
+    pub const MULTIPROCESSOR_COUNT: c_int = 63;
+    pub const PAGEABLE_MEMORY_ACCESS: c_int = 65;
+    pub const PCI_BUS_ID: c_int = 67;
+    pub const PCI_DEVICE_ID: c_int = 68;
+    pub const PCI_DOMAIN_ID: c_int = 69;
+    pub const TOTAL_GLOBAL_MEM: c_int = 84;
+    pub const UNIFIED_ADDRESSING: c_int = 85;
+    pub const MEMORY_POOLS_SUPPORTED: c_int = 88;
+    pub const VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 89;
+    pub const HOST_REGISTER_SUPPORTED: c_int = 90;
+    pub const MEMORY_POOL_SUPPORTED_HANDLE_TYPES: c_int = 91;
+    pub const HOST_NUMA_ID: c_int = 92;
+    pub const IS_LARGE_BAR: c_int = 10_011;
+    pub const PHYSICAL_MULTI_PROCESSOR_COUNT: c_int = 10_015;
+    pub const FINE_GRAIN_SUPPORT: c_int = 10_016;
+    pub const PCI_CHIP_ID: c_int = 10_020;
+}
+
 // What a C compiler makes of the headers is compared with this by tests/abi/layout.rs.
 const _: () = {
     assert!(size_of::<hipMemAllocationProp>() == 32);

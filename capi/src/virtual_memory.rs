@@ -76,7 +76,7 @@ unsafe extern "C" fn hipMemAddressReserve(
     near: *mut c_void,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer(c"hipMemAddressReserve", || {
+    answer("hipMemAddressReserve", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("ptr", ptr)?;
@@ -89,7 +89,7 @@ unsafe extern "C" fn hipMemAddressReserve(
 
 #[unsafe(no_mangle)]
 extern "C" fn hipMemAddressFree(ptr: *mut c_void, size: usize) -> hipError_t {
-    answer(c"hipMemAddressFree", || Ok(process()?.vmm()?.address_free(address(ptr), size)?))
+    answer("hipMemAddressFree", || Ok(process()?.vmm()?.address_free(address(ptr), size)?))
 }
 
 #[unsafe(no_mangle)]
@@ -99,7 +99,7 @@ unsafe extern "C" fn hipMemCreate(
     prop: *const hipMemAllocationProp,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer(c"hipMemCreate", || {
+    answer("hipMemCreate", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", to)?;
@@ -114,7 +114,7 @@ unsafe extern "C" fn hipMemCreate(
 
 #[unsafe(no_mangle)]
 extern "C" fn hipMemRelease(which: hipMemGenericAllocationHandle_t) -> hipError_t {
-    answer(c"hipMemRelease", || Ok(process()?.vmm()?.release(handle(which))?))
+    answer("hipMemRelease", || Ok(process()?.vmm()?.release(handle(which))?))
 }
 
 #[unsafe(no_mangle)]
@@ -125,14 +125,14 @@ extern "C" fn hipMemMap(
     which: hipMemGenericAllocationHandle_t,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer(c"hipMemMap", || {
+    answer("hipMemMap", || {
         Ok(process()?.vmm()?.map(address(ptr), size, offset, handle(which), flags)?)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipMemUnmap(ptr: *mut c_void, size: usize) -> hipError_t {
-    answer(c"hipMemUnmap", || Ok(process()?.vmm()?.unmap(address(ptr), size)?))
+    answer("hipMemUnmap", || Ok(process()?.vmm()?.unmap(address(ptr), size)?))
 }
 
 #[unsafe(no_mangle)]
@@ -142,7 +142,7 @@ unsafe extern "C" fn hipMemSetAccess(
     desc: *const hipMemAccessDesc,
     count: usize,
 ) -> hipError_t {
-    answer(c"hipMemSetAccess", || {
+    answer("hipMemSetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: C promises `count` of them.
@@ -224,7 +224,7 @@ unsafe extern "C" fn hipMemGetAccess(
     location: *const hipMemLocation,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer(c"hipMemGetAccess", || {
+    answer("hipMemGetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("flags", flags)?;
@@ -246,7 +246,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
     prop: *const hipMemAllocationProp,
     option: c_uint,
 ) -> hipError_t {
-    answer(c"hipMemGetAllocationGranularity", || {
+    answer("hipMemGetAllocationGranularity", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("granularity", granularity)?;
@@ -269,7 +269,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
     prop: *mut hipMemAllocationProp,
     which: hipMemGenericAllocationHandle_t,
 ) -> hipError_t {
-    answer(c"hipMemGetAllocationPropertiesFromHandle", || {
+    answer("hipMemGetAllocationPropertiesFromHandle", || {
         let process = process()?;
         not_null("prop", prop)?;
         let properties = process.vmm()?.allocation_properties(handle(which))?;
@@ -304,7 +304,7 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
     kind: c_uint,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer(c"hipMemExportToShareableHandle", || {
+    answer("hipMemExportToShareableHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("shareable", to)?;
@@ -321,7 +321,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
     os_handle: *mut c_void,
     kind: c_uint,
 ) -> hipError_t {
-    answer(c"hipMemImportFromShareableHandle", || {
+    answer("hipMemImportFromShareableHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", to)?;
@@ -349,7 +349,7 @@ unsafe extern "C" fn hipMemRetainAllocationHandle(
     to: *mut hipMemGenericAllocationHandle_t,
     at: *mut c_void,
 ) -> hipError_t {
-    answer(c"hipMemRetainAllocationHandle", || {
+    answer("hipMemRetainAllocationHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", to)?;
@@ -365,7 +365,7 @@ extern "C" fn hipMemMapArrayAsync(
     count: c_uint,
     _stream: hipStream_t,
 ) -> hipError_t {
-    answer(c"hipMemMapArrayAsync", || {
+    answer("hipMemMapArrayAsync", || {
         not_null("list", list)?;
         Ok(process()?.vmm()?.map_array_async(count as usize)?)
     })

@@ -5,6 +5,7 @@ mod hsa_vmm;
 use hsa_rocr::test;
 use hsa_vmm::{HSA_VMM, err, json, out, run};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 const TRACES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
@@ -68,6 +69,19 @@ fn a_beginning_is_shown_as_it_was_then() {
     let beyond = run(&["map", "--runtime", "sim", "--until", "50"]);
     assert_eq!(beyond.status.code(), Some(1));
     assert!(err(&beyond).contains("49 operations"), "{}", err(&beyond));
+}
+
+#[test]
+fn what_agents_may_do_is_said_in_words() {
+    let report = json(&run(&["map", "--runtime", "sim", "--format", "json"]));
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let reservations = list(&report["reservations"]);
+    let mappings = reservations.iter().flat_map(|it| list(&it["mappings"]));
+    let access = mappings.flat_map(|it| list(&it["access"]));
+    let said: BTreeSet<String> =
+        access.map(|it| it["access"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(said, ["none", "read_write"].map(str::to_owned).into());
+    assert!(reservations[0]["address"].as_str().unwrap().starts_with("0x"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::native::{Failure, NativeAgent};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
 use std::collections::BTreeMap;
+// The standard library's also where orders of threads are tried: one of these is the whole process's.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where what is locked begins, and where it ends.

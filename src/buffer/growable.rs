@@ -236,9 +236,12 @@ impl GrowableBuffer {
     }
 
     /// What an agent may do with all of it.
-    #[must_use]
-    pub fn access(&self, agent: AgentId) -> Access {
-        self.steps.access(agent)
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's.
+    pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
+        self.vmm().check_agent(agent)?;
+        Ok(self.steps.access(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.

@@ -112,7 +112,7 @@ impl RingBuffer {
         Ok(self.vmm.revoke(self.address(), self.reservation.size(), agents)?)
     }
 
-    /// What an agent may do with it.
+    /// What an agent may do with all of it.
     ///
     /// # Errors
     /// As for [`Vmm::get_access`].
@@ -136,6 +136,16 @@ impl RingBuffer {
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), BufferError> {
         self.check(position, bytes.len())?;
         Ok(self.vmm.write(self.address_of(position), bytes)?)
+    }
+
+    /// Has the GPU that owns the memory fill what begins at a position with a 32-bit value. Position
+    /// and `size` are in bytes, multiples of four.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::fill`].
+    pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), BufferError> {
+        self.check(position, size)?;
+        Ok(self.vmm.fill(self.address_of(position), value, size)?)
     }
 
     fn offset(&self, position: u64) -> usize {

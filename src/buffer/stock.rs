@@ -1,10 +1,10 @@
 //! Physical memory that is made before it is needed.
 
 use crate::Kept;
+use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, Vmm, VmmError};
 use std::sync::{Arc, PoisonError};
-use std::thread::{self, JoinHandle};
 
 /// A few handles of one size, kept ready by a thread. Without a thread if there are to be none.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use super::table::{Entry, Table};
 use crate::memory::{Record, State};
 use crate::native::{Known, NativeIpc, Status};
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
 use rustix::io::Errno;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The table of one runtime's exports, which is there as long as there are any.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ pub(crate) struct Exports {
 
 impl Exports {
     fn table(&self, process: i32, namespace: u16) -> Result<Arc<Table>, Errno> {
-        let mut kept = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.table);
         if let Some(table) = kept.upgrade() {
             return Ok(table);
         }

@@ -175,6 +175,16 @@ mod tests {
         assert_eq!(&bytes[57..], &[0x78, 0x56, 0xe5, 0xd4, 0xc3, 0xb2, 0xa1]);
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
         assert_eq!(handle.registration(), Some(REGISTRATION));
+        assert_eq!((handle.allocation_size(), handle.offset()), (0x1122_3344, 0x55));
+        assert_eq!(handle.process(), 0x66);
+    }
+
+    #[test]
+    fn it_is_shown_without_the_runtimes_part() {
+        let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION);
+        let text = format!("{handle:?}");
+        assert!(text.starts_with("IpcHandle { process: 77, allocation_size: 4096, offset: 16"));
+        assert!(text.contains("slot: 4660") && !text.contains("native"), "{text}");
     }
 
     #[test]

@@ -8,11 +8,11 @@ use super::table::{Absent, while_exported};
 use crate::native::{Native, NativeAgent, NativeIpc};
 use crate::process::user;
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::trust::Trust;
 use crate::vmm::Address;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What tells exported memory from all other, at any time.
 type Name = (i32, u64, NativeIpc);
@@ -34,7 +34,7 @@ pub(crate) struct Imports {
 
 impl Imports {
     fn open(&self) -> MutexGuard<'_, BTreeMap<usize, Import>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 
     /// Closes what is still open, before the runtime stops.

@@ -8,6 +8,7 @@
 
 use super::handle::Registration;
 use crate::native::{ByteLock, NativeIpc, lock_byte};
+use crate::sync::{Mutex, lock};
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open, readlink,
@@ -15,7 +16,6 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The file's name, by which it is known before it is opened.
@@ -102,7 +102,7 @@ impl Table {
         let next = self.next_generation.fetch_add(1, Ordering::Relaxed);
         let generation = (next % Registration::GENERATIONS).max(1);
         let slot = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = lock(&self.free);
             match (free.slots.pop(), free.fresh) {
                 (Some(slot), _) => slot,
                 (None, Some(fresh)) => {
@@ -123,7 +123,7 @@ impl Table {
     }
 
     fn reuse(&self, slot: u16) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).slots.push(slot);
+        lock(&self.free).slots.push(slot);
     }
 
     /// Takes an export out while `free` gives its memory back; if that fails, it stays.

@@ -137,6 +137,19 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
+    /// The operation that failed.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        match *self {
+            Self::InvalidArgument { operation, .. }
+            | Self::NotSupported { operation, .. }
+            | Self::OutOfMemory { operation, .. }
+            | Self::BeingOpened { operation }
+            | Self::Runtime { operation, .. }
+            | Self::Forked { operation } => operation,
+        }
+    }
+
     /// What is wrong with an argument, if that was it.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {

@@ -3,9 +3,10 @@
 use crate::agent::AgentId;
 use crate::ipc::Export;
 use crate::report::PoolMemoryEntry;
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::Address;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// An allocation, as others find it by an address.
 #[derive(Debug)]
@@ -38,11 +39,11 @@ impl Record {
 
     pub fn set_name(&self, name: &str) {
         let name = (!name.is_empty()).then(|| name.into());
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        *lock(&self.name) = name;
     }
 
     fn entry(&self) -> PoolMemoryEntry {
-        let name = self.name.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = lock(&self.name);
         let mut agents: Vec<_> = self.allowed().iter().map(|agent| agent.index()).collect();
         agents.push(self.agent.index());
         agents.sort_unstable();
@@ -57,11 +58,11 @@ impl Record {
     }
 
     pub fn allowed(&self) -> MutexGuard<'_, Vec<AgentId>> {
-        self.allowed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.allowed)
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     fn records(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Record>>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.records)
     }
 
     pub fn insert(&self, record: &Arc<Record>) {

@@ -75,14 +75,15 @@ pub(crate) use {call, call_optional};
 #[derive(Debug)]
 pub(crate) struct Native {
     table: Table,
-    _source: Source,
+    #[cfg_attr(not(feature = "simulation"), allow(dead_code, reason = "kept loaded"))]
+    source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
     Loaded(#[allow(dead_code, reason = "kept for what dropping it does")] Box<Library>),
     #[cfg(feature = "simulation")]
-    Simulated(#[allow(dead_code, reason = "kept for what dropping it does")] SharedSimulation),
+    Simulated(SharedSimulation),
 }
 
 /// A simulation, which the caller may go on watching.
@@ -96,13 +97,22 @@ impl Native {
         // the runtime's name; that they are HSA runtimes is what asking for them means.
         let library = unsafe { Library::load(search)? };
         let path = Path::to_path_buf(library.path());
-        Ok((Self { table: *library.table(), _source: Source::Loaded(Box::new(library)) }, path))
+        Ok((Self { table: *library.table(), source: Source::Loaded(Box::new(library)) }, path))
     }
 
     /// Takes a simulation's functions.
     #[cfg(feature = "simulation")]
     pub fn simulated(simulation: SharedSimulation) -> Self {
-        Self { table: *simulation.table(), _source: Source::Simulated(simulation) }
+        Self { table: *simulation.table(), source: Source::Simulated(simulation) }
+    }
+
+    /// The simulation, if it is one.
+    #[cfg(feature = "simulation")]
+    pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
+        match &self.source {
+            Source::Loaded(_) => None,
+            Source::Simulated(simulation) => Some(simulation),
+        }
     }
 
     /// Starts the runtime or counts one more user of it.

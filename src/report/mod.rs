@@ -205,7 +205,8 @@ impl Free {
     /// How much of it is not in the largest piece, in percent: 0 if all is in one piece.
     #[must_use]
     pub fn fragmentation(&self) -> u32 {
-        let scattered = (self.size - self.largest) as u128;
+        // Anybody can make up one whose largest piece is more than all of it.
+        let scattered = self.size.saturating_sub(self.largest) as u128;
         // At most 100.
         (scattered * 100).checked_div(self.size as u128).unwrap_or_default() as u32
     }

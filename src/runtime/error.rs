@@ -2,11 +2,15 @@
 
 use super::DriverState;
 use crate::native::{Failure, Status};
+use core::fmt;
 use hsa_sys::LoadError;
 use std::path::PathBuf;
 
 /// Why a runtime could not be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// Its `Debug` is its `Display`: a `main` that returns it shows the words, and what to do, to whoever
+/// has started the program.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
     /// No library was found, or none that exports what is needed.
@@ -46,6 +50,12 @@ pub enum RuntimeError {
     /// The simulation could not be started.
     #[error("the simulation could not be started: {0}")]
     Simulation(String),
+}
+
+impl fmt::Debug for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 // Not by `#[from]`: the text above already says all of it, and a source would say it again.

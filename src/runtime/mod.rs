@@ -8,6 +8,7 @@ use crate::discovery::{describe, discover};
 use crate::ipc::{Exports, Imports};
 use crate::memory::Registry;
 use crate::native::{Generation, Native, Spare};
+use core::fmt;
 pub use driver::DriverState;
 pub use error::RuntimeError;
 use hsa_sys as sys;
@@ -54,12 +55,11 @@ pub struct RuntimeInfo {
 /// Stands for `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
 /// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
 /// and `hsa_amd_agent_memory_pool_get_info`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Runtime {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     native: Native,
     generation: Generation,
@@ -71,8 +71,6 @@ struct Inner {
     imports: Imports,
     stays_started: AtomicBool,
     spare: Spare,
-    #[cfg(feature = "simulation")]
-    simulation: Option<crate::native::SharedSimulation>,
 }
 
 impl Runtime {
@@ -123,13 +121,7 @@ impl Runtime {
     /// As for [`Runtime::load`], when the simulation was told to fail.
     #[cfg(feature = "simulation")]
     pub fn simulated_by(simulation: Arc<hsa_sim::Simulation>) -> Result<Self, RuntimeError> {
-        let native = Native::simulated(simulation.clone());
-        let runtime = Self::start(native, "simulation".into(), None)?;
-        // Nobody else holds it yet.
-        let mut inner = Arc::try_unwrap(runtime.inner)
-            .map_err(|_| RuntimeError::Simulation("it is in use".into()))?;
-        inner.simulation = Some(simulation);
-        Ok(Self { inner: Arc::new(inner) })
+        Self::start(Native::simulated(simulation), "simulation".into(), None)
     }
 
     #[cfg(feature = "simulation")]
@@ -171,8 +163,6 @@ impl Runtime {
                 imports: Imports::default(),
                 stays_started: AtomicBool::new(false),
                 spare: Spare::open(),
-                #[cfg(feature = "simulation")]
-                simulation: None,
             }),
         })
     }
@@ -209,20 +199,21 @@ impl Runtime {
     /// The bytes of memory that an agent has left, of all processes' together
     /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` where the runtime does not say.
     #[must_use]
-    pub fn memory_left(&self, id: AgentId) -> Option<u64> {
+    pub fn memory_left(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
             return None;
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
-        self.native().agent_u64(agent.native, attribute).ok()
+        // 64-bit only (asserted at the root).
+        self.native().agent_u64(agent.native, attribute).ok().map(|left| left as usize)
     }
 
     /// The simulation below, if this is one.
     #[cfg(feature = "simulation")]
     #[must_use]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
-        self.inner.simulation.as_deref()
+        self.inner.native.simulation()
     }
 
     pub(crate) fn native(&self) -> &Native {
@@ -262,6 +253,19 @@ impl Runtime {
     /// Whether this process is a fork of the one that opened the runtime.
     pub(crate) fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
+    }
+}
+
+/// Which runtime it is. What else is known of it, [`Runtime::info`] and [`Runtime::agents`] say;
+/// here it would be pages in the Debug of everything that holds a runtime.
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { info, agents, .. } = &*self.inner;
+        f.debug_struct("Runtime")
+            .field("name", &info.name)
+            .field("path", &info.path)
+            .field("agents", &agents.len())
+            .finish_non_exhaustive()
     }
 }
 

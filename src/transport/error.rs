@@ -72,7 +72,7 @@ pub enum TransportError {
     #[error("the message brings {0} descriptors; it must be one")]
     Descriptors(usize),
     /// This process has no descriptor left for what was sent.
-    #[error("{step}: no file descriptors are left (RLIMIT_NOFILE)")]
+    #[error("{step}: out of file descriptors; raise the limit (`ulimit -n`) or close some")]
     OutOfDescriptors {
         /// What was being done.
         step: Step,

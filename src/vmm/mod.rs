@@ -30,6 +30,7 @@ mod batch;
 mod cpu_access;
 mod error;
 mod handle;
+mod invariant;
 mod ledger;
 mod look_up;
 mod mapping;
@@ -52,6 +53,7 @@ pub use address::Address;
 pub use batch::NewMapping;
 pub use error::{Argument, Feature, Operation, Problem, VmmError};
 pub use handle::Handle;
+pub use invariant::BrokenInvariant;
 pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
 pub use properties::{
     AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
@@ -242,8 +244,8 @@ impl Vmm {
     ///
     /// # Errors
     /// What does not hold. It would be a defect of this library.
-    pub fn check(&self) -> Result<(), String> {
-        self.shared.ledger.check()
+    pub fn check(&self) -> Result<(), BrokenInvariant> {
+        self.shared.ledger.check().map_err(BrokenInvariant)
     }
 
     /// Every mapping, by address: address, size, handle's size, and what each agent may do.

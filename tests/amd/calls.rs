@@ -2,46 +2,23 @@
 //! the calls that the library logs before it makes them.
 
 use crate::amd_runtime::on_each;
+use crate::log::{Fields, watch};
 use crate::machine::{Library, access, at};
 use hsa_vmm::Access;
 use hsa_vmm::vmm::NewMapping;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 thread_local! {
     static MADE: RefCell<BTreeMap<String, usize>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Counts the calls of this thread.
-struct Counting;
-
-impl Subscriber for Counting {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.fields().field("calling").is_some()
-    }
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Name);
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-struct Name;
-
-impl Visit for Name {
-    fn record_str(&mut self, _: &Field, name: &str) {
+fn count(fields: Fields) {
+    for (_, name) in fields.into_iter().filter(|(field, _)| *field == "calling") {
         let name = name.trim_start_matches("hsa_amd_vmem_").to_owned();
         MADE.with_borrow_mut(|made| *made.entry(name).or_default() += 1);
     }
-    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
 }
 
 /// The calls that something makes, in words: `map 3, set_access 1`.
@@ -58,7 +35,7 @@ const MANY: usize = 16;
 #[test]
 fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
     on_each("calls::each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be", |ground| {
-        tracing::subscriber::set_global_default(Counting).expect("no other is set");
+        watch(|metadata| metadata.fields().field("calling").is_some(), count);
         let library = Library::load(ground.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
         let base = library.reserve(MANY * SIZE);

@@ -1,7 +1,8 @@
 //! The kernel driver refuses one call, each in turn, of each operation: the operation fails and
 //! has changed nothing, or has come about in spite of it, or its range is known to be lost.
 
-use super::refused_calls::{ABORTS, driver_calls, may_abort};
+use super::refused_calls::{ABORTS, may_abort};
+use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::kernel_fails;
 use crate::amd_runtime::raw::Raw;
 use crate::machine::Library;

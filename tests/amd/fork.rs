@@ -65,7 +65,7 @@ fn a_child_that_drops_everything_harms_nobody() {
         assert_eq!(in_child(|| drop(everything.take())), End::Well);
         let (library, reservation, memory, mapping) = everything.take().unwrap();
         mapping.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
-        mapping.fill(7).unwrap();
+        mapping.fill(0, 7, mapping.size()).unwrap();
         let mut word = [0; 4];
         mapping.read(0, &mut word).unwrap();
         assert_eq!(word, 7u32.to_ne_bytes());

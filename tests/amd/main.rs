@@ -4,6 +4,8 @@
 mod amd_runtime;
 #[path = "../exchange/mod.rs"]
 mod exchange;
+#[path = "../log/mod.rs"]
+mod log;
 #[path = "../machine/mod.rs"]
 mod machine;
 #[path = "../process/mod.rs"]

@@ -1,61 +1,14 @@
-//! The kernel driver refuses a call: which calls an operation makes, which of them end AMD's
-//! runtime, and each refused in turn while something is done to buffers.
+//! The kernel driver refuses a call: which of them end AMD's runtime, and each refused in turn while
+//! something is done to buffers.
 
-use crate::amd_runtime::{kernel_fails, set_variable};
+use crate::amd_runtime::driver_calls::driver_calls;
+use crate::amd_runtime::kernel_fails;
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
 use hsa_vmm::buffer::BufferError;
-use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::Path;
-
-/// How often each call of the driver was made in a process, and by now.
-type Calls = BTreeMap<String, u64>;
-
-/// Reads the driver's log: `process:thread time device CALL arguments`.
-fn calls(log: &Path) -> Calls {
-    let mut calls = Calls::new();
-    for line in std::fs::read_to_string(log).unwrap().lines() {
-        let call = line.split(' ').nth(3).unwrap_or_default();
-        *calls.entry(call.to_owned()).or_default() += 1;
-    }
-    calls
-}
-
-/// Calls that nothing of an operation depends on, or that no driver refuses.
-fn is_beside_the_point(call: &str) -> bool {
-    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
-    beside.contains(&call)
-}
-
-/// The driver's calls that an operation makes: each call, and which of its kind since the process
-/// began.
-pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
-    let folder = std::env::temp_dir().join(format!("hsa-vmm-calls-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (log, list) = (folder.join("log"), folder.join("list"));
-    let end = in_child(|| {
-        set_variable("HSA_KFD_LOG", log.to_str().unwrap());
-        let mut started = start();
-        let before = calls(&log);
-        act(&mut started);
-        let mut made = String::new();
-        for (call, count) in calls(&log) {
-            for number in before.get(&call).unwrap_or(&0) + 1..=count {
-                if !is_beside_the_point(&call) {
-                    made += &format!("{call}#{number}\n");
-                }
-            }
-        }
-        std::fs::write(&list, made).unwrap();
-    });
-    assert_eq!(end, End::Well, "when nothing fails");
-    let made = std::fs::read_to_string(&list).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-    made.lines().map(str::to_owned).collect()
-}
 
 /// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
 /// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What

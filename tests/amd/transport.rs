@@ -65,7 +65,7 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
             // Until the sender has ended.
             let error = there.receive(&library.vmm).unwrap_err();
             assert!(matches!(error, hsa_vmm::transport::TransportError::Gone { .. }), "{error}");
-            mapping.fill(7).unwrap();
+            mapping.fill(0, 7, mapping.size()).unwrap();
             assert_eq!(word(&mapping), 7u32.to_ne_bytes());
             0
         });

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
+pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{End, in_child};

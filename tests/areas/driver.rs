@@ -1,14 +1,14 @@
 //! The kernel driver refuses one call, each in turn, of an `mmap` and its `munmap` on AMD's
 //! runtime: it fails and has changed nothing, and works when it is asked for again.
 
+use crate::amd_runtime::driver_calls::driver_calls;
+use crate::amd_runtime::kernel_fails;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
 use hsa_vmm::Kept;
 use hsa_vmm::area::MmapOptions;
 use hsa_vmm::{Area, AreaFlags, AreaMemory, Runtime, Vmm};
-use std::collections::BTreeMap;
-use std::path::Path;
 
 const SIZE: usize = 5000;
 const KINDS: [AreaFlags; 5] = [
@@ -18,12 +18,6 @@ const KINDS: [AreaFlags; 5] = [
     AreaFlags::UNIFIED,
     AreaFlags::GLOBAL,
 ];
-
-/// Configures the emulated driver of this child, before it opens a runtime.
-fn set_variable(variable: &str, value: &str) {
-    // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
-    unsafe { std::env::set_var(variable, value) };
-}
 
 /// An area, and memory of it that is there already.
 struct Stage {
@@ -63,51 +57,20 @@ impl Stage {
     }
 }
 
-/// How often each call of the driver was made by now: `process:thread time device CALL …`.
-fn calls(log: &Path) -> BTreeMap<String, u64> {
-    let mut calls = BTreeMap::new();
-    for line in std::fs::read_to_string(log).unwrap().lines() {
-        let call = line.split(' ').nth(3).unwrap_or_default();
-        *calls.entry(call.to_owned()).or_default() += 1;
-    }
-    calls
-}
-
-/// The calls of an `mmap` and its `munmap`: each call, and which of its kind it is.
+/// The calls of an `mmap` and its `munmap` but for those that take memory back, of which AMD's
+/// runtime asserts that they work.
 fn calls_of(ground: &Ground, flags: AreaFlags) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
-    let (log, list) = (folder.path().join("log"), folder.path().join("list"));
-    let end = in_child(|| {
-        set_variable("HSA_KFD_LOG", log.to_str().unwrap());
-        let stage = Stage::new(ground, flags);
-        let before = calls(&log);
-        stage.area.mmap(SIZE, options(flags)).unwrap().munmap().unwrap();
-        let mut made = String::new();
-        for (call, count) in calls(&log) {
-            for number in before.get(&call).unwrap_or(&0) + 1..=count {
-                made += &format!("{call}#{number}\n");
-            }
-        }
-        std::fs::write(&list, made).unwrap();
-    });
-    assert_eq!(end, End::Well, "{flags}");
-    // What nothing depends on, what is no call of the driver, and what takes memory back, of
-    // which AMD's runtime asserts that it works.
-    let beside = [
-        "GET_CLOCK_COUNTERS",
-        "SET_EVENT",
-        "WAIT_EVENTS",
-        "FREE_MEMORY_OF_GPU",
-        "UNMAP_MEMORY_FROM_GPU",
-        "MUNMAP",
-    ];
-    let counts = |call: &&str| !beside.iter().any(|it| call.starts_with(it));
-    std::fs::read_to_string(&list).unwrap().lines().filter(counts).map(str::to_owned).collect()
+    let mut calls = driver_calls(
+        || Stage::new(ground, flags),
+        |stage| stage.area.mmap(SIZE, options(flags)).unwrap().munmap().unwrap(),
+    );
+    calls.retain(|call| !call.starts_with("UNMAP_MEMORY_FROM_GPU"));
+    calls
 }
 
 /// One failure, in a process of its own.
 fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
-    set_variable("HSA_KFD_FAULTS", plan);
+    kernel_fails(plan);
     let stage = Stage::new(ground, flags);
     let made = stage.area.mmap(SIZE, options(flags));
     match made.map(AreaMemory::munmap) {

@@ -1,5 +1,7 @@
 //! Areas: on the simulation, and on AMD's own runtime over the emulated kernel driver.
 
+#[path = "../amd_runtime/mod.rs"]
+mod amd_runtime;
 mod ground;
 #[path = "../process/mod.rs"]
 mod process;

@@ -8,6 +8,7 @@ use crate::pausable::alone;
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
+use std::sync::LazyLock;
 
 const STEP: usize = 16 * KIB;
 
@@ -21,8 +22,12 @@ struct Buffers {
     machine: Machine,
 }
 
-fn text(length: usize) -> Vec<u8> {
-    (0..length).map(|byte| (byte % 253) as u8 + 1).collect()
+/// Made once: it is compared with after each of some thousand failures.
+static TEXT: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..6 * STEP).map(|byte| (byte % 253) as u8 + 1).collect());
+
+fn text(length: usize) -> &'static [u8] {
+    &TEXT[..length]
 }
 
 impl Stage for Buffers {
@@ -36,13 +41,13 @@ impl Stage for Buffers {
             let mut buffer = machine.extended(STEP, &[2]);
             buffer.grant(&agents, Access::ReadWrite).unwrap();
             buffer.grow(steps * STEP).unwrap();
-            buffer.write(0, &text(steps * STEP)).unwrap();
+            buffer.write(0, text(steps * STEP)).unwrap();
             buffer
         };
         let (small, full) = (GrowableVec::new(buffer(2)), buffer(6));
         let ring = RingBuffer::of(STEP).times(3).map(&machine.vmm, &machine.on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
-        ring.write(0, &text(STEP)).unwrap();
+        ring.write(0, text(STEP)).unwrap();
         Self { small, full, ring, machine }
     }
 

@@ -196,7 +196,7 @@ impl Pair {
         machine.vmm.check().unwrap();
         let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
         for (&agent, &access) in agents.iter().zip(&model.access) {
-            assert_eq!(buffer.access(agent), access);
+            assert_eq!(buffer.access(agent), Ok(access));
             for mapping in machine.vmm.mappings() {
                 assert_eq!(machine.vmm.get_access(agent, mapping.address), Ok(access));
             }

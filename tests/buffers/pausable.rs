@@ -65,7 +65,7 @@ fn contents_and_address_come_back_at_every_size() {
                 let expected = [Access::ReadWrite, Access::ReadWrite, Access::Read];
                 let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
                 for (agent, expected) in agents.into_iter().zip(expected) {
-                    assert_eq!(buffer.access(agent), expected, "{when}");
+                    assert_eq!(buffer.access(agent), Ok(expected), "{when}");
                     assert_eq!(machine.vmm.get_access(agent, address), Ok(expected), "{when}");
                 }
 
@@ -73,6 +73,13 @@ fn contents_and_address_come_back_at_every_size() {
                 assert_eq!((buffer.saved(), vram(&machine)), (0, 0), "{when}");
                 buffer.resume().unwrap();
                 buffer.write(size - 1, &[7]).unwrap();
+                if size >= 32 {
+                    buffer.fill(8, 0x0403_0201, 16).unwrap();
+                    let found = &contents(&buffer)[8..24];
+                    assert_eq!(found, [1, 2, 3, 4].repeat(4), "{when}");
+                    let beyond = BufferError::BeyondEnd { offset: size - 3, size: 4, end: size };
+                    assert_eq!(buffer.fill(size - 3, 0, 4), Err(beyond), "{when}");
+                }
                 drop(buffer);
                 machine.assert_empty();
             }
@@ -164,6 +171,7 @@ fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
             }
             assert_eq!(buffer.read(0, &mut [0]), Err(BufferError::Paused), "{era}");
             assert_eq!(buffer.write(0, &[0]), Err(BufferError::Paused), "{era}");
+            assert_eq!(buffer.fill(0, 0, 4), Err(BufferError::Paused), "{era}");
             assert_eq!(machine.simulation.all_calls(), calls, "{era}: nobody was asked");
             buffer.resume().unwrap();
             assert!(contents(&buffer) == pattern(100, 1), "{era}");
@@ -187,16 +195,23 @@ fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
             buffer.pause(Contents::Save).unwrap();
             buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
             buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
+            buffer.revoke(&[machine.cpu(0)]).unwrap();
+            assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{era}");
             let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
             let BufferError::Vmm(foreign) = foreign else { panic!("{era}: {foreign}") };
             assert_eq!(foreign.problem(), Some(Problem::ForeignAgent), "{era}");
+            assert!(
+                buffer.revoke(&[other.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
+                "{era}"
+            );
             buffer.resume().unwrap();
             let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
-            let expected = [Access::ReadWrite, Access::Read, Access::None, Access::Read];
+            let expected = [Access::None, Access::Read, Access::None, Access::Read];
             for (agent, expected) in agents.into_iter().zip(expected) {
                 let found = machine.vmm.get_access(agent, buffer.address());
                 assert_eq!(found, Ok(expected), "{era}");
             }
+            // Another CPU may read: it is this process's own view.
             assert!(contents(&buffer) == pattern(100, 1), "{era}");
         }
     });
@@ -346,6 +361,9 @@ fn a_forks_child_can_do_nothing_and_harms_nobody() {
                 resident.read(0, &mut [0]),
                 resident.write(0, &[0]),
                 resident.grant(&[machine.gpu(0)], Access::Read),
+                resident.revoke(&[machine.gpu(0)]),
+                resident.access(machine.gpu(0)).map(drop),
+                resident.fill(0, 0, 4),
                 resident.pause(Contents::Save),
                 paused.resume(),
                 paused.resume_anywhere().map(drop),

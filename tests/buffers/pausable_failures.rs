@@ -50,7 +50,7 @@ impl Buffers {
             assert!(!kept || contents(buffer) == pattern(SIZE, 1), "{when}: the contents");
             for agent in [self.machine.cpu(0), self.machine.gpu(0)] {
                 let access = self.machine.vmm.get_access(agent, buffer.address());
-                assert_eq!(access, Ok(buffer.access(agent)), "{when}");
+                assert_eq!(access, Ok(buffer.access(agent).unwrap()), "{when}");
             }
         }
     }
@@ -72,6 +72,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("resume anywhere", |s| s.paused.resume_anywhere().map(drop)),
     ("let a peer in", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
     ("let nobody in but the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
+    ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
     ("make one", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
 ];
 

@@ -3,8 +3,11 @@
 use crate::machine::{KIB, Machine, eras, with_two_cpus};
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::{Argument, Feature, Problem};
-use hsa_vmm::{Access, GrowableBuffer, RingBuffer, VmmError};
+use hsa_vmm::vmm::{Argument, Feature, Operation, Problem};
+use hsa_vmm::{Access, AgentId, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer, VmmError};
+
+/// Asks a buffer what an agent may do.
+type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, BufferError>;
 
 const STEP: usize = 16 * KIB;
 
@@ -21,7 +24,7 @@ fn whoever_was_granted_access_has_it_to_what_comes_later() {
         let mut buffer = buffer(&machine);
         let check = |buffer: &GrowableBuffer, expected: [Access; 4], when: &str| {
             for (agent, expected) in agents.into_iter().zip(expected) {
-                assert_eq!(buffer.access(agent), expected, "{era}, {when}: {agent}");
+                assert_eq!(buffer.access(agent), Ok(expected), "{era}, {when}: {agent}");
                 for mapping in machine.vmm.mappings() {
                     let found = machine.vmm.get_access(agent, mapping.address);
                     assert_eq!(found, Ok(expected), "{era}, {when}: {agent} at {mapping:?}");
@@ -56,6 +59,53 @@ fn whoever_was_granted_access_has_it_to_what_comes_later() {
     }
 }
 
+/// All kinds of buffers are asked in the same way, and say the same.
+#[test]
+fn every_buffer_says_who_may_use_it() {
+    let stranger = Machine::new(Config::mi300x(1)).gpu(0);
+    for (era, config) in eras() {
+        let machine = Machine::new(config);
+        let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
+        let (vmm, properties) = (&machine.vmm, machine.on(0));
+        let mut growable = buffer(&machine);
+        let paged = PagedBuffer::of(4 * STEP).in_pages_of(STEP).reserve(vmm, &properties).unwrap();
+        let mut pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
+        let ring = RingBuffer::of(STEP).map(vmm, &properties).unwrap();
+        growable.grow(STEP).unwrap();
+        paged.map(1..3).unwrap();
+        for agents in [&[owner, peer][..], &[peer]] {
+            growable.grant(agents, Access::ReadWrite).unwrap();
+            paged.grant(agents, Access::ReadWrite).unwrap();
+            pausable.grant(agents, Access::ReadWrite).unwrap();
+            ring.grant(agents, Access::ReadWrite).unwrap();
+        }
+        growable.revoke(&[peer]).unwrap();
+        paged.revoke(&[peer]).unwrap();
+        pausable.revoke(&[peer]).unwrap();
+        ring.revoke(&[peer]).unwrap();
+        let asked: [(&str, Ask<'_>); 4] = [
+            ("growable", &|agent| growable.access(agent)),
+            ("paged", &|agent| paged.access(agent)),
+            ("pausable", &|agent| pausable.access(agent)),
+            ("ring", &|agent| ring.access(agent)),
+        ];
+        for (kind, access) in asked {
+            assert_eq!(access(owner), Ok(Access::ReadWrite), "{era}: {kind}");
+            assert_eq!(access(peer), Ok(Access::None), "{era}: {kind}");
+            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{era}: {kind}");
+            let Err(BufferError::Vmm(error)) = access(stranger) else { panic!("{era}: {kind}") };
+            let told = (error.operation(), error.problem());
+            assert_eq!(told, (Operation::GetAccess, Some(Problem::ForeignAgent)), "{era}: {kind}");
+        }
+        let mappings = machine.vmm.mappings();
+        assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{era}");
+        for mapping in mappings {
+            let reach = [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()));
+            assert!(reach[0].is_some() && reach[1].is_none(), "{era}, for real: {mapping:?}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_granted_is_refused_before_there_is_memory() {
     let machine = Machine::new(Config::mi300x(2));
@@ -69,7 +119,7 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
         let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");
         let BufferError::Vmm(error) = error else { panic!("{error}") };
         assert_eq!(error.problem(), Some(problem));
-        assert_eq!(buffer.access(machine.gpu(0)), Access::None, "nothing of it is done");
+        assert_eq!(buffer.access(machine.gpu(0)), Ok(Access::None), "nothing of it is done");
     }
     let mut apart = Config::mi300x(2);
     apart.peer_access = false;

@@ -41,6 +41,12 @@ fn reads_and_writes_go_over_the_seam() {
                 machine.vmm.read(elsewhere, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
+                // What a GPU fills goes over the seam as well.
+                let over = (SIZE - 8) as u64;
+                ring.fill(over, 0x0403_0201, 16).unwrap();
+                let mut found = [0; 16];
+                ring.read(over, &mut found).unwrap();
+                assert_eq!(found[..], [1, 2, 3, 4].repeat(4), "{release}, {times} times");
             }
         }
     });
@@ -55,6 +61,7 @@ fn a_ring_holds_no_more_than_its_size() {
     let error = BufferError::BeyondEnd { offset: SIZE - 1, size: SIZE + 1, end: SIZE };
     assert_eq!(ring.read(u64::MAX, &mut bytes), Err(error));
     assert_eq!(ring.write(u64::MAX, &bytes), Err(error));
+    assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1), Err(error));
     ring.write(u64::MAX, &bytes[1..]).unwrap();
 }
 

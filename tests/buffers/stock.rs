@@ -4,6 +4,7 @@ use crate::machine::{KIB, Machine, eras};
 use crate::process::{End, in_child, within};
 use hsa_vmm::buffer::BufferError;
 use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::Operation;
 use hsa_vmm::{Access, GrowableBuffer, VmmError};
 use std::time::{Duration, Instant};
 
@@ -140,9 +141,9 @@ fn a_forked_child_is_told_and_can_end() {
         held.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
             let mut buffer = held.take().unwrap();
-            for size in [0, 3 * STEP] {
-                let error = buffer.resize(size).expect_err("it is the parent's");
-                assert!(matches!(error, BufferError::Vmm(VmmError::Forked { .. })), "{error}");
+            for (size, operation) in [(0, Operation::Unmap), (3 * STEP, Operation::Create)] {
+                let refused = BufferError::Vmm(VmmError::Forked { operation });
+                assert_eq!(buffer.resize(size), Err(refused), "it is the parent's");
             }
             assert_eq!(buffer.stock(), 0);
             drop(buffer);

@@ -33,6 +33,7 @@ fn values_are_pushed_changed_and_popped() {
         let mut points = values::<Point>(&machine, 64 * KIB);
         assert!(points.is_empty() && points.pop() == Ok(None), "{era}");
         let address = points.address();
+        assert_eq!(address, points.buffer().address(), "{era}");
         let expected: Vec<Point> = (0..1000).map(point).collect();
         for &value in &expected[..500] {
             points.push(value).unwrap();

@@ -1,5 +1,6 @@
 //! What can be seen from outside, and whether it is what it should be.
 
+use crate::machine::at;
 use crate::model::{AGENTS, CPU, GPUS, Model, Operation, SLOTS};
 use crate::process;
 use crate::world::{World, tag_of};
@@ -184,7 +185,7 @@ impl Witness {
 /// What each agent may do: the same at the first byte and at the last.
 fn rights(world: &World, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
     let vmm = &world.machine.vmm;
-    let last = mapping.address.checked_add(mapping.size - 1).expect("inside the address space");
+    let last = at(mapping.address, mapping.size - 1);
     let mut rights = [Access::None; AGENTS];
     for (agent, right) in world.agents.iter().zip(&mut rights) {
         let answers = [mapping.address, last].map(|at| vmm.get_access(*agent, at));

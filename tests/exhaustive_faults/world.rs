@@ -1,6 +1,6 @@
 //! A simulated machine on which a sequence of operations was carried out.
 
-use crate::machine::{Machine, access};
+use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, Place, SLOTS};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Address, AgentId, Handle, HandleType, VmmError};
@@ -41,8 +41,7 @@ impl World {
     }
 
     pub fn address(&self, reservation: usize, slot: usize) -> Address {
-        let base = self.reservations[reservation];
-        base.checked_add(slot * self.granule).expect("inside the address space")
+        at(self.reservations[reservation], slot * self.granule)
     }
 
     fn range(&self, place: Place) -> (Address, usize) {
@@ -100,13 +99,13 @@ impl World {
             // Beside the tags.
             Operation::Fill(place) => {
                 let (address, size) = self.range(place);
-                let (address, size) = (further(address, 64), size - 64);
+                let (address, size) = (at(address, 64), size - 64);
                 vmm.fill(address, 0x0101_0101, size.min(128))?;
             }
             Operation::Copy(place) => {
                 let (address, _) = self.range(place);
                 let agent = self.copier(address);
-                vmm.copy(agent, further(address, 128), further(address, 64), 16)?;
+                vmm.copy(agent, at(address, 128), at(address, 64), 16)?;
             }
         }
         Ok(())
@@ -171,8 +170,4 @@ impl World {
 /// What the CPU writes into memory of this number.
 pub fn tag_of(memory: usize) -> u8 {
     memory as u8 + 1
-}
-
-fn further(address: Address, bytes: usize) -> Address {
-    address.checked_add(bytes).expect("inside the address space")
 }

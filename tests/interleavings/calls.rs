@@ -4,12 +4,10 @@
 //! ends. Here that is the moment to let the other threads go on, so that a call takes as long as
 //! it likes, and to see what it meets.
 
+use crate::log;
 use shuttle::thread::yield_now;
 use std::cell::RefCell;
-use std::sync::Once;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::Metadata;
 
 /// Pairs of calls that AMD's runtime does not keep apart itself before ROCm 10.
 const RACES: [(&str, &[&str]); 3] = [
@@ -65,44 +63,15 @@ pub fn end() -> Seen {
 
 /// Has this process's log told to this module.
 pub fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| tracing::subscriber::set_global_default(Calls).expect("there is no other"));
-}
-
-struct Calls;
-
-impl Subscriber for Calls {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("hsa_vmm_interleaved::native") && metadata.is_event()
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut call = Call(None);
-        event.record(&mut call);
-        if let Some(call) = call.0 {
+    let wants = |metadata: &Metadata<'_>| {
+        metadata.target().starts_with("hsa_vmm_interleaved::native")
+            && metadata.fields().field("call").is_some()
+    };
+    log::watch(wants, |fields| {
+        for (_, call) in fields.into_iter().filter(|(field, _)| *field == "call") {
             takes_its_time(call);
         }
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// The function of the runtime that an event of the log is about.
-struct Call(Option<String>);
-
-impl Visit for Call {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "call" {
-            self.0 = Some(value.to_owned());
-        }
-    }
-    fn record_debug(&mut self, _: &Field, _: &dyn core::fmt::Debug) {}
+    });
 }
 
 fn takes_its_time(call: String) {

@@ -7,6 +7,8 @@
 extern crate hsa_vmm_interleaved as hsa_vmm;
 
 mod calls;
+#[path = "../log/mod.rs"]
+mod log;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod quarrels;

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::ground::plays;
-use hsa_vmm::IpcHandle;
 
 /// Numbers that look random and are the same each time.
 struct Numbers(u64);
@@ -71,8 +70,7 @@ plays! {
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         let mut numbers = Numbers(7);
-        let mut foreign = handle.to_bytes();
-        foreign[52..].fill(0);
+        let foreign = as_hips(&handle).to_bytes();
         // An address that the exporter does not have.
         let mut elsewhere = foreign;
         elsewhere[0] ^= 0x10;

@@ -11,7 +11,6 @@
 
 use super::*;
 use crate::ground::plays;
-use hsa_vmm::IpcHandle;
 
 plays! {
     hipIpcCloseMemHandle_Positive_Reference_Counting(ground) {

@@ -2,14 +2,6 @@
 
 use super::*;
 use crate::ground::plays;
-use hsa_vmm::IpcHandle;
-
-/// The handle as HIP would have made it.
-fn as_hips(handle: &IpcHandle) -> IpcHandle {
-    let mut bytes = handle.to_bytes();
-    bytes[52..].fill(0);
-    IpcHandle::from_bytes(&bytes)
-}
 
 plays! {
     a_handle_of_freed_memory_is_refused(ground) {
@@ -77,6 +69,12 @@ plays! {
         let opened = importer.open(&foreign);
         importer.holds(opened, "plain");
         importer.close(opened);
+        // As often as it was opened, also where the runtime answers the same address again.
+        let twice = [importer.open(&foreign), importer.open(&foreign)];
+        for opened in twice {
+            importer.close(opened);
+        }
+        assert_refused(&importer.ask(&format!("close_raw {}", twice[1])), INVALID_VALUE);
         exporter.free(address);
         // Whether it is still to be had is up to the runtime, as with HIP: ROCm 6.1 keeps it.
         if let Err(refused) = within(30, || importer.try_open(&foreign)) {
@@ -102,6 +100,7 @@ plays! {
         assert_refused(&importer.ask(&format!("close_raw {base}")), INVALID_VALUE);
         let last = exporter.get(address + SIZE - 1);
         let opened = importer.try_open_raw(&last, 0).unwrap();
+        assert_refused(&importer.ask(&format!("close_raw {}", opened + 1)), INVALID_VALUE);
         // Any address inside closes it.
         importer.ok(&format!("close_raw {}", opened - 77));
     }

@@ -15,6 +15,7 @@ mod rounds;
 mod strangers;
 mod trouble;
 
+use hsa_vmm::IpcHandle;
 use player::{Player, Refused, Stage};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,13 @@ const INVALID_CONTEXT: i32 = 201;
 const OPERATING_SYSTEM: i32 = 304;
 
 const SIZE: usize = 2 << 20;
+
+/// The handle as HIP would have made it.
+fn as_hips(handle: &IpcHandle) -> IpcHandle {
+    let mut bytes = handle.to_bytes();
+    bytes[52..].fill(0);
+    IpcHandle::from_bytes(&bytes)
+}
 
 /// Fails unless something was refused with an error of HIP.
 #[track_caller]

@@ -3,7 +3,6 @@
 use super::*;
 use crate::ground::plays;
 use crate::process::namespaces::{NOBODY, Need, may};
-use hsa_vmm::IpcHandle;
 
 /// The first process of a PID namespace, with `/proc` of its own.
 fn first_of_a_namespace(stage: &Stage, parent: &mut Player) -> Player {
@@ -28,9 +27,7 @@ plays! {
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
         let handle = exporter.get(address);
-        let hips = IpcHandle::from_bytes(&std::array::from_fn(|index| {
-            if index < 52 { handle.to_bytes()[index] } else { 0 }
-        }));
+        let hips = as_hips(&handle);
         for handle in [handle, hips] {
             let refused = importer.try_open(&handle);
             assert_refused(&refused, INVALID_DEVICE_POINTER);

@@ -59,6 +59,8 @@ fn fragmentation_is_what_is_not_in_the_largest_hole() {
     assert_eq!(free(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
     let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
+    // One that cannot be: a number all the same.
+    assert_eq!(Free { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
 /// AMD's user-space driver lets a GPU do everything once it may do anything.

@@ -2,50 +2,20 @@
 
 use super::*;
 use hsa_vmm::{Allocation, Reservation};
+use log::{Fields, watch};
 use std::cell::RefCell;
-use std::sync::Once;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Level, Metadata};
 
 thread_local! {
-    static SEEN: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static SEEN: RefCell<Vec<Fields>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what this thread warns of.
-struct Warnings;
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+/// What this thread warns of meanwhile.
+fn warnings(act: impl FnOnce()) -> Vec<Fields> {
+    let wants = |metadata: &Metadata<'_>| {
         *metadata.level() <= Level::WARN && metadata.target().starts_with("hsa_vmm")
-    }
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        SEEN.with_borrow_mut(|seen| seen.push(line.0));
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0 += &format!("{}={value:?} ", field.name());
-    }
-}
-
-/// The process's only subscriber: what a thread's own would be asked for, another thread may have
-/// decided by then (tracing asks once for each place in the program, on the thread that comes by first).
-fn warnings(act: impl FnOnce()) -> Vec<String> {
-    static ONLY: Once = Once::new();
-    ONLY.call_once(|| tracing::subscriber::set_global_default(Warnings).expect("no other is set"));
+    };
+    watch(wants, |fields| SEEN.with_borrow_mut(|seen| seen.push(fields)));
     SEEN.take();
     act();
     SEEN.take()
@@ -63,15 +33,22 @@ fn what_was_not_given_back_is_named() {
         machine.vmm.release(others[0]).unwrap();
         machine.close();
     });
-    let leaks: Vec<_> = seen.iter().filter(|line| line.contains("leaked")).collect();
+    let is_leak = |(field, value): &(&str, String)| *field == "message" && value.contains("leaked");
+    let leaks: Vec<_> = seen.iter().filter(|fields| fields.iter().any(is_leak)).collect();
     assert_eq!(leaks.len(), 3, "{seen:?}");
-    let one = |words: &[&str]| {
-        let all = |line: &&&String| words.iter().all(|word| line.contains(word));
-        assert_eq!(leaks.iter().filter(all).count(), 1, "{words:?} in {leaks:?}");
+    let one = |message: &str, facts: &[(&'static str, &str)]| {
+        let facts: Fields = [&[("message", message)], facts]
+            .concat()
+            .into_iter()
+            .map(|(field, value)| (field, value.to_owned()))
+            .collect();
+        let all = |leak: &&&Fields| facts.iter().all(|fact| leak.contains(fact));
+        assert_eq!(leaks.iter().filter(all).count(), 1, "{facts:?} in {leaks:?}");
     };
-    one(&["a reservation was leaked", "kv cache", "mappings=1", "size=4194304"]);
-    one(&["physical memory was leaked", "page 0", "references=1"]);
-    one(&["a reservation was leaked", "name=\"\"", "mappings=1", "size=2097152"]);
+    let reservation = "a reservation was leaked";
+    one(reservation, &[("name", "kv cache"), ("mappings", "1"), ("size", "4194304")]);
+    one("physical memory was leaked", &[("name", "page 0"), ("references", "1")]);
+    one(reservation, &[("name", ""), ("mappings", "1"), ("size", "2097152")]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Reports: what is held is in them, under its name, in text and picture.
 
+#[path = "../log/mod.rs"]
+mod log;
 #[path = "../machine/mod.rs"]
 mod machine;
 #[path = "../process/mod.rs"]

@@ -141,6 +141,7 @@ fn pool_memory_is_in_the_report_while_it_is_there() {
     let memory = PoolMemory::allocate(&machine.runtime, first, 5000).unwrap().named("staging");
     memory.allow(&[second]).unwrap();
     let report = machine.vmm.report();
+    assert!(!report.is_empty(), "{report}");
     let [entry] = &report.pool_memory[..] else { panic!("{report}") };
     assert_eq!((entry.address, entry.size), (memory.address(), 5000));
     assert_eq!((entry.name.as_deref(), entry.agent), (Some("staging"), first.index()));

@@ -1,6 +1,7 @@
 //! A report as text.
 
 use super::*;
+use hsa_vmm::PoolMemory;
 
 /// A report with everything that has an address or a handle replaced.
 fn told(machine: &Machine, base: Address, handles: &[Handle]) -> String {
@@ -38,6 +39,22 @@ held, and of no use to anybody now
     let page = at(base, 4 * GRANULE).to_string();
     let text = told(&machine, base, &handles).replace(&page, "0xADDR");
     assert_eq!(text.trim(), expected.trim());
+}
+
+#[test]
+fn pool_memory_is_told_under_one_heading() {
+    let machine = machine();
+    let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
+    let allocate = |gpu| PoolMemory::allocate(&machine.runtime, gpu, 2 * MIB).unwrap();
+    let (staging, other) = (allocate(first).named("staging"), allocate(second));
+    staging.allow(&[second]).unwrap();
+    let text = machine.vmm.report().to_string();
+    let [one, two] = [&staging, &other].map(|memory| text.find(&memory.address().to_string()));
+    let heading = "\npool memory\n";
+    assert_eq!(text.matches(heading).count(), 1, "{text}");
+    assert!(one.min(two) > text.find(heading), "{text}");
+    assert!(text.contains("2 MiB  GPU 0  \"staging\": open to GPU 0, GPU 1\n"), "{text}");
+    assert!(text.contains("2 MiB  GPU 1: open to GPU 1\n"), "{text}");
 }
 
 #[test]

@@ -75,11 +75,10 @@ fn many_threads_live_whole_lives_on_one_vmm() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 // A stranger could come in where the runtime leaves holes, and here it does: the
                 // other threads reserve addresses.
-                let holes = config.era == Era::A && !config.dmabuf_cpu_mapping;
-                let machine = Machine::new(config);
-                if holes {
+                if config.era == Era::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
+                let machine = Machine::new(config);
                 std::thread::scope(|scope| {
                     for number in 1..=8 {
                         let machine = &machine;

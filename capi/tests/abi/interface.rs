@@ -1,6 +1,7 @@
 //! What is exported, and how it is found: headers, library, pkg-config and CMake in step.
 
 use crate::program::{Language, Program, library_folder, package, well};
+use hsa_rocr::test;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -91,7 +92,7 @@ fn what_is_installed_is_found_by_pkg_config() {
     found.args(["--cflags", "--libs", "--print-errors", "hsavmm"]);
     let output = found.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output();
     let Ok(output) = output else {
-        eprintln!("SKIPPED: what_is_installed_is_found_by_pkg_config: there is no pkg-config");
+        test::tell("SKIPPED interface::what_is_installed_is_found_by_pkg_config: no pkg-config");
         return;
     };
     let flags = well(&output, "pkg-config");
@@ -113,7 +114,7 @@ fn what_is_installed_is_found_by_pkg_config() {
 #[test]
 fn what_is_installed_is_found_by_cmake() {
     if Command::new("cmake").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: what_is_installed_is_found_by_cmake: there is no cmake");
+        test::tell("SKIPPED interface::what_is_installed_is_found_by_cmake: there is no cmake");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

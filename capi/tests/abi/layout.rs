@@ -1,6 +1,7 @@
 //! The headers' types are HIP's, value by value: compared with AMD's own headers where they are.
 
 use crate::program::{Language, Program, package, well};
+use hsa_rocr::test;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,9 +44,9 @@ fn printed_with(folder: &Path) -> String {
 fn the_header_agrees_with_amds() {
     let folders = amd();
     if folders.is_empty() {
-        let required = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
-        assert!(!required.split_whitespace().any(|word| word == "hip-headers"), "none was found");
-        eprintln!("SKIPPED: the_header_agrees_with_amds: HSA_VMM_HIP_INCLUDE names no folder");
+        let why = "HSA_VMM_HIP_INCLUDE names no folder of AMD's headers";
+        assert!(!test::is_required("hip-headers"), "HSA_VMM_REQUIRE asks for them: {why}");
+        test::tell(&format!("SKIPPED layout::the_header_agrees_with_amds: {why}"));
         return;
     }
     let program = Program::compile(SOURCE, Language::C99, &[]);

@@ -147,6 +147,13 @@ static void many(size_t granule) {
   OK(hipMemAddressFree(other, granule));
 }
 
+/* What an agent may do at an address. */
+static unsigned long long access_of(const hipMemLocation *location, void *at) {
+  unsigned long long flags = 9;
+  OK(hipMemGetAccess(&flags, location, at));
+  return flags;
+}
+
 static void areas(void) {
   static char own[3 * 4096];
   for (unsigned int flags = 0; flags < 16; ++flags) {
@@ -189,6 +196,11 @@ static void growable(size_t granule) {
   EXPECT(strcmp(text, "hello") == 0);
   EXPECT(hsavmm_growable_resize(buffer, (size_t)1 << 60) == hipErrorInvalidValue);
   REFUSED(hsavmm_growable_grant(buffer, both, 2, (hipMemAccessFlags)2), hipErrorInvalidValue, "flags");
+  OK(hsavmm_growable_revoke(buffer, &both[0], 1));
+  OK(hsavmm_growable_resize(buffer, 50 * granule));
+  EXPECT(access_of(&both[0], start) == 0 && access_of(&both[0], (char *)start + 45 * granule) == 0);
+  EXPECT(access_of(&both[1], (char *)start + 45 * granule) == 3);
+  REFUSED(hsavmm_growable_revoke(buffer, NULL, 1), hipErrorInvalidValue, "null");
   /* A number of another kind is none. */
   REFUSED(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "no such object");
   OK(hsavmm_growable_destroy(buffer));
@@ -213,6 +225,11 @@ static void paged(void) {
   EXPECT(hsavmm_paged_map(buffer, 4, 1) == hipErrorInvalidValue);
   EXPECT(hsavmm_paged_map(buffer, 32, 1) == hipErrorInvalidValue);
   EXPECT(hsavmm_paged_map(buffer, 1, (size_t)-1) == hipErrorInvalidValue);
+  OK(hsavmm_paged_revoke(buffer, &both[0], 1));
+  OK(hsavmm_paged_map(buffer, 9, 1));
+  EXPECT(access_of(&both[0], (char *)start + 3 * page) == 0);
+  EXPECT(access_of(&both[0], (char *)start + 9 * page) == 0);
+  EXPECT(access_of(&both[1], (char *)start + 9 * page) == 3);
   OK(hsavmm_paged_unmap(buffer, 3, 2));
   EXPECT(hsavmm_paged_unmap(buffer, 3, 1) == hipErrorInvalidValue);
   OK(hsavmm_paged_destroy(buffer));
@@ -234,6 +251,12 @@ static void pausable(void) {
   EXPECT(after == start);
   OK(hipMemcpyDtoH(text, start, 5));
   EXPECT(strcmp(text, "kept") == 0);
+  OK(hsavmm_pausable_pause(buffer, 0));
+  OK(hsavmm_pausable_revoke(buffer, &both[0], 1));
+  OK(hsavmm_pausable_resume(buffer));
+  EXPECT(access_of(&both[0], start) == 0 && access_of(&both[1], start) == 3);
+  OK(hsavmm_pausable_revoke(buffer, &both[1], 1));
+  EXPECT(access_of(&both[1], start) == 0);
   OK(hsavmm_pausable_destroy(buffer));
 }
 
@@ -250,6 +273,8 @@ static void ring(void) {
   OK(hipMemcpyHtoD(start + size - 3, "around", 6));
   OK(hipMemcpyDtoH(text, start, 3));
   EXPECT(strncmp(text, "und", 3) == 0);
+  OK(hsavmm_ring_revoke(buffer, &both[0], 1));
+  EXPECT(access_of(&both[0], start + size) == 0 && access_of(&both[1], start + size) == 3);
   OK(hsavmm_ring_destroy(buffer));
   EXPECT(hsavmm_ring_map(&buffer, 0, 1, 1) == hipErrorInvalidValue);
 }

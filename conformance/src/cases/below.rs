@@ -49,7 +49,7 @@ pub(super) const CASES: &[Case] = &[
 const MUCH: usize = 8 << 20;
 const ROUNDS: usize = 8;
 
-fn left(context: &Context, gpu: AgentId) -> Verdict<u64> {
+fn left(context: &Context, gpu: AgentId) -> Verdict<usize> {
     let left = context.runtime().memory_left(gpu);
     left.ok_or_else(|| NotPassed::Skipped("the runtime does not say how much is left".to_owned()))
 }
@@ -61,7 +61,7 @@ fn granules(context: &Context, bytes: usize) -> usize {
 fn is_counted(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
-    let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size() as u64);
+    let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size());
     let before = left(context, gpu)?;
     ensure!(before <= size, "{before} bytes are left of {size}");
     // Others may use the GPU at the same time, but hardly give back as much each time.
@@ -71,7 +71,7 @@ fn is_counted(context: &Context) -> Verdict {
         let handle = context.create(granules(context, MUCH))?;
         seen = left(context, gpu)?;
         context.vmm().release(handle)?;
-        if seen + MUCH as u64 / 2 <= before {
+        if seen + MUCH / 2 <= before {
             return Ok(());
         }
     }
@@ -94,7 +94,7 @@ fn comes_back(context: &Context) -> Verdict {
         let lost = before.saturating_sub(left(context, gpu)?);
         let given = count * context.granule();
         ensure!(
-            lost < (given * ROUNDS / 2) as u64,
+            lost < given * ROUNDS / 2,
             "{gpu} has lost {lost} bytes: {ROUNDS} times {given} were created, mapped and released"
         );
     }

@@ -144,7 +144,7 @@ fn seen_by_all(context: &Context) -> Verdict {
     buffer.grow(2 * context.granule())?;
     buffer.fill(0, 0xc300, 3 * context.granule())?;
     for gpu in gpus {
-        ensure_eq!(buffer.access(gpu), Access::ReadWrite, "access of GPU {gpu}");
+        ensure_eq!(buffer.access(gpu)?, Access::ReadWrite, "access of GPU {gpu}");
         context.seen_by(gpu, buffer.address(), 3, 0xc300)?;
     }
     Ok(())
@@ -157,7 +157,7 @@ fn revoked(context: &Context) -> Verdict {
     buffer.fill(0, 0xc400, context.granule())?;
     buffer.revoke(&[context.host()])?;
     buffer.grow(context.granule())?;
-    ensure_eq!(buffer.access(context.host()), Access::None, "access of the CPU");
+    ensure_eq!(buffer.access(context.host())?, Access::None, "access of the CPU");
     for offset in [0, context.granule()] {
         context.refuses_buffer(HipError::InvalidValue, || buffer.read(offset, &mut [0; 4]))?;
     }

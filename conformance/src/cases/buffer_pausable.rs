@@ -142,11 +142,11 @@ fn access_comes_back(context: &Context) -> Verdict {
     buffer.grant(&[other], Access::Read)?;
     buffer.resume()?;
     for agent in context.users() {
-        ensure_eq!(buffer.access(agent), Access::ReadWrite, "access of agent {agent}");
+        ensure_eq!(buffer.access(agent)?, Access::ReadWrite, "access of agent {agent}");
         let found = context.vmm().get_access(agent, buffer.address())?;
         ensure_eq!(found, Access::ReadWrite, "access of agent {agent}, as Vmm tells");
     }
-    ensure_eq!(buffer.access(other), Access::Read, "access that was granted meanwhile");
+    ensure_eq!(buffer.access(other)?, Access::Read, "access that was granted meanwhile");
     context.holds(buffer.address(), 1, 0xdd00)?;
     context.seen_by(other, buffer.address(), 1, 0xdd00)
 }

@@ -128,13 +128,17 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
     match fetched {
         Ok(installations) => Some(installations),
         Err(error) => {
-            let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();
-            let required = required.split_whitespace().any(|word| word == "rocr");
-            assert!(!required, "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
+            assert!(!is_required("rocr"), "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
             tell(&format!("SKIPPED {name}: {error}"));
             None
         }
     }
+}
+
+/// Whether `HSA_VMM_REQUIRE` has this word: a test that lacks what it means fails and is not skipped.
+pub fn is_required(word: &str) -> bool {
+    let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();
+    required.split_whitespace().any(|it| it == word)
 }
 
 /// Runs a command to its end, and returns its status, unless it had to be killed, and all it said.

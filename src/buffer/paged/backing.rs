@@ -113,7 +113,7 @@ impl Core {
         // New memory holds anything.
         let mapping = self.reservation.map(0, &zero)?;
         mapping.grant(&[owner], Access::ReadWrite)?;
-        mapping.fill(0)?;
+        mapping.fill(0, 0, self.page)?;
         mapping.unmap()?;
         self.zero = Some(zero);
         let laid = self.lay(&(0..self.count), &Grants::default(), Backing::Zero);

@@ -220,6 +220,15 @@ impl PagedBuffer {
         Ok(())
     }
 
+    /// What an agent may do with what is mapped, now and later.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's.
+    pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
+        self.core.vmm.check_agent(agent)?;
+        Ok(self.core.table().grants().of(agent))
+    }
+
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
     ///
     /// # Errors

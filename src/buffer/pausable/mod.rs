@@ -11,6 +11,9 @@ use crate::vmm::{
 };
 use ladder::Held;
 
+#[cfg(doc)]
+use crate::vmm::VmmError;
+
 /// What becomes of the contents while a [`PausableBuffer`] is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -152,14 +155,8 @@ impl PausableBuffer {
         }
     }
 
-    /// What an agent may do with it, or will when it resumes.
-    #[must_use]
-    pub fn access(&self, agent: AgentId) -> Access {
-        self.grants.of(agent)
-    }
-
-    /// Gives several agents the same access; agents that are not named keep what they have. While
-    /// it is paused, that is remembered for the time when it resumes.
+    /// Gives agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
+    /// While it is paused, that is remembered for the time when it resumes.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -171,6 +168,30 @@ impl PausableBuffer {
         }
         self.grants = self.grants.with(agents, access);
         Ok(())
+    }
+
+    /// Really takes it away from agents, GPUs too; the others lose it for a moment. While it is
+    /// paused, nobody has it, and these will not when it resumes.
+    ///
+    /// # Errors
+    /// As for [`Vmm::revoke`].
+    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), BufferError> {
+        let descriptors = AccessDescriptor::of_each(agents, Access::None);
+        self.vmm.check_access(&self.properties, &descriptors)?;
+        if let State::Resident(mapping) = &self.state {
+            mapping.revoke(agents)?;
+        }
+        self.grants = self.grants.with(agents, Access::None);
+        Ok(())
+    }
+
+    /// What an agent may do with all of it; while it is paused, what it will when it resumes.
+    ///
+    /// # Errors
+    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's.
+    pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
+        self.vmm.check_agent(agent)?;
+        Ok(self.grants.of(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
@@ -189,6 +210,16 @@ impl PausableBuffer {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
         let address = self.at(offset, bytes.len())?;
         Ok(self.vmm.write(address, bytes)?)
+    }
+
+    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
+    /// are in bytes, multiples of four.
+    ///
+    /// # Errors
+    /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::fill`].
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
+        let address = self.at(offset, size)?;
+        Ok(self.vmm.fill(address, value, size)?)
     }
 
     /// The address at an offset, if `size` bytes from there are the buffer's.

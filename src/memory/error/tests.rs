@@ -38,6 +38,7 @@ fn every_error_names_its_operation_and_is_one_of_hips() {
         ] {
             let words = format!("{name}: {words}");
             assert!(error.to_string().starts_with(&words), "{error}, not {words}");
+            assert_eq!(error.operation(), operation, "{error}");
             for profile in [HipProfile::Hip6, HipProfile::Hip7] {
                 assert_eq!(error.hip(profile).code(), hip, "{error}");
             }

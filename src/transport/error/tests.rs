@@ -13,7 +13,10 @@ fn every_step_is_said_in_words() {
         (Step::Fetch, "fetching"),
     ] {
         let error = TransportError::OutOfDescriptors { step };
-        assert!(error.to_string().starts_with(&format!("{words}: no file")), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!("{words}: out of file descriptors;")),
+            "{error}"
+        );
     }
 }
 

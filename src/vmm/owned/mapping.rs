@@ -119,12 +119,14 @@ impl Mapping {
         self.vmm().write(address, bytes)
     }
 
-    /// Has the owning GPU fill all of it with a 32-bit value.
+    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
+    /// are in bytes, multiples of four.
     ///
     /// # Errors
-    /// As for [`Vmm::fill`].
-    pub fn fill(&self, value: u32) -> Result<(), VmmError> {
-        self.vmm().fill(self.address, value, self.size)
+    /// As for [`Vmm::fill`]; also if the bytes reach beyond the mapping.
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), VmmError> {
+        let address = self.at(Operation::Fill, offset, size)?;
+        self.vmm().fill(address, value, size)
     }
 
     /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps

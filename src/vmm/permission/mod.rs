@@ -71,6 +71,17 @@ impl Vmm {
         shared.check_reach(operation, Some(owner), &changes)
     }
 
+    /// Checks an agent of which it is asked what it may do, where there may be no memory.
+    ///
+    /// # Errors
+    /// As for [`get_access`](Vmm::get_access), as far as they do not concern the address.
+    pub(crate) fn check_agent(&self, agent: AgentId) -> Result<(), VmmError> {
+        let operation = Operation::GetAccess;
+        self.shared.alive(operation)?;
+        let found = self.shared.agent(agent, Argument::Agent);
+        found.map(|_| ()).map_err(|refusal| refusal.during(operation))
+    }
+
     /// Asks what an agent may do at an address (`hipMemGetAccess`).
     ///
     /// Any address inside a mapping will do. An agent that was never granted anything has

@@ -13,7 +13,7 @@ const AT_EDGES: usize = 64;
 impl Trial {
     /// Holds all of it against the model.
     pub(super) fn compare(&self) -> Result<(), Difference> {
-        self.vmm.check().map_err(Difference::Broken)?;
+        self.vmm.check().map_err(|broken| Difference::Broken(broken.to_string()))?;
         if self.is_spoilt() {
             return Ok(());
         }
