@@ -151,6 +151,11 @@ impl<H> Ledger<H> {
 
 #[cfg(test)]
 impl<H> Ledger<H> {
+    /// Forgets all reservations.
+    pub(super) fn empty_directory(&self) {
+        self.directory.entries_mut().clear();
+    }
+
     /// Makes a reservation larger than it is, or smaller.
     pub(super) fn set_size_of_reservation(&mut self, base: usize, size: usize) {
         let mut entries = self.directory.entries_mut();

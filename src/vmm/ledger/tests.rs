@@ -453,3 +453,37 @@ fn every_handle_that_is_alive_is_listed() {
     let slot = ask(&ledger, 1 << 20, |it| it.slot_at(1 << 20)).unwrap();
     assert_eq!(ledger.handles.named_in_slot(slot, |handle, _| handle), Some(first));
 }
+
+#[test]
+fn a_thread_finds_the_reservation_it_used_last_by_itself() {
+    let (ledger, handle) = ledger();
+    let base = 1 << 20;
+    map(&ledger, range(base, PAGE), handle).unwrap();
+    assert!(ledger.mapping_at(base).is_some());
+    ledger.empty_directory();
+    for _ in 0..3 {
+        assert!(ledger.mapping_at(base).is_some());
+        ledger.around(range(base, PAGE)).unwrap().keep();
+    }
+    let elsewhere = |ledger: &Ledger<()>| ledger.mapping_at(base).is_some();
+    assert!(!std::thread::scope(|scope| scope.spawn(|| elsewhere(&ledger)).join().unwrap()));
+    assert!(ledger.mapping_at(base + 16 * PAGE).is_none(), "that is not in it");
+    assert!(ledger.mapping_at(base).is_none(), "another was looked for meanwhile");
+}
+
+#[test]
+fn a_reservation_that_was_used_last_and_freed_hides_nothing() {
+    let (ledger, handle) = ledger();
+    let base = 1 << 20;
+    map(&ledger, range(base, PAGE), handle).unwrap();
+    assert!(ledger.mapping_at(base).is_some());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            unmap(&ledger, base);
+            free(&ledger, base);
+            ledger.reserve(range(base, 4 * PAGE)).unwrap();
+            map(&ledger, range(base, 2 * PAGE), handle).unwrap();
+        });
+    });
+    assert_eq!(ledger.mapping_at(base).unwrap().1.size, 2 * PAGE);
+}
