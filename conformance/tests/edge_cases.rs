@@ -7,11 +7,13 @@
 mod edges;
 
 use edges::{ROWS, Row, Shown};
-use hsa_rocr::{Emulation, test};
+use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Era};
 use hsa_vmm::{HipProfile, Runtime};
+use hsa_vmm_conformance::partner::serve;
 use hsa_vmm_conformance::{Options, Status, cases, run};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -55,6 +57,14 @@ fn rows_name_the_cases_that_cite_them() {
 }
 
 #[test]
+fn those_that_no_case_shows_are_these() {
+    let by_cases = by_cases();
+    let others: Vec<_> = (1..=72).filter(|number| !by_cases.contains(number)).collect();
+    // Values that the library's types do not have, and a fork; docs/conformance.md says so.
+    assert_eq!(others, [15, 44, 65]);
+}
+
+#[test]
 fn tests_that_are_named_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for row in ROWS {
@@ -71,10 +81,33 @@ fn tests_that_are_named_are_there() {
     }
 }
 
+/// This program as the second process of a case: [`on_the_simulation`] or [`on_amds_runtime`].
+fn partner(of: &str) -> Vec<OsString> {
+    let mut command = hsa_rocr::again().unwrap();
+    command.args([of, "--exact", "--ignored", "--nocapture"]);
+    [command.get_program()].into_iter().chain(command.get_args()).map(Into::into).collect()
+}
+
+#[test]
+#[ignore = "no test, but the second process of cases that take two, which they start by its name"]
+fn on_the_simulation() {
+    // Whoever runs all that is ignored has not started a partner.
+    let _ = serve(|| Ok(Runtime::simulated(Config::mi300x(2)).unwrap()));
+}
+
+#[test]
+#[ignore = "no test, as above"]
+fn on_amds_runtime() {
+    test::on_each_release("on_amds_runtime", &Emulation::gpus(2), |ground| {
+        let _ = serve(|| Ok(Runtime::load_from(ground.runtime()).unwrap()));
+    });
+}
+
 /// The rows that were decided on a runtime, after checking that no case of any row failed and
 /// that each was refused as its row says.
 fn decided(runtime: &Runtime, profile: HipProfile, alone: bool, what: &str) -> BTreeSet<u32> {
-    let options = Options { count_descriptors: alone, profile, ..Options::default() };
+    let partner = partner(if alone { "on_amds_runtime" } else { "on_the_simulation" });
+    let options = Options { count_descriptors: alone, profile, partner, ..Options::default() };
     let report = run(runtime, &options, &mut |_| ());
     let of = |name| report.cases.iter().find(|case| case.name == name).unwrap();
     let mut decided = BTreeSet::new();
@@ -137,7 +170,10 @@ fn amds_runtime_answers_as_the_table_says() {
             let what = format!("{profile} on AMD's {}", ground.release());
             let rows = decided(&runtime, profile, true, &what);
             let open: Vec<_> = by_cases().difference(&rows).copied().collect();
-            assert_eq!(open, [45, 66], "{what}: rows that nothing decided");
+            // 6.1 leaves a socket each time that memory is opened, which is known, and no success.
+            let known = (ground.release() == Release::R6_1_2).then_some(72);
+            let expected: Vec<_> = [45, 66].into_iter().chain(known).collect();
+            assert_eq!(open, expected, "{what}: rows that nothing decided");
         }
     });
 }

@@ -227,6 +227,11 @@ impl Raw {
         answer(status, ()).map(|()| memory.addr())
     }
 
+    pub fn detach(&self, address: usize) -> Answer {
+        let detach = self.core.hsa_amd_ipc_memory_detach.expect("there");
+        answer(unsafe { detach(at(address)) }, ())
+    }
+
     /// Unmaps what copies go through, so that nothing is mapped.
     pub fn end_copies(&self) -> Answer {
         self.unmap(self.scratch, PAGE)

@@ -11,12 +11,12 @@ mod process;
 mod table;
 
 mod alignment;
+mod attach;
 mod beyond_the_range;
 #[cfg(target_arch = "x86_64")]
 mod copy_by_cpu;
 mod descriptors;
 mod fill;
-mod freed_shared;
 mod half_applied;
 mod hole;
 mod huge_reservation;

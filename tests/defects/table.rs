@@ -79,6 +79,10 @@ defects! {
         "hsa_amd_ipc_memory_attach, by dma-buf, of memory that was freed never comes back, and spins",
         "runtime.cpp, ReceiveDmaBufFd: recvmsg is called until it brings something, also at the end of file",
         "refused at once: an export is entered in a table that the importer looks at first";
+    ATTACH_LEAVES_A_SOCKET: [Yes, No, No],
+        "hsa_amd_ipc_memory_attach leaves a descriptor open, each time",
+        "seen; a socket is made before it is known that the driver's own way is taken, where it is not used",
+        "not to be helped from outside";
     FREED_MEMORY_OPENED: [Yes, Yes, No],
         "hsa_amd_ipc_memory_attach opens 2 MiB that were freed, which the runtime keeps for its next use",
         "seen; memory is freed to a pool of blocks, which are exported as before",

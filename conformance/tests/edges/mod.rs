@@ -63,6 +63,7 @@ const STILL_MAPPED: Expected = refused(HipError::Unknown, HipError::InvalidValue
 const BAD_DEVICE: Expected = refused(HipError::InvalidValue, HipError::InvalidDevice);
 const UNSUPPORTED: Expected = refused(HipError::NotSupported, HipError::NotSupported);
 const SAME_PROCESS: Expected = refused(HipError::InvalidContext, HipError::InvalidContext);
+const FREED: Expected = refused(HipError::InvalidDevicePointer, HipError::InvalidDevicePointer);
 const OUT_OF_MEMORY: Expected = refused(HipError::OutOfMemory, HipError::OutOfMemory);
 
 const fn cases(n: u32, what: &'static str, expected: Expected, names: &'static str) -> Row {
@@ -258,19 +259,7 @@ pub const ROWS: &[Row] = &[
     cases(67, "mapArrayAsync valid list", UNSUPPORTED, "hip.map_array.not_supported"),
     cases(68, "IPC get handle on VMM pointer", INVALID, "ipc.get.virtual_memory"),
     cases(69, "IPC open in same process", SAME_PROCESS, "ipc.open.same_process"),
-    test(
-        70,
-        "IPC open of handle whose memory was freed",
-        "takes a second process",
-        "tests/ipc/lifetime.rs",
-        "a_handle_of_freed_memory_is_refused",
-    ),
+    cases(70, "IPC open of handle whose memory was freed", FREED, "ipc.open.freed_memory"),
     cases(71, "IPC interior pointer", WORKS, "ipc.get.interior"),
-    test(
-        72,
-        "IPC open twice",
-        "takes a second process",
-        "tests/ipc/hip_tests.rs",
-        "hipIpcCloseMemHandle_Positive_Reference_Counting",
-    ),
+    cases(72, "IPC open twice", WORKS, "ipc.open.twice"),
 ];

@@ -23,6 +23,9 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
     if verb.worker {
         return worker::work(verb);
     }
+    if verb.partner {
+        return worker::be_partner(verb);
+    }
     if verb.list {
         return list(verb);
     }
@@ -31,7 +34,7 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         bail!("no case matches `{filters}`; `hsa-vmm conform --list` names them all");
     }
     verb.output.check()?;
-    let options = options(verb);
+    let options = options(verb)?;
     if let Some(seed) = options.shuffle {
         say(&format!("order: --shuffle {seed}"));
     }
@@ -62,20 +65,19 @@ fn write(mut out: &mut dyn Write, format: ReportFormat, report: &Report) -> anyh
     Ok(())
 }
 
-fn options(verb: &Conform) -> Options {
+fn options(verb: &Conform) -> anyhow::Result<Options> {
     let mut known = KnownFailures::default();
     verb.known.iter().for_each(|list| known.extend(list.clone()));
     // What the user says of a case goes before what is known here.
     known.extend(KnownFailures::built_in().clone());
-    Options {
+    Ok(Options {
         filters: verb.filter.clone(),
         repeat: verb.repeat.get(),
         shuffle: verb.shuffle.map(|seed| seed.unwrap_or_else(draw)),
         fail_fast: verb.fail_fast,
         known,
-        profile: verb.common.profile,
-        ..Options::default()
-    }
+        ..worker::options(&verb.common)?
+    })
 }
 
 /// A seed short enough to be typed again.
