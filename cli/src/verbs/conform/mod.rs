@@ -106,6 +106,11 @@ fn put(verb: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
         Event::Case(progress) => advance(progress),
         // At once: if all of them hang, the end is far.
         Event::Lost { case, lost } => bar.suspend(|| say(&format!("{case}: {lost}"))),
+        Event::Hangs { function, limit } => bar.suspend(|| {
+            let limit = limit.as_secs_f64();
+            let told = "cases have hung in it; whichever is in it after";
+            say(&format!("{function}: {told} {limit} s is not waited for any more"));
+        }),
     });
     bar.finish_and_clear();
     Ok(report?)
@@ -121,6 +126,7 @@ fn list(verb: &Conform) -> anyhow::Result<Ending> {
         ReportFormat::Table => {
             let mut names = table(&["case", "what", "source"]);
             names.add_rows(chosen().map(|case| [case.name, case.about, case.source]));
+            names.unbroken([0]);
             Ok(writeln!(out, "{names}")?)
         }
         ReportFormat::Json => {
@@ -149,6 +155,7 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
             Cell::new(&case.detail),
         ]);
     }
+    results.unbroken([0, 1, 2]);
     writeln!(out, "{results}")?;
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     for case in report.cases.iter().filter(|case| case.status == Status::Fail) {
