@@ -5,15 +5,15 @@
 //! cases are run on every machine and release that decides one of them.
 
 mod edges;
+mod partner;
 
 use edges::{ROWS, Row, Shown};
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Era};
 use hsa_vmm::{HipProfile, Runtime};
-use hsa_vmm_conformance::partner::serve;
 use hsa_vmm_conformance::{Options, Status, cases, run};
+use partner::On;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -75,38 +75,18 @@ fn tests_that_are_named_are_there() {
         let alone = lines
             .windows(2)
             .any(|two| two[0] == "#[test]" && two[1].starts_with(&format!("fn {name}(")));
-        // Or one of those that run on several grounds.
-        let there = alone || lines.contains(&format!("{name}(ground) {{").as_str());
+        // Or one of those that run on several grounds, or of those in C.
+        let there = alone
+            || lines.contains(&format!("{name}(ground) {{").as_str())
+            || text.contains(&format!("CASE({name})"));
         assert!(there, "row {}: {file} has no test {name}", row.number);
     }
-}
-
-/// This program as the second process of a case: [`on_the_simulation`] or [`on_amds_runtime`].
-fn partner(of: &str) -> Vec<OsString> {
-    let mut command = hsa_rocr::again().unwrap();
-    command.args([of, "--exact", "--ignored", "--nocapture"]);
-    [command.get_program()].into_iter().chain(command.get_args()).map(Into::into).collect()
-}
-
-#[test]
-#[ignore = "no test, but the second process of cases that take two, which they start by its name"]
-fn on_the_simulation() {
-    // Whoever runs all that is ignored has not started a partner.
-    let _ = serve(|| Ok(Runtime::simulated(Config::mi300x(2)).unwrap()));
-}
-
-#[test]
-#[ignore = "no test, as above"]
-fn on_amds_runtime() {
-    test::on_each_release("on_amds_runtime", &Emulation::gpus(2), |ground| {
-        let _ = serve(|| Ok(Runtime::load_from(ground.runtime()).unwrap()));
-    });
 }
 
 /// The rows that were decided on a runtime, after checking that no case of any row failed and
 /// that each was refused as its row says.
 fn decided(runtime: &Runtime, profile: HipProfile, alone: bool, what: &str) -> BTreeSet<u32> {
-    let partner = partner(if alone { "on_amds_runtime" } else { "on_the_simulation" });
+    let partner = partner::words(if alone { On::Amd } else { On::Simulation });
     let options = Options { count_descriptors: alone, profile, partner, ..Options::default() };
     let report = run(runtime, &options, &mut |_| ());
     let of = |name| report.cases.iter().find(|case| case.name == name).unwrap();
