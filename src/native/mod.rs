@@ -21,7 +21,7 @@ mod vmem;
 
 pub(crate) use address_space::{Protection, close, map_shared, plug, protect};
 pub(crate) use byte_lock::{ByteLock, lock_byte};
-pub(crate) use descriptor::out_of_descriptors;
+pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;

@@ -7,7 +7,7 @@ use crate::agent::{Agent, AgentId, AgentKind};
 use crate::discovery::{describe, discover};
 use crate::ipc::{Exports, Imports};
 use crate::memory::Registry;
-use crate::native::{Generation, Native};
+use crate::native::{Generation, Native, Spare};
 pub use driver::DriverState;
 pub use error::RuntimeError;
 use hsa_sys as sys;
@@ -70,6 +70,7 @@ struct Inner {
     exports: Exports,
     imports: Imports,
     stays_started: AtomicBool,
+    spare: Spare,
     #[cfg(feature = "simulation")]
     simulation: Option<crate::native::SharedSimulation>,
 }
@@ -169,6 +170,7 @@ impl Runtime {
                 exports: Exports::default(),
                 imports: Imports::default(),
                 stays_started: AtomicBool::new(false),
+                spare: Spare::open(),
                 #[cfg(feature = "simulation")]
                 simulation: None,
             }),
@@ -250,6 +252,11 @@ impl Runtime {
     /// Whether the two are clones of one another.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// What tells whether there are descriptors left.
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.inner.spare
     }
 
     /// Whether this process is a fork of the one that opened the runtime.

@@ -10,6 +10,7 @@
 
 use super::access::AccessSet;
 use super::error::{Argument, Operation, Problem, Refusal};
+use super::ledger::MappingRecord;
 use super::mapping::Piece;
 use super::turns::Turn;
 use super::{Access, Shared, VmmError, out_of_descriptors, system_failure};
@@ -38,14 +39,14 @@ impl Shared {
     }
 
     /// Whether the runtime itself has mapped the memory for the CPU.
-    pub(super) fn cpu_was_granted_by_runtime(&self, piece: &Piece) -> bool {
-        self.cpus.iter().any(|index| piece.record.granted.contains(index))
+    pub(super) fn cpu_was_granted_by_runtime(&self, record: &MappingRecord) -> bool {
+        self.cpus.iter().any(|index| record.granted.contains(index))
     }
 
     /// Whether this process has a view of the mapping that is not the runtime's.
-    fn is_seen(&self, piece: &Piece) -> bool {
-        self.protection(&piece.record.access) != Protection::Nothing
-            && !self.cpu_was_granted_by_runtime(piece)
+    fn is_seen(&self, record: &MappingRecord) -> bool {
+        self.protection(&record.access) != Protection::Nothing
+            && !self.cpu_was_granted_by_runtime(record)
     }
 
     fn by_runtime(&self) -> bool {
@@ -61,8 +62,8 @@ impl Shared {
         piece: &Piece,
         access: &AccessSet,
     ) -> Result<bool, VmmError> {
-        let seen = self.is_seen(piece);
-        if self.cpu_was_granted_by_runtime(piece) || self.by_runtime() && !seen {
+        let seen = self.is_seen(&piece.record);
+        if self.cpu_was_granted_by_runtime(&piece.record) || self.by_runtime() && !seen {
             return Ok(false);
         }
         let (start, size) = (piece.start, piece.record.size);
@@ -87,7 +88,7 @@ impl Shared {
         piece: &Piece,
         access: &AccessSet,
     ) -> Result<bool, VmmError> {
-        if self.by_runtime() || self.cpu_was_granted_by_runtime(piece) {
+        if self.by_runtime() || self.cpu_was_granted_by_runtime(&piece.record) {
             return Ok(false);
         }
         match self.protection(access) {
@@ -100,11 +101,11 @@ impl Shared {
     pub(super) fn hide_from_cpu(
         &self,
         operation: Operation,
-        piece: &Piece,
+        start: usize,
+        record: &MappingRecord,
     ) -> Result<(), VmmError> {
-        if self.is_seen(piece) {
-            close(piece.start, piece.record.size)
-                .map_err(|errno| system_failure(operation, "mmap", errno))?;
+        if self.is_seen(record) {
+            close(start, record.size).map_err(|errno| system_failure(operation, "mmap", errno))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Mapping and unmapping.
 
 use super::access::AgentSet;
-use super::ledger::{HandleRecord, MappingRecord, Range, Reserved};
+use super::ledger::{Entered, HandleRecord, MappingRecord, Range};
 use super::turns::Turn;
 use super::{
     Access, Address, Argument, Feature, Handle, Operation, Physical, Problem, Refusal, Shared, Vmm,
@@ -125,21 +125,22 @@ impl Shared {
             return Err(refused(Refusal::new(Argument::Offset, problem)));
         }
         let mut is_inside = false;
-        let mapped = self.at_gate(operation, range, |reserved| {
+        let mapped = self.at_gate(operation, range, |entered| {
             is_inside = true;
-            if reservation.is_some_and(|serial| serial != reserved.serial) {
+            let inside = entered.around(range).map_err(refused)?;
+            if reservation.is_some_and(|serial| serial != inside.reserved.serial) {
                 // It was freed, and its addresses are another's by now.
                 return Err(refused(Refusal::new(Argument::Address, Problem::NotReserved)));
             }
             let native = |record: &HandleRecord<Physical>| record.payload.native;
-            let begun = self.ledger.begin_map(reserved, range, handle, native);
+            let begun = self.ledger.begin_map(inside, range, handle, native);
             let (slot, native) = begun.map_err(refused)?;
             match self
                 .call_in_turn(Turn::Read, |runtime| runtime.map(range.start, range.size, native))
             {
-                Ok(()) => Ok(Serial(self.ledger.add_mapping(reserved, range, slot))),
+                Ok(()) => Ok(Serial(self.ledger.add_mapping(entered, range, slot))),
                 Err(failure) => {
-                    self.end_use(operation, slot);
+                    self.end_mapping(operation, slot);
                     Err(self.failure(operation, failure, size))
                 }
             }
@@ -158,6 +159,13 @@ impl Shared {
         }
     }
 
+    /// Ends a mapping of a handle that is none, or not any more; else the same.
+    pub(super) fn end_mapping(&self, operation: Operation, slot: u32) {
+        if let Some(record) = self.ledger.handles.end_mapping(slot) {
+            self.give_back(operation, &record.payload, record.size);
+        }
+    }
+
     /// Unmaps a run of whole mappings; with serials only if they are still just those mappings.
     pub(super) fn unmap(
         &self,
@@ -165,9 +173,9 @@ impl Shared {
         range: Range,
         serials: &[Serial],
     ) -> Result<(), VmmError> {
-        self.at_gate(operation, range, |reserved| {
-            let pieces = self.run(operation, reserved, range)?;
-            let found = pieces.iter().map(|piece| Serial(piece.record.serial));
+        self.at_gate(operation, range, |mut entered| {
+            let run = self.mapped(operation, &entered, range)?;
+            let found = run.iter().map(|(_, record)| Serial(record.serial));
             if !serials.is_empty() && !found.eq(serials.iter().copied()) {
                 let at = Address::new(range.start);
                 let problem = Problem::NotMapped { at };
@@ -175,18 +183,20 @@ impl Shared {
             }
             let mut torn = None;
             let mut down = 0;
-            for piece in &pieces {
-                match self.take_down(operation, piece) {
-                    Ok(kept) => torn = torn.or(kept.err().map(|errno| (piece.start, errno))),
+            for (start, record) in &run {
+                match self.take_down(operation, *start, record) {
+                    Ok(kept) => torn = torn.or(kept.err().map(|errno| (*start, errno))),
                     // What a stranger has taken must not be mapped over.
                     Err(_) if torn.is_some() => break,
                     Err(broken) => {
-                        return Err(self.put_back(operation, &pieces[..=down], broken));
+                        let pieces: Vec<Piece> =
+                            run[..=down].iter().filter_map(|&mapped| self.piece(mapped)).collect();
+                        return Err(self.put_back(operation, &mut entered, &pieces, broken));
                     }
                 }
                 down += 1;
             }
-            self.remove(operation, &pieces[..down]);
+            self.remove(operation, entered, run[..down].iter().map(|&(start, _)| start));
             match torn {
                 None => Ok(()),
                 Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
@@ -194,46 +204,68 @@ impl Shared {
         })
     }
 
-    /// Removes mappings from the ledger, all at once for those who ask, and gives memory back that
-    /// was mapped nowhere else and is not referenced.
-    fn remove(&self, operation: Operation, pieces: &[Piece]) {
-        for record in self.ledger.remove_mappings(pieces.iter().map(|piece| piece.start)) {
+    /// Removes mappings from the ledger, all at once for those who ask, and leaves; gives memory back
+    /// that was mapped nowhere else and is not referenced.
+    pub(super) fn remove(
+        &self,
+        operation: Operation,
+        entered: Entered<'_>,
+        starts: impl Iterator<Item = usize>,
+    ) {
+        for record in self.ledger.remove_mappings(entered, starts) {
             self.give_back(operation, &record.payload, record.size);
         }
+    }
+
+    /// The mappings of a run inside a reservation, or why it is none.
+    fn mapped(
+        &self,
+        operation: Operation,
+        entered: &Entered<'_>,
+        range: Range,
+    ) -> Result<Run<(usize, MappingRecord)>, VmmError> {
+        let refused = |refusal: Refusal| refusal.during(operation);
+        let mappings = entered.around(range).map_err(refused)?.mappings();
+        if let Some(only) = mappings.only(range) {
+            return Ok(Run::from_buf([(range.start, only)]));
+        }
+        mappings.check_run(range).map_err(refused)?;
+        Ok(mappings.inside(range).collect())
+    }
+
+    /// A mapping with what is needed to make it anew.
+    fn piece(&self, (start, record): (usize, MappingRecord)) -> Option<Piece> {
+        self.ledger.handles.in_slot(record.slot, |handle| {
+            let Physical { native, owner, .. } = handle.payload;
+            Piece { start, record, native, owner }
+        })
     }
 
     /// The mappings of a run inside a reservation, or why it is none.
     pub(super) fn run(
         &self,
         operation: Operation,
-        reserved: &Reserved,
+        entered: &Entered<'_>,
         range: Range,
     ) -> Result<Run<Piece>, VmmError> {
-        self.run_of(operation, reserved, range, |piece| piece)
+        self.run_of(operation, entered, range, |piece| piece)
     }
 
     /// Something of each mapping of a run inside a reservation, or why it is none.
     pub(super) fn run_of<T>(
         &self,
         operation: Operation,
-        reserved: &Reserved,
+        entered: &Entered<'_>,
         range: Range,
         of: impl Fn(Piece) -> T,
     ) -> Result<Run<T>, VmmError> {
-        let mappings = reserved.mappings();
-        let piece = |start, record: MappingRecord| {
-            let native = |handle: &HandleRecord<Physical>| {
-                let Physical { native, owner, .. } = handle.payload;
-                of(Piece { start, record, native, owner })
-            };
-            self.ledger.handles.in_slot(record.slot, native)
-        };
-        if let Some(only) = mappings.only(range).and_then(|record| piece(range.start, record)) {
-            return Ok(Run::from_buf([only]));
+        let mapped = self.mapped(operation, entered, range)?;
+        if let [only] = mapped[..]
+            && let Some(piece) = self.piece(only)
+        {
+            return Ok(Run::from_buf([of(piece)]));
         }
-        mappings.check_run(range).map_err(|refusal| refusal.during(operation))?;
-        let all = mappings.inside(range);
-        Ok(all.filter_map(|(start, record)| piece(start, record)).collect())
+        Ok(mapped.into_iter().filter_map(|mapped| self.piece(mapped).map(&of)).collect())
     }
 
     /// Unmaps one mapping in the runtime, the CPU's view of it first.
@@ -242,16 +274,17 @@ impl Shared {
     pub(super) fn take_down(
         &self,
         operation: Operation,
-        piece: &Piece,
+        start: usize,
+        record: &MappingRecord,
     ) -> Result<Result<(), Errno>, Broken> {
-        let size = piece.record.size;
-        self.hide_from_cpu(operation, piece)
+        let size = record.size;
+        self.hide_from_cpu(operation, start, record)
             .map_err(|error| Broken { error, left: Left::Whole })?;
-        self.call(|native| native.unmap(piece.start, size)).map_err(|failure| Broken {
+        self.call(|native| native.unmap(start, size)).map_err(|failure| Broken {
             error: self.failure(operation, failure, size),
             left: Left::Refused,
         })?;
-        Ok(self.keep_reserved(piece))
+        Ok(self.keep_reserved(start, record))
     }
 
     /// Makes a mapping that is down, with the access that `record` says.
@@ -281,8 +314,7 @@ impl Shared {
                 // One that is not the owner was last. Of what was granted nobody knows how much.
                 Err(error) => {
                     let unknown = MappingRecord { granted: AgentSet::default(), ..*record };
-                    let unknown = Piece { record: unknown, ..piece };
-                    if let Ok(Ok(())) = self.take_down(operation, &unknown) {
+                    if let Ok(Ok(())) = self.take_down(operation, piece.start, &unknown) {
                         continue;
                     }
                     return Err(Broken { error, left: Left::Mapping });
@@ -316,7 +348,7 @@ impl Shared {
             let error = VmmError::OutOfDescriptors { operation };
             return Err(Broken { error, left: Left::Whole });
         }
-        match self.take_down(operation, piece)? {
+        match self.take_down(operation, piece.start, &piece.record)? {
             Ok(()) => self.set_up(operation, piece, record),
             Err(errno) => {
                 let error = self.quarantine(operation, piece.start, torn_by(errno));
@@ -329,6 +361,7 @@ impl Shared {
     pub(super) fn put_back(
         &self,
         operation: Operation,
+        entered: &mut Entered<'_>,
         pieces: &[Piece],
         Broken { error, left }: Broken,
     ) -> VmmError {
@@ -345,7 +378,8 @@ impl Shared {
         for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
             match undone {
                 Ok(granted) => {
-                    self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
+                    let record = MappingRecord { granted, ..piece.record };
+                    entered.write_access([(piece.start, &record)]);
                 }
                 Err(undo) => return self.not_undone(operation, piece.start, error, undo),
             }
@@ -379,9 +413,9 @@ impl Shared {
     }
 
     /// Keeps what was unmapped reserved, in runtimes that leave a hole or the old memory there.
-    pub(super) fn keep_reserved(&self, piece: &Piece) -> Result<(), Errno> {
-        let (start, size) = (piece.start, piece.record.size);
-        if self.quirks.cpu_unmap_leaves_hole && self.cpu_was_granted_by_runtime(piece) {
+    pub(super) fn keep_reserved(&self, start: usize, record: &MappingRecord) -> Result<(), Errno> {
+        let size = record.size;
+        if self.quirks.cpu_unmap_leaves_hole && self.cpu_was_granted_by_runtime(record) {
             return plug(start, size);
         }
         if self.quirks.unmap_keeps_memory {

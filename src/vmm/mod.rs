@@ -68,7 +68,7 @@ use crate::runtime::Runtime;
 use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
-use ledger::{Frozen, Ledger, Range, Reserved};
+use ledger::{Entered, Frozen, Ledger, Range, Reserved};
 use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -323,18 +323,19 @@ impl Shared {
         &self,
         operation: Operation,
         range: Range,
-        act: impl FnOnce(&Reserved) -> Result<T, VmmError>,
+        act: impl FnOnce(Entered<'_>) -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
-        let mut act = Some(act);
         loop {
-            let done = self.ledger.around(range, |reserved| {
-                let Some(_inside) = reserved.enter() else { return not_open(operation, reserved) };
-                act.take().map(|act| act(reserved)).transpose()
-            });
-            // Else it has been freed meanwhile: its addresses may be another's by now.
-            if let Some(done) = done.map_err(|refusal| refusal.during(operation))?? {
-                return Ok(done);
-            }
+            let found = self.ledger.around(range);
+            let reserved = found.map_err(|refusal| refusal.during(operation))?;
+            let Some(inside) = reserved.enter() else {
+                // If it has been freed meanwhile, its addresses may be another's by now.
+                not_open(operation, &reserved)?;
+                continue;
+            };
+            let done = act(Entered::One(inside));
+            reserved.keep();
+            return done;
         }
     }
 
@@ -380,12 +381,12 @@ impl Shared {
 }
 
 /// Why nobody is let in: an error for what is in quarantine; nothing for what has been freed.
-fn not_open<T>(operation: Operation, reserved: &Reserved) -> Result<Option<T>, VmmError> {
+fn not_open(operation: Operation, reserved: &Reserved) -> Result<(), VmmError> {
     if reserved.is_quarantined() {
         let address = Address::new(reserved.base);
         return Err(VmmError::Quarantined { operation, address, now: false });
     }
-    Ok(None)
+    Ok(())
 }
 
 /// What a failure of the operating system means.

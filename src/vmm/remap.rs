@@ -1,7 +1,7 @@
 //! Other memory behind the same addresses, or the same memory behind other addresses: nothing is
 //! copied.
 
-use super::ledger::{MappingRecord, Range, Reserved};
+use super::ledger::{Entered, MappingRecord, Range, Reserved};
 use super::mapping::{Left, Piece, Run, Serial, torn_by};
 use super::transfer::two_ranges;
 use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
@@ -70,12 +70,12 @@ impl Shared {
         if overlap(to, from) {
             return refuse(Argument::Source, Problem::Overlapping);
         }
-        self.at_both_gates(operation, to, from, |inside| {
+        self.at_both_gates(operation, to, from, |mut entered| {
             let (serial_to, serial_from) = serials.unzip();
-            let there = (inside.destination, to, Argument::Destination);
-            let there = self.mapped_run(operation, there, serial_to)?;
-            let here = (inside.source, from, Argument::Source);
-            let here = self.mapped_run(operation, here, serial_from)?;
+            let there = (to, Argument::Destination);
+            let there = self.mapped_run(operation, &entered, there, serial_to)?;
+            let here = (from, Argument::Source);
+            let here = self.mapped_run(operation, &entered, here, serial_from)?;
             let size = |piece: &Piece| piece.record.size;
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return refuse(Argument::Source, Problem::CutDifferently);
@@ -89,7 +89,7 @@ impl Shared {
                 self.check_reach(operation, piece.owner, &access)?;
             }
             let before: Vec<Piece> = there.iter().chain(&here).copied().collect();
-            self.rehang(operation, &before, &after)
+            self.rehang(operation, &mut entered, &before, &after)
         })
     }
 
@@ -106,17 +106,18 @@ impl Shared {
         if overlap(to, from) {
             return refuse(Argument::Source, Problem::Overlapping);
         }
-        self.at_both_gates(operation, to, from, |inside| {
+        self.at_both_gates(operation, to, from, |mut entered| {
             let (reservation, serial) = serials.unzip();
-            let source = (inside.source, from, Argument::Source);
-            let before = self.mapped_run(operation, source, serial)?;
+            let source = (from, Argument::Source);
+            let before = self.mapped_run(operation, &entered, source, serial)?;
             let after: Vec<Piece> = before
                 .iter()
                 .map(|piece| Piece { start: to.start + (piece.start - from.start), ..*piece })
                 .collect();
             let refused = |refusal: Refusal| refusal.during(operation).about(Argument::Destination);
-            inside.destination.mappings().check_empty(to).map_err(refused)?;
-            if reservation.is_some_and(|serial| serial != inside.destination.serial) {
+            let destination = entered.around(to).map_err(refused)?;
+            destination.mappings().check_empty(to).map_err(refused)?;
+            if reservation.is_some_and(|serial| serial != destination.reserved.serial) {
                 return refuse(Argument::Destination, Problem::NotReserved);
             }
             for piece in &after {
@@ -128,7 +129,7 @@ impl Shared {
                     return refuse(Argument::Destination, problem);
                 }
             }
-            self.rehang(operation, &before, &after)
+            self.rehang(operation, &mut entered, &before, &after)
         })
     }
 
@@ -136,10 +137,11 @@ impl Shared {
     fn mapped_run(
         &self,
         operation: Operation,
-        (reserved, range, argument): (&Reserved, Range, Argument),
+        entered: &Entered<'_>,
+        (range, argument): (Range, Argument),
         serial: Option<Serial>,
     ) -> Result<Run<Piece>, VmmError> {
-        let pieces = self.run(operation, reserved, range).map_err(|error| error.about(argument))?;
+        let pieces = self.run(operation, entered, range).map_err(|error| error.about(argument))?;
         let is_it = |serial: Serial| pieces.first().is_some_and(|it| it.record.serial == serial.0);
         if serial.is_some_and(|serial| !is_it(serial)) {
             let at = Address::new(range.start);
@@ -153,6 +155,7 @@ impl Shared {
     fn rehang(
         &self,
         operation: Operation,
+        entered: &mut Entered<'_>,
         before: &[Piece],
         after: &[Piece],
     ) -> Result<(), VmmError> {
@@ -163,11 +166,11 @@ impl Shared {
         }
         let all = || before.iter().chain(after);
         for (down, piece) in before.iter().enumerate() {
-            match self.take_down(operation, piece) {
+            match self.take_down(operation, piece.start, &piece.record) {
                 Ok(Ok(())) => {}
                 Ok(Err(errno)) => return Err(self.give_up(operation, all(), torn_by(errno))),
                 Err(broken) => {
-                    let error = self.put_back(operation, &before[..=down], broken);
+                    let error = self.put_back(operation, entered, &before[..=down], broken);
                     if matches!(error, VmmError::Quarantined { .. }) {
                         self.give_up(operation, all(), error.to_string());
                     }
@@ -185,13 +188,13 @@ impl Shared {
                     if broken.left == Left::Mapping {
                         up.push(with(AgentSet::default()));
                     }
-                    return Err(self.hang_back(operation, before, &up, broken.error));
+                    return Err(self.hang_back(operation, entered, before, &up, broken.error));
                 }
             }
         }
         let (gone, here) =
             (before.iter().map(|it| it.start), up.iter().map(|it| (it.start, it.record)));
-        self.ledger.rehang(gone, here);
+        self.ledger.rehang(entered, gone, here);
         Ok(())
     }
 
@@ -199,21 +202,25 @@ impl Shared {
     fn hang_back(
         &self,
         operation: Operation,
+        entered: &mut Entered<'_>,
         before: &[Piece],
         up: &[Piece],
         error: VmmError,
     ) -> VmmError {
-        let undone = up.iter().rev().try_for_each(|piece| match self.take_down(operation, piece) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(errno)) => Err(torn_by(errno)),
-            Err(broken) => Err(broken.error.to_string()),
+        let undone = up.iter().rev().try_for_each(|piece| {
+            match self.take_down(operation, piece.start, &piece.record) {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(errno)) => Err(torn_by(errno)),
+                Err(broken) => Err(broken.error.to_string()),
+            }
         });
         let undone = undone.and_then(|()| {
             before.iter().try_for_each(|piece| {
                 let granted = self
                     .set_up(operation, piece, &piece.record)
                     .map_err(|broken| broken.error.to_string())?;
-                self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
+                let record = MappingRecord { granted, ..piece.record };
+                entered.write_access([(piece.start, &record)]);
                 Ok(())
             })
         });

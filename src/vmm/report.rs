@@ -2,11 +2,12 @@
 
 use super::ledger::{Frozen, HandleRecord, Ledger, MappingRecord};
 use super::properties::Location;
-use super::{Access, Address, Physical, Shared, Vmm};
+use super::{Access, Address, Handle, Physical, Shared, Vmm};
 use crate::agent::{Agent, Enforcement};
 use crate::report::{
     AccessEntry, AgentEntry, MappingEntry, MemoryEntry, QuarantineEntry, Report, ReservationEntry,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Vmm {
@@ -21,7 +22,11 @@ impl Vmm {
         let ledger = &self.shared.ledger;
         let (reservations, memory) = ledger.at_one_moment(|reservations| {
             let entry = |it| reservation_entry(agents, ledger, it);
-            let reservations = reservations.iter().map(entry).collect();
+            let reservations: Vec<ReservationEntry> = reservations.iter().map(entry).collect();
+            let mut mapped: BTreeMap<Handle, u32> = BTreeMap::new();
+            for mapping in reservations.iter().flat_map(|it| &it.mappings) {
+                *mapped.entry(mapping.memory).or_default() += 1;
+            }
             let memory = ledger.handles.each(|handle, record| MemoryEntry {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
@@ -32,7 +37,7 @@ impl Vmm {
                 },
                 imported: record.payload.imported,
                 references: record.references(),
-                mappings: record.mappings(),
+                mappings: mapped.get(&handle).copied().unwrap_or_default(),
             });
             (reservations, memory)
         });

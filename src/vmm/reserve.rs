@@ -207,36 +207,28 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         loop {
-            let freed = self.ledger.at(range.start, |reserved| {
-                // Whatever is still in it: unmapping that would be refused.
-                if reserved.base == range.start && reserved.is_quarantined() {
-                    return not_open(operation, reserved);
-                }
-                reserved.check_free(range).map_err(refused)?;
-                if serial.is_some_and(|serial| serial != reserved.serial) {
-                    return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
-                }
-                // All of it may have been freed meanwhile, or something mapped in it.
-                let Some(_inside) = reserved.enter() else { return Ok(None) };
-                // Removed first: once the runtime has freed it, another thread may be given the
-                // same addresses and enter them.
-                let Some(removed) = self.ledger.remove_if_free(range) else { return Ok(None) };
-                match self.call(|native| native.address_free(range.start, range.size)) {
-                    Ok(()) => Ok(Some(())),
-                    Err(failure) => {
-                        self.ledger.restore(removed);
-                        Err(self.failure(operation, failure, range.size))
-                    }
-                }
-            });
-            match freed {
-                None => {
-                    let problem = Problem::NotAReservation;
-                    return Err(refused(Refusal::new(Argument::Address, problem)));
-                }
-                Some(Ok(None)) => {}
-                Some(freed) => return freed.map(|_| ()),
+            let Some(reserved) = self.ledger.take(range.start) else {
+                return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
+            };
+            // Whatever is still in it: unmapping that would be refused.
+            if reserved.base == range.start && reserved.is_quarantined() {
+                return not_open(operation, &reserved);
             }
+            // All of it may have been freed meanwhile.
+            let Some(inside) = reserved.enter() else { continue };
+            reserved.check_free(range, inside.mappings()).map_err(refused)?;
+            if serial.is_some_and(|serial| serial != reserved.serial) {
+                return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
+            }
+            // Removed first: once the runtime has freed it, another thread may be given the same
+            // addresses and enter them.
+            self.ledger.remove(&inside);
+            return self.call(|native| native.address_free(range.start, range.size)).map_err(
+                |failure| {
+                    self.ledger.restore(reserved.clone());
+                    self.failure(operation, failure, range.size)
+                },
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Everything is checked in the ledger first, and the reservation is kept from changing
 //! meanwhile, so that a wrong address is an error and never a fault.
 
-use super::ledger::{Range, Reserved};
+use super::ledger::{Entered, Range};
 use super::mapping::{Piece, Run};
 use super::{
     Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, not_open,
@@ -46,10 +46,10 @@ impl Vmm {
         let refused = |refusal: Refusal| refusal.during(operation);
         shared.alive(operation)?;
         let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
-        shared.at_gate(operation, range, |reserved| {
+        shared.at_gate(operation, range, |entered| {
             let (argument, needed) = (Argument::Address, Access::ReadWrite);
             shared
-                .check_granted(argument, reserved, range, (index, agent), needed)
+                .check_granted(argument, &entered, range, (index, agent), needed)
                 .map_err(refused)?;
             Ok(act(found.native))
         })
@@ -74,13 +74,12 @@ impl Vmm {
         shared.alive(operation)?;
         let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
         let (to, from) = two_ranges(operation, destination, source, size)?;
-        let act = |inside: Both<'_>| {
+        let act = |entered: Entered<'_>| {
             let agent = (index, agent);
-            let (there, here) = (inside.destination, inside.source);
             shared
-                .check_granted(Argument::Destination, there, to, agent, Access::ReadWrite)
+                .check_granted(Argument::Destination, &entered, to, agent, Access::ReadWrite)
                 .and_then(|()| {
-                    shared.check_granted(Argument::Source, here, from, agent, Access::Read)
+                    shared.check_granted(Argument::Source, &entered, from, agent, Access::Read)
                 })
                 .map_err(refused)?;
             let copied = match found.mover() {
@@ -173,13 +172,13 @@ impl Vmm {
                 return Err(refused(Refusal::new(argument, Problem::NotWords)));
             }
         }
-        shared.at_gate(operation, range, |reserved| {
+        shared.at_gate(operation, range, |entered| {
             let mut parts = Vec::new();
-            for piece in shared.covering(operation, reserved, range)? {
+            for piece in shared.covering(operation, &entered, range)? {
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
-                parts.push((part, shared.filler(operation, reserved, piece.owner, part)?));
+                parts.push((part, shared.filler(operation, &entered, piece.owner, part)?));
             }
             for (part, agent) in parts {
                 shared
@@ -197,7 +196,7 @@ impl Shared {
     fn filler(
         &self,
         operation: Operation,
-        reserved: &Reserved,
+        entered: &Entered<'_>,
         owner: Option<usize>,
         part: Range,
     ) -> Result<NativeAgent, VmmError> {
@@ -209,7 +208,7 @@ impl Shared {
         });
         for (index, agent) in candidates {
             let id = (index, agent.id());
-            match self.check_granted(Argument::Address, reserved, part, id, Access::ReadWrite) {
+            match self.check_granted(Argument::Address, entered, part, id, Access::ReadWrite) {
                 Ok(()) => return Ok(agent.native),
                 Err(reason) => refusal = reason,
             }
@@ -231,9 +230,9 @@ impl Shared {
         }
         let refused = |refusal: Refusal| refusal.during(operation);
         let range = Range::new(address, size).map_err(refused)?;
-        self.at_gate(operation, range, |reserved| {
+        self.at_gate(operation, range, |entered| {
             let host = self.runtime.host().id();
-            for piece in self.covering(operation, reserved, range)? {
+            for piece in self.covering(operation, &entered, range)? {
                 if self.cpu_access_of(&piece.record.access) < needed {
                     let at = Address::new(piece.start.max(range.start));
                     let verb = if needed == Access::Read { "read" } else { "write" };
@@ -264,8 +263,8 @@ impl Shared {
         }
         let about = |error: VmmError| error.about(argument);
         let range = Range::new(address, size).map_err(refused).map_err(about)?;
-        self.at_gate(operation, range, |reserved| {
-            self.check_granted(argument, reserved, range, (index, agent), needed)
+        self.at_gate(operation, range, |entered| {
+            self.check_granted(argument, &entered, range, (index, agent), needed)
                 .map_err(refused)?;
             self.call(|native| act(native, range.start, found.mover()))
                 .map_err(|failure| self.failure(operation, failure, size))
@@ -277,18 +276,19 @@ impl Shared {
     fn covering(
         &self,
         operation: Operation,
-        reserved: &Reserved,
+        entered: &Entered<'_>,
         range: Range,
     ) -> Result<Run<Piece>, VmmError> {
         let whole = {
-            let mappings = reserved.mappings();
+            let inside = entered.around(range).map_err(|refusal| refusal.during(operation))?;
+            let mappings = inside.mappings();
             mappings.check_mapped(range).map_err(|refusal| refusal.during(operation))?;
             let start = mappings.at(range.start).map_or(range.start, |(start, _)| start);
             let last = mappings.at(range.end() - 1);
             let end = last.map_or(range.end(), |(start, record)| start + record.size);
             Range { start, size: end - start }
         };
-        self.run(operation, reserved, whole)
+        self.run(operation, entered, whole)
     }
 
     /// Does something while neither range can change.
@@ -297,42 +297,27 @@ impl Shared {
         operation: Operation,
         to: Range,
         from: Range,
-        act: impl FnOnce(Both<'_>) -> Result<T, VmmError>,
+        act: impl FnOnce(Entered<'_>) -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
         let open = |range, argument| {
             let refused = |refusal: Refusal| refusal.during(operation);
-            let found = self.ledger.reservation_around(range).map_err(refused);
+            let found = self.ledger.around(range).map_err(refused);
             let found = found.map_err(|error| error.about(argument))?;
-            not_open::<()>(operation, &found).map_err(|error| error.about(argument))?;
+            not_open(operation, &found).map_err(|error| error.about(argument))?;
             Ok::<_, VmmError>(found)
         };
         loop {
             let destination = open(to, Argument::Destination)?;
             let source = open(from, Argument::Source)?;
-            let both = Both { destination: &destination, source: &source };
-            // The lower reservation first, whoever asks, so that two copies cannot wait for each
-            // other.
-            let (low, high) = if to.start <= from.start {
-                (&destination, &source)
-            } else {
-                (&source, &destination)
-            };
+            let mut both = vec![&*destination, &*source];
+            both.sort_by_key(|reserved| reserved.base);
+            both.dedup_by_key(|reserved| reserved.base);
             // Either may have been freed, and its addresses reserved anew, meanwhile.
-            let Some(_low) = low.enter() else { continue };
-            if low.serial == high.serial {
-                return act(both);
+            if let Some(entered) = Entered::all(both) {
+                return act(entered);
             }
-            let Some(_high) = high.enter() else { continue };
-            return act(both);
         }
     }
-}
-
-/// The reservations that two ranges are in; nobody else changes anything in either.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Both<'a> {
-    pub destination: &'a Reserved,
-    pub source: &'a Reserved,
 }
 
 /// Two ranges of the same size, by what they are called.

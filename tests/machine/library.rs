@@ -104,9 +104,20 @@ impl Library {
     /// that it is tried again.
     #[track_caller]
     pub fn extended(&self, step: usize, extensions: &[usize]) -> GrowableBuffer {
+        self.extended_before_room(step, extensions, 0)
+    }
+
+    /// Such a buffer, behind which so many steps were free just before.
+    #[track_caller]
+    fn extended_before_room(
+        &self,
+        step: usize,
+        extensions: &[usize],
+        behind: usize,
+    ) -> GrowableBuffer {
         for _ in 0..1000 {
             // Where there was room for all of it just before.
-            let steps = 4 + extensions.iter().sum::<usize>();
+            let steps = 4 + extensions.iter().sum::<usize>() + behind;
             let room = Reservation::of(steps * step).reserve(&self.vmm).expect("room").address();
             let options = GrowableBuffer::of(4 * step).in_steps_of(step).exactly_at(room);
             let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
@@ -130,7 +141,7 @@ impl Library {
     #[track_caller]
     pub fn extended_to_a_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
         for _ in 0..1000 {
-            let buffer = self.extended(step, &[2]);
+            let buffer = self.extended_before_room(step, &[2], 1);
             let end = buffer.address().checked_add(buffer.maximum()).expect("there are more");
             if let Ok(neighbour) = Reservation::of(step).exactly_at(end).reserve(&self.vmm) {
                 return (buffer, neighbour);

@@ -1,6 +1,7 @@
 //! Granting access to many runs.
 
-use super::{in_order, range_of};
+use super::{in_order, range_of, rows};
+use crate::vmm::ledger::Entered;
 use crate::vmm::permission::{Progress, is_quarantined};
 use crate::vmm::{AccessDescriptor, Address, Operation, Shared, VmmError};
 
@@ -14,38 +15,43 @@ impl Shared {
         self.alive(operation)?;
         let ranges = in_order(operation, runs)?;
         let changes = self.changes(operation, access)?;
-        self.at_gates(operation, &ranges, |reservations| {
+        self.at_gates(operation, &ranges, |mut entered| {
             let mut all = Vec::with_capacity(ranges.len());
             for &range in &ranges {
-                let reserved = reservations.around(operation, range)?;
-                all.extend(self.run_of(operation, reserved, range, Progress::none)?);
+                all.extend(self.run_of(operation, &entered, range, Progress::none)?);
             }
             for mapping in &all {
                 self.check_reach(operation, mapping.before.owner, &changes)?;
             }
-            let rows = reservations.rows(all.iter().map(|mapping| range_of(&mapping.before)));
+            let rows = rows(&entered, all.iter().map(|mapping| range_of(&mapping.before)));
             let mut done = 0;
             for row in rows {
                 let end = done + row;
                 if let Err(error) = self.change_run(operation, &mut all[done..end], &changes) {
-                    return Err(self.undo_all(operation, &all[..end], error));
+                    return Err(self.undo_all(operation, &mut entered, &all[..end], error));
                 }
                 done = end;
             }
             let records = all.iter().map(|mapping| (mapping.before.start, &mapping.record));
-            self.ledger.write_access_of_many(&reservations.0, records);
+            entered.write_access_and_leave(records);
             Ok(())
         })
     }
 
     /// Puts access back to what it was, but in reservations that are out of use.
-    fn undo_all(&self, operation: Operation, all: &[Progress], error: VmmError) -> VmmError {
+    fn undo_all(
+        &self,
+        operation: Operation,
+        entered: &mut Entered<'_>,
+        all: &[Progress],
+        error: VmmError,
+    ) -> VmmError {
         let mut answer = error;
         for mapping in all.iter().rev() {
             if self.is_out_of_use(mapping.before.start) {
                 continue;
             }
-            let undone = self.undo_run(operation, std::slice::from_ref(mapping), error);
+            let undone = self.undo_run(operation, entered, std::slice::from_ref(mapping), error);
             if is_quarantined(&undone) {
                 answer = undone;
             }

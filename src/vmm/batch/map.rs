@@ -1,8 +1,8 @@
 //! Mapping many, and letting agents use them.
 
-use super::{NewMapping, Reservations, check_list, range_of};
+use super::{NewMapping, check_list, range_of, rows};
 use crate::vmm::access::{AccessSet, AgentSet};
-use crate::vmm::ledger::{HandleRecord, MappingRecord, Range};
+use crate::vmm::ledger::{Entered, HandleRecord, MappingRecord, Range};
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::{Change, Progress, is_quarantined};
 use crate::vmm::turns::Turn;
@@ -32,17 +32,17 @@ impl Shared {
         for &(_, handle) in &wanted {
             self.ledger.handles.with(handle, |_| ()).map_err(refused)?;
         }
-        self.at_gates(operation, &ranges, |reservations| {
-            let mut new = self.begin(operation, reservations, &wanted)?;
-            match self.make(operation, reservations, &mut new, &changes) {
+        self.at_gates(operation, &ranges, |mut entered| {
+            let mut new = self.begin(operation, &entered, &wanted)?;
+            match self.make(operation, &entered, &mut new, &changes) {
                 Ok(()) => {
-                    self.enter_all(reservations, &new);
+                    self.enter_all(&mut entered, &new);
                     Ok(())
                 }
                 Err((up, error)) => {
                     let (up, never) = new.split_at(up);
-                    let error = self.take_back(operation, reservations, up, error);
-                    never.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
+                    let error = self.take_back(operation, &mut entered, up, error);
+                    never.iter().for_each(|it| self.end_mapping(operation, it.before.record.slot));
                     Err(error)
                 }
             }
@@ -53,22 +53,21 @@ impl Shared {
     fn begin(
         &self,
         operation: Operation,
-        reservations: &Reservations,
+        entered: &Entered<'_>,
         wanted: &[(Range, Handle)],
     ) -> Result<Vec<Progress>, VmmError> {
         let mut new: Vec<Progress> = Vec::with_capacity(wanted.len());
         for &(range, handle) in wanted {
             let look =
                 |record: &HandleRecord<Physical>| (record.payload.native, record.payload.owner);
-            let begun = reservations.around(operation, range).and_then(|reserved| {
-                let begun = self.ledger.begin_map(reserved, range, handle, look);
-                begun.map_err(|refusal| refusal.during(operation))
-            });
+            let inside = entered.around(range);
+            let begun =
+                inside.and_then(|inside| self.ledger.begin_map(inside, range, handle, look));
             let (slot, (native, owner)) = match begun {
                 Ok(begun) => begun,
-                Err(error) => {
-                    new.iter().for_each(|it| self.end_use(operation, it.before.record.slot));
-                    return Err(error);
+                Err(refusal) => {
+                    new.iter().for_each(|it| self.end_mapping(operation, it.before.record.slot));
+                    return Err(refusal.during(operation));
                 }
             };
             let record = MappingRecord {
@@ -88,7 +87,7 @@ impl Shared {
     fn make(
         &self,
         operation: Operation,
-        reservations: &Reservations,
+        entered: &Entered<'_>,
         new: &mut [Progress],
         changes: &[Change],
     ) -> Result<(), (usize, VmmError)> {
@@ -103,7 +102,7 @@ impl Shared {
                 .map_err(|failure| (up, self.failure(operation, failure, size)))?;
         }
         let all = new.len();
-        let rows = reservations.rows(new.iter().map(|mapping| range_of(&mapping.before)));
+        let rows = rows(entered, new.iter().map(|mapping| range_of(&mapping.before)));
         let mut rest = new;
         for row in rows {
             let (neighbours, others) = rest.split_at_mut(row);
@@ -116,9 +115,9 @@ impl Shared {
     }
 
     /// Enters mappings that are there, with who may use them, at once for those who ask.
-    fn enter_all(&self, reservations: &Reservations, new: &[Progress]) {
+    fn enter_all(&self, entered: &mut Entered<'_>, new: &[Progress]) {
         let records = new.iter().map(|it| (it.before.start, &it.record));
-        self.ledger.add_mappings(&reservations.0, records);
+        self.ledger.add_mappings(entered, records);
     }
 
     /// Unmaps what was mapped before an error. What cannot be unmapped is entered, so that it is known
@@ -126,7 +125,7 @@ impl Shared {
     fn take_back(
         &self,
         operation: Operation,
-        reservations: &Reservations,
+        entered: &mut Entered<'_>,
         up: &[Progress],
         error: VmmError,
     ) -> VmmError {
@@ -134,18 +133,22 @@ impl Shared {
         for mapping in up.iter().rev() {
             let Progress { ref before, record, .. } = *mapping;
             let now = Piece { record, ..*before };
-            let down = if mapping.mapped { self.take_down(operation, &now) } else { Ok(Ok(())) };
+            let down = if mapping.mapped {
+                self.take_down(operation, now.start, &now.record)
+            } else {
+                Ok(Ok(()))
+            };
             match down {
-                Ok(Ok(())) => self.end_use(operation, record.slot),
+                Ok(Ok(())) => self.end_mapping(operation, record.slot),
                 Ok(Err(errno)) => {
-                    self.end_use(operation, record.slot);
+                    self.end_mapping(operation, record.slot);
                     answer = self.quarantine(operation, before.start, torn_by(errno));
                 }
                 Err(broken) => {
                     // Whoever was asked for may be in.
                     let mut left = *mapping;
                     left.record.granted = record.granted.and(mapping.asked);
-                    self.enter_all(reservations, &[left]);
+                    self.enter_all(entered, &[left]);
                     if !self.is_out_of_use(before.start) {
                         answer = self.not_undone(operation, before.start, error, broken.error);
                     }

@@ -15,7 +15,7 @@ mod grant;
 mod map;
 mod unmap;
 
-use super::ledger::{Range, Reserved};
+use super::ledger::{Entered, Range, Reserved};
 use super::mapping::Piece;
 use super::{
     AccessDescriptor, Address, Argument, Handle, Operation, Problem, Refusal, Shared, Vmm,
@@ -90,37 +90,26 @@ impl Shared {
         &self,
         operation: Operation,
         ranges: &[Range],
-        act: impl FnOnce(&Reservations) -> Result<T, VmmError>,
+        act: impl FnOnce(Entered<'_>) -> Result<T, VmmError>,
     ) -> Result<T, VmmError> {
-        'again: loop {
-            let reservations = self.reservations_around(operation, ranges)?;
-            let mut inside = Vec::with_capacity(reservations.0.len());
-            // The lower one first, whoever asks, so that two operations cannot wait for each other.
-            for reserved in &reservations.0 {
-                // It may have been freed, and its addresses reserved anew, meanwhile.
-                let Some(entered) = reserved.enter() else { continue 'again };
-                inside.push(entered);
+        loop {
+            let mut found: Vec<Arc<Reserved>> = Vec::new();
+            for &range in ranges {
+                if found.last().is_some_and(|last| last.holds_all(range)) {
+                    continue;
+                }
+                let reserved = self.ledger.around(range);
+                let reserved = reserved.map_err(|refusal| refusal.during(operation))?;
+                not_open(operation, &reserved)?;
+                found.push(reserved);
             }
-            return act(&reservations);
+            // One may have been freed, and its addresses reserved anew, meanwhile.
+            let all = found.iter().map(|reserved| &**reserved);
+            let Some(entered) = Entered::all(all) else { continue };
+            let done = act(entered);
+            found.into_iter().take(1).for_each(Reserved::keep);
+            return done;
         }
-    }
-
-    fn reservations_around(
-        &self,
-        operation: Operation,
-        ranges: &[Range],
-    ) -> Result<Reservations, VmmError> {
-        let mut found: Vec<Arc<Reserved>> = Vec::new();
-        for &range in ranges {
-            if found.last().is_some_and(|last| last.holds_all(range)) {
-                continue;
-            }
-            let reserved = self.ledger.reservation_around(range);
-            let reserved = reserved.map_err(|refusal| refusal.during(operation))?;
-            not_open::<()>(operation, &reserved)?;
-            found.push(reserved);
-        }
-        Ok(Reservations(found))
     }
 
     /// Whether an address is in a reservation that is out of use.
@@ -129,33 +118,21 @@ impl Shared {
     }
 }
 
-/// The reservations that a batch is about, by address, each once.
-struct Reservations(Vec<Arc<Reserved>>);
-
-impl Reservations {
-    /// The one around a range of the batch.
-    fn around(&self, operation: Operation, range: Range) -> Result<&Reserved, VmmError> {
-        let behind = self.0.partition_point(|reserved| reserved.base <= range.start);
-        let found = behind.checked_sub(1).and_then(|before| self.0.get(before));
-        let gone = Refusal::new(Argument::Address, Problem::NotReserved);
-        found.map(|reserved| &**reserved).ok_or_else(|| gone.during(operation))
-    }
-
-    /// How many of these ranges, which are in order, are neighbours in one reservation: of each row,
-    /// one after the other.
-    fn rows(&self, ranges: impl Iterator<Item = Range>) -> Vec<usize> {
-        let mut rows: Vec<usize> = Vec::new();
-        let mut end = 0;
-        for range in ranges {
-            let is_another = self.0.binary_search_by_key(&range.start, |it| it.base).is_ok();
-            match rows.last_mut() {
-                Some(row) if range.start == end && !is_another => *row += 1,
-                _ => rows.push(1),
-            }
-            end = range.end();
+/// How many of these ranges, which are in order, are neighbours in one reservation: of each row, one
+/// after the other.
+fn rows(entered: &Entered<'_>, ranges: impl Iterator<Item = Range>) -> Vec<usize> {
+    let mut rows: Vec<usize> = Vec::new();
+    let mut end = 0;
+    for range in ranges {
+        let begins_another =
+            entered.at(range.start).is_some_and(|inside| inside.reserved.base == range.start);
+        match rows.last_mut() {
+            Some(row) if range.start == end && !begins_another => *row += 1,
+            _ => rows.push(1),
         }
-        rows
+        end = range.end();
     }
+    rows
 }
 
 /// The ranges of a list, in order; none of them may share bytes with another.

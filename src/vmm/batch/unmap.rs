@@ -1,8 +1,8 @@
 //! Unmapping many runs.
 
-use super::{in_order, range_of};
+use super::{in_order, range_of, rows};
 use crate::vmm::access::AgentSet;
-use crate::vmm::ledger::MappingRecord;
+use crate::vmm::ledger::{Entered, MappingRecord};
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::is_quarantined;
 use crate::vmm::{Address, Operation, Shared, VmmError};
@@ -22,15 +22,15 @@ impl Shared {
         let operation = Operation::Unmap;
         self.alive(operation)?;
         let ranges = in_order(operation, runs)?;
-        self.at_gates(operation, &ranges, |reservations| {
+        self.at_gates(operation, &ranges, |mut entered| {
             let mut all = Vec::with_capacity(ranges.len());
             for &range in &ranges {
-                all.extend(self.run(operation, reservations.around(operation, range)?, range)?);
+                all.extend(self.run(operation, &entered, range)?);
             }
             let rows = if self.quirks.unmap_of_several_fails {
                 vec![1; all.len()]
             } else {
-                reservations.rows(all.iter().map(range_of))
+                rows(&entered, all.iter().map(range_of))
             };
             let (mut down, mut torn) = (0, Vec::new());
             for row in rows {
@@ -39,20 +39,17 @@ impl Shared {
                     Ok(strangers) => torn.extend(strangers),
                     // What a stranger has taken must not be mapped over.
                     Err(stuck) if !torn.is_empty() => {
-                        self.make_whole(operation, row, &stuck);
+                        self.make_whole(operation, &mut entered, row, &stuck);
                         break;
                     }
                     Err(stuck) => {
-                        let error = self.make_whole(operation, row, &stuck);
-                        return Err(self.set_up_again(operation, before, error));
+                        let error = self.make_whole(operation, &mut entered, row, &stuck);
+                        return Err(self.set_up_again(operation, &mut entered, before, error));
                     }
                 }
                 down += row.len();
             }
-            let gone = all[..down].iter().map(|piece| piece.start);
-            for record in self.ledger.remove_many(&reservations.0, gone) {
-                self.give_back(operation, &record.payload, record.size);
-            }
+            self.remove(operation, entered, all[..down].iter().map(|piece| piece.start));
             let quarantine = |(start, errno)| self.quarantine(operation, start, torn_by(errno));
             torn.into_iter().map(quarantine).last().map_or(Ok(()), Err)
         })
@@ -68,7 +65,7 @@ impl Shared {
     ) -> Result<Vec<(usize, Errno)>, Stuck> {
         let Some(first) = row.first() else { return Ok(Vec::new()) };
         for (hidden, piece) in row.iter().enumerate() {
-            self.hide_from_cpu(operation, piece).map_err(|error| Stuck {
+            self.hide_from_cpu(operation, piece.start, &piece.record).map_err(|error| Stuck {
                 error,
                 hidden,
                 asked: false,
@@ -80,13 +77,21 @@ impl Shared {
             hidden: row.len(),
             asked: true,
         })?;
-        let kept = |piece: &Piece| Some((piece.start, self.keep_reserved(piece).err()?));
+        let kept = |piece: &Piece| {
+            Some((piece.start, self.keep_reserved(piece.start, &piece.record).err()?))
+        };
         Ok(row.iter().filter_map(kept).collect())
     }
 
     /// Makes whole what the runtime refused to unmap: it may have unmapped some, and taken the next
     /// away from some agents.
-    fn make_whole(&self, operation: Operation, row: &[Piece], stuck: &Stuck) -> VmmError {
+    fn make_whole(
+        &self,
+        operation: Operation,
+        entered: &mut Entered<'_>,
+        row: &[Piece],
+        stuck: &Stuck,
+    ) -> VmmError {
         let make_whole = |piece: &Piece| match row.len() {
             // Most likely nothing has happened.
             1 => {
@@ -97,13 +102,19 @@ impl Shared {
             }
             _ => self.let_use_again(operation, piece),
         };
-        self.put_all_back(operation, row[..stuck.hidden].iter(), make_whole, stuck.error)
+        self.put_all_back(operation, entered, row[..stuck.hidden].iter(), make_whole, stuck.error)
     }
 
     /// Makes mappings anew that were taken down.
-    fn set_up_again(&self, operation: Operation, down: &[Piece], error: VmmError) -> VmmError {
+    fn set_up_again(
+        &self,
+        operation: Operation,
+        entered: &mut Entered<'_>,
+        down: &[Piece],
+        error: VmmError,
+    ) -> VmmError {
         let set_up = |piece: &Piece| self.set_up_one(operation, piece);
-        self.put_all_back(operation, down.iter().rev(), set_up, error)
+        self.put_all_back(operation, entered, down.iter().rev(), set_up, error)
     }
 
     fn set_up_one(&self, operation: Operation, piece: &Piece) -> Result<AgentSet, VmmError> {
@@ -115,6 +126,7 @@ impl Shared {
     fn put_all_back<'a>(
         &self,
         operation: Operation,
+        entered: &mut Entered<'_>,
         pieces: impl Iterator<Item = &'a Piece>,
         undo: impl Fn(&Piece) -> Result<AgentSet, VmmError>,
         error: VmmError,
@@ -126,7 +138,8 @@ impl Shared {
             }
             match undo(piece) {
                 Ok(granted) => {
-                    self.write_access(piece.start, &MappingRecord { granted, ..piece.record });
+                    let record = MappingRecord { granted, ..piece.record };
+                    entered.write_access([(piece.start, &record)]);
                 }
                 Err(undo) if is_quarantined(&answer) => {
                     self.not_undone(operation, piece.start, error, undo);

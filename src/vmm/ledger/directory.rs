@@ -2,11 +2,12 @@
 
 use super::mappings::Mappings;
 use super::reserved::Reserved;
-use super::{Ledger, Range};
+use super::{Inside, Ledger, Range};
+use crate::sync::gate::Look;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_local};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -19,7 +20,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     /// The reservation that this thread used last: most likely the next one, too. Found here, it is
     /// found without a lock, and threads that work in reservations of their own do not meet.
-    static LAST: RefCell<Option<Arc<Reserved>>> = const { RefCell::new(None) };
+    static LAST: Cell<Option<Arc<Reserved>>> = const { Cell::new(None) };
 }
 
 type Entries = BTreeMap<usize, Arc<Reserved>>;
@@ -53,41 +54,23 @@ impl Directory {
         if reserved.holds(address) { Some(reserved.clone()) } else { None }
     }
 
-    /// Does something with the reservation that holds an address, if one does.
-    pub fn with<T>(&self, address: usize, act: impl FnOnce(&Reserved) -> T) -> Option<T> {
-        let mut act = Some(act);
-        loop {
-            if let Some(done) = self.with_last(address, &mut act) {
-                return Some(done);
-            }
-            let mut found = Some(self.find(address)?);
-            let _ = LAST.try_with(|last| {
-                if let Ok(mut last) = last.try_borrow_mut() {
-                    *last = found.take();
-                }
-            });
-            // It stayed here: whoever called this is using the last one.
-            if let Some(found) = found {
-                return act.map(|act| act(&found));
-            }
+    /// The reservation that holds an address: without a lock, if it is the one that this thread used
+    /// last and has [kept](Reserved::keep).
+    fn take(&self, address: usize) -> Option<Arc<Reserved>> {
+        let is_it =
+            |it: &Arc<Reserved>| it.holds(address) && it.ledger == self.number && !it.is_freed();
+        match LAST.try_with(Cell::take) {
+            Ok(Some(last)) if is_it(&last) => Some(last),
+            _ => self.find(address),
         }
     }
+}
 
-    /// Does something with the reservation that this thread used last, if that holds the address.
-    fn with_last<T, F: FnOnce(&Reserved) -> T>(
-        &self,
-        address: usize,
-        act: &mut Option<F>,
-    ) -> Option<T> {
-        let done = LAST.try_with(|last| {
-            let last = last.try_borrow().ok()?;
-            let is_it = |it: &&Arc<Reserved>| {
-                it.holds(address) && it.ledger == self.number && !it.is_freed()
-            };
-            let reserved = last.as_ref().filter(is_it)?;
-            act.take().map(|act| act(reserved))
-        });
-        done.ok().flatten()
+impl Reserved {
+    /// Remembers the reservation that this thread has used: most likely it is the next one, too.
+    pub fn keep(self: Arc<Self>) {
+        // Else the thread is at its end.
+        let _ = LAST.try_with(|last| last.set(Some(self)));
     }
 }
 
@@ -95,28 +78,29 @@ impl Directory {
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
     pub reserved: &'a Reserved,
-    pub mappings: RwLockReadGuard<'a, Mappings>,
+    pub mappings: Look<'a, Mappings>,
 }
 
 impl<H> Ledger<H> {
+    /// The reservation that holds an address, if one does.
+    pub fn take(&self, address: usize) -> Option<Arc<Reserved>> {
+        self.directory.take(address)
+    }
+
     /// Does something with the reservation that holds an address, if one does.
     pub fn at<T>(&self, address: usize, act: impl FnOnce(&Reserved) -> T) -> Option<T> {
-        self.directory.with(address, act)
+        let reserved = self.directory.take(address)?;
+        let done = act(&reserved);
+        reserved.keep();
+        Some(done)
     }
 
-    /// Does something with the reservation that holds all of a range.
-    pub fn around<T>(&self, range: Range, act: impl FnOnce(&Reserved) -> T) -> Result<T, Refusal> {
-        let done = self.at(range.start, |reserved| {
-            if reserved.holds_all(range) { Some(act(reserved)) } else { None }
-        });
-        done.flatten().ok_or(Refusal::new(Argument::Address, Problem::NotReserved))
-    }
-
-    /// The reservation that holds all of a range, for as long as the caller likes.
-    pub fn reservation_around(&self, range: Range) -> Result<Arc<Reserved>, Refusal> {
-        let found = self.directory.find(range.start);
-        let found = found.filter(|reserved| reserved.holds_all(range));
-        found.ok_or(Refusal::new(Argument::Address, Problem::NotReserved))
+    /// The reservation that holds all of a range.
+    pub fn around(&self, range: Range) -> Result<Arc<Reserved>, Refusal> {
+        match self.directory.take(range.start) {
+            Some(reserved) if reserved.holds_all(range) => Ok(reserved),
+            _ => Err(Refusal::new(Argument::Address, Problem::NotReserved)),
+        }
     }
 
     /// Adds a reservation and returns its serial; or says which address in it is in another.
@@ -134,17 +118,13 @@ impl<H> Ledger<H> {
         Ok(serial)
     }
 
-    /// Removes a reservation, unless something is mapped in it. The caller has entered it; nobody
-    /// else does any more.
-    pub fn remove_if_free(&self, range: Range) -> Option<Arc<Reserved>> {
-        let mut entries = self.directory.entries_mut();
-        entries.get(&range.start)?.check_free(range).ok()?;
-        let reserved = entries.remove(&range.start)?;
-        reserved.set_freed(true);
-        Some(reserved)
+    /// Removes a reservation in which nothing is mapped. Who waits to enter it is not let in any more.
+    pub fn remove(&self, inside: &Inside<'_>) {
+        inside.reserved.set_freed(true);
+        self.directory.entries_mut().remove(&inside.reserved.base);
     }
 
-    /// Puts back what [`remove_if_free`](Self::remove_if_free) took.
+    /// Puts back what was [removed](Self::remove).
     pub fn restore(&self, reserved: Arc<Reserved>) {
         let mut entries = self.directory.entries_mut();
         reserved.set_freed(false);

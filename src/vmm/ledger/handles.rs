@@ -18,8 +18,9 @@ pub(crate) struct HandleRecord<H> {
     pub name: Option<Arc<str>>,
     /// References of the caller: one for create or import, one for each retain.
     pub(super) references: u32,
+    /// Those that are there, and those that are being made.
     pub(super) mappings: u32,
-    /// Operations under way that need it to stay alive: each ends, or becomes a mapping.
+    /// Operations under way that need it to stay alive.
     uses: u32,
     pub payload: H,
 }
@@ -28,11 +29,6 @@ impl<H> HandleRecord<H> {
     /// How many references the caller has.
     pub fn references(&self) -> u32 {
         self.references
-    }
-
-    /// How many mappings there are of it.
-    pub fn mappings(&self) -> u32 {
-        self.mappings
     }
 
     fn is_dead(&self) -> bool {
@@ -214,12 +210,19 @@ impl<H> Handles<H> {
         Ok((handle.slot() as u32, seen??))
     }
 
-    /// A use has become a mapping.
-    pub(super) fn use_became_mapping(&self, slot: u32) {
-        self.change(slot, |record| {
-            record.uses -= 1;
+    /// Counts a mapping that is about to be made, if the caller finds the handle good. Undone by
+    /// [`end_mapping`](Self::end_mapping).
+    pub(super) fn begin_mapping<T>(
+        &self,
+        handle: Handle,
+        look: impl FnOnce(&HandleRecord<H>) -> Result<T, Refusal>,
+    ) -> Result<(u32, T), Refusal> {
+        let seen = self.with(handle, |record| {
+            let seen = look(record)?;
             record.mappings += 1;
+            Ok(seen)
         });
+        Ok((handle.slot() as u32, seen??))
     }
 
     /// Ends a use. The record comes back if it was the last thing that kept the memory alive:
@@ -231,7 +234,7 @@ impl<H> Handles<H> {
 
     /// A mapping has gone; else as [`end_use`](Self::end_use).
     #[must_use = "the memory is to be given back"]
-    pub(super) fn end_mapping(&self, slot: u32) -> Option<HandleRecord<H>> {
+    pub fn end_mapping(&self, slot: u32) -> Option<HandleRecord<H>> {
         self.end(slot, |record| record.mappings -= 1)
     }
 
@@ -299,8 +302,8 @@ impl<H> Handles<H> {
         (0..used).filter_map(|slot| self.forget(slot)).collect()
     }
 
-    /// Checks against the mappings that there are of each slot.
-    pub(super) fn check(&self, mapped: &[u32]) -> Result<(), String> {
+    /// Checks against the mappings that there are of each slot, and maybe more are being made.
+    pub(super) fn check(&self, mapped: &[u32], may_be_more: bool) -> Result<(), String> {
         let stock = lock(&self.stock);
         let mut live = 0;
         for index in 0..stock.used {
@@ -308,8 +311,8 @@ impl<H> Handles<H> {
             let Some(record) = &slot.record else { continue };
             live += 1;
             let found = mapped.get(index).copied().unwrap_or_default();
-            if record.mappings != found {
-                let counted = record.mappings;
+            let counted = record.mappings;
+            if counted < found || counted > found && !may_be_more {
                 return Err(format!("slot {index} counts {counted} mappings and has {found}"));
             }
             if record.is_dead() {

@@ -1,11 +1,10 @@
 //! Mappings: physical memory at an address, and who may use it there.
 
-mod several;
-
 use super::address_map::AddressMap;
+use super::entered::Open;
 use super::rights::{NOBODY, Rights, RightsTable, Row};
 use super::serials::Serials;
-use super::{HandleRecord, Ledger, Range, Reserved};
+use super::{Entered, HandleRecord, Inside, Ledger, Range};
 use crate::vmm::access::{Access, AccessSet, AgentSet};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
@@ -219,16 +218,15 @@ impl<H> Ledger<H> {
     }
 
     /// Whether the handle may be mapped over the range, and keeps it alive for that; undone by
-    /// [`end_use`](super::Handles::end_use), made true by [`add_mapping`](Self::add_mapping).
+    /// [`end_mapping`](super::Handles::end_mapping), made true by [`add_mapping`](Self::add_mapping).
     pub fn begin_map<T>(
         &self,
-        reserved: &Reserved,
+        inside: &Inside<'_>,
         range: Range,
         handle: Handle,
         look: impl FnOnce(&HandleRecord<H>) -> T,
     ) -> Result<(u32, T), Refusal> {
-        let mappings = reserved.mappings();
-        self.handles.begin_use(handle, |record| {
+        self.handles.begin_mapping(handle, |record| {
             let refuse = |argument, problem| Err(Refusal::new(argument, problem));
             let granule = record.granule;
             for (argument, value) in
@@ -241,44 +239,93 @@ impl<H> Ledger<H> {
             if range.size > record.size {
                 return refuse(Argument::Size, Problem::BeyondHandle { handle: record.size });
             }
-            mappings.check_empty(range)?;
+            inside.mappings().check_empty(range)?;
             Ok(look(record))
         })
     }
 
     /// Adds a mapping that [`begin_map`](Self::begin_map) allowed. Nobody may use it yet.
-    pub fn add_mapping(&self, reserved: &Reserved, range: Range, slot: u32) -> u64 {
-        let mut mappings = reserved.mappings_mut();
-        let serial = mappings.add(range, slot, &self.serials);
-        // While the mapping cannot be seen: who sees it finds it counted.
-        self.handles.use_became_mapping(slot);
-        serial
+    pub fn add_mapping(&self, entered: Entered<'_>, range: Range, slot: u32) -> u64 {
+        entered.change_and_leave(|open| match open.at(range.start) {
+            Some(mappings) => mappings.add(range, slot, &self.serials),
+            None => 0,
+        })
     }
 
-    /// Removes mappings of one reservation, all at once to who asks. What nothing keeps alive any more
-    /// is to be given back.
-    #[must_use = "the memory is to be given back"]
-    pub fn remove_mappings(
+    /// Adds mappings that [`begin_map`](Self::begin_map) allowed, with who may use them; the serials
+    /// are this ledger's.
+    pub fn add_mappings<'a>(
         &self,
-        starts: impl Iterator<Item = usize> + Clone,
-    ) -> Vec<HandleRecord<H>> {
-        let Some(first) = starts.clone().next() else { return Vec::new() };
-        let removed = self.at(first, |reserved| {
-            let mut mappings = reserved.mappings_mut();
-            let end = |start| self.handles.end_mapping(mappings.remove(start)?);
-            starts.filter_map(end).collect()
-        });
-        removed.unwrap_or_default()
-    }
-
-    /// Enters who may use mappings of one reservation now, of all of them at once to who asks.
-    pub fn write_access<'a>(&self, mut records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
-        let Some(first) = records.next() else { return };
-        self.at(first.0, |reserved| {
-            let mut mappings = reserved.mappings_mut();
-            for (start, record) in core::iter::once(first).chain(records) {
+        entered: &mut Entered<'_>,
+        new: impl Iterator<Item = (usize, &'a MappingRecord)>,
+    ) {
+        entered.change(|open| {
+            for (start, record) in new {
+                let Some(mappings) = open.at(start) else { continue };
+                mappings.add(Range { start, size: record.size }, record.slot, &self.serials);
                 mappings.write_access(start, record.access, record.granted);
             }
         });
+    }
+
+    /// Puts mappings of the same memory in the place of others. The serials are the caller's.
+    pub fn rehang(
+        &self,
+        entered: &mut Entered<'_>,
+        before: impl Iterator<Item = usize>,
+        after: impl Iterator<Item = (usize, MappingRecord)>,
+    ) {
+        entered.change(|open| {
+            for start in before {
+                open.at(start).and_then(|mappings| mappings.take(start));
+            }
+            for (start, record) in after {
+                if let Some(mappings) = open.at(start) {
+                    mappings.put(start, record);
+                    mappings.checked();
+                }
+            }
+        });
+    }
+
+    /// Removes mappings. What nothing keeps alive any more is to be given back.
+    #[must_use = "the memory is to be given back"]
+    pub fn remove_mappings(
+        &self,
+        entered: Entered<'_>,
+        starts: impl Iterator<Item = usize>,
+    ) -> Vec<HandleRecord<H>> {
+        entered.change_and_leave(|open| {
+            let end = |start| self.handles.end_mapping(open.at(start)?.remove(start)?);
+            starts.filter_map(end).collect()
+        })
+    }
+}
+
+impl Entered<'_> {
+    /// Enters who may use mappings now.
+    pub fn write_access<'a>(
+        &mut self,
+        records: impl IntoIterator<Item = (usize, &'a MappingRecord)>,
+    ) {
+        self.change(|open| open.write_access(records));
+    }
+
+    /// The same, and leaves.
+    pub fn write_access_and_leave<'a>(
+        self,
+        records: impl IntoIterator<Item = (usize, &'a MappingRecord)>,
+    ) {
+        self.change_and_leave(|open| open.write_access(records));
+    }
+}
+
+impl Open<'_> {
+    fn write_access<'a>(&mut self, records: impl IntoIterator<Item = (usize, &'a MappingRecord)>) {
+        for (start, record) in records {
+            if let Some(mappings) = self.at(start) {
+                mappings.write_access(start, record.access, record.granted);
+            }
+        }
     }
 }

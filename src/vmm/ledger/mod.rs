@@ -20,6 +20,7 @@
 mod address_map;
 mod check;
 mod directory;
+mod entered;
 mod handles;
 mod mappings;
 mod names;
@@ -28,6 +29,7 @@ mod rights;
 mod serials;
 
 pub(crate) use directory::Frozen;
+pub(crate) use entered::{Entered, Inside};
 pub(crate) use handles::HandleRecord;
 pub(crate) use mappings::{MappingRecord, Mappings};
 pub(crate) use reserved::Reserved;

@@ -36,16 +36,17 @@ impl<H> Ledger<H> {
     ) -> Result<(), Refusal> {
         let at = Address::new(address);
         let named = self.at(address, |reserved| {
-            let mut mappings = reserved.mappings_mut();
-            let found = mappings.at(address)?.1.serial;
-            if serial.is_some_and(|serial| serial != found) {
-                return None;
-            }
-            match name_of(name) {
-                Some(name) => mappings.names.insert(found, name),
-                None => mappings.names.remove(&found),
-            };
-            Some(())
+            reserved.change(|mappings| {
+                let found = mappings.at(address)?.1.serial;
+                if serial.is_some_and(|serial| serial != found) {
+                    return None;
+                }
+                match name_of(name) {
+                    Some(name) => mappings.names.insert(found, name),
+                    None => mappings.names.remove(&found),
+                };
+                Some(())
+            })
         });
         named.flatten().ok_or(Refusal::new(Argument::Address, Problem::NotMapped { at }))
     }

@@ -1,11 +1,13 @@
 //! A reservation: a range of addresses, with what is mapped in it.
 
+use super::entered::Inside;
 use super::mappings::Mappings;
 use super::{Range, directory::Number};
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, lock};
+use crate::sync::gate::{Gate, Look};
+use crate::sync::{Mutex, lock};
 use crate::vmm::error::{Argument, Problem, Refusal};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// May be used.
 const OPEN: u8 = 0;
@@ -28,9 +30,7 @@ pub(crate) struct Reserved {
     /// Whose it is.
     pub(super) ledger: Number,
     state: AtomicU8,
-    /// Held while an operation changes something inside.
-    gate: Mutex<()>,
-    mappings: RwLock<Mappings>,
+    mappings: Gate<Mappings>,
     pub(super) name: Mutex<Option<Arc<str>>>,
     _behind: [u64; 8],
 }
@@ -44,8 +44,7 @@ impl Reserved {
             serial,
             ledger,
             state: AtomicU8::new(OPEN),
-            gate: Mutex::new(()),
-            mappings: RwLock::new(Mappings::default()),
+            mappings: Gate::new(Mappings::default()),
             name: Mutex::new(None),
             _behind: [0; 8],
         }
@@ -67,9 +66,15 @@ impl Reserved {
 
     /// Waits until nobody changes anything inside. `None` if it has been freed or taken out of use
     /// meanwhile.
-    pub fn enter(&self) -> Option<MutexGuard<'_, ()>> {
-        let inside = lock(&self.gate);
-        (self.state.load(Ordering::Acquire) == OPEN).then_some(inside)
+    pub fn enter(&self) -> Option<Inside<'_>> {
+        let inside = self.mappings.enter();
+        let is_open = self.state.load(Ordering::Acquire) == OPEN;
+        is_open.then(|| Inside::new(self, inside))
+    }
+
+    /// Enters, in use or not, if nobody is inside.
+    pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
+        self.mappings.try_enter().map(|inside| Inside::new(self, inside))
     }
 
     /// Whether it has been freed.
@@ -91,13 +96,13 @@ impl Reserved {
     }
 
     /// What is mapped in it.
-    pub fn mappings(&self) -> RwLockReadGuard<'_, Mappings> {
-        self.mappings.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn mappings(&self) -> Look<'_, Mappings> {
+        self.mappings.look()
     }
 
-    /// The same, to be changed.
-    pub fn mappings_mut(&self) -> RwLockWriteGuard<'_, Mappings> {
-        self.mappings.write().unwrap_or_else(PoisonError::into_inner)
+    /// Changes what belongs to what is mapped in it, in use or not. Waits until nobody is inside.
+    pub(super) fn change<R>(&self, how: impl FnOnce(&mut Mappings) -> R) -> R {
+        self.mappings.enter().change(how)
     }
 
     /// What it is called.
@@ -106,7 +111,7 @@ impl Reserved {
     }
 
     /// Whether exactly this range is this reservation, with nothing in it.
-    pub fn check_free(&self, range: Range) -> Result<(), Refusal> {
+    pub fn check_free(&self, range: Range, mappings: &Mappings) -> Result<(), Refusal> {
         let refuse = |argument, problem| Err(Refusal::new(argument, problem));
         if self.base != range.start {
             return refuse(Argument::Address, Problem::NotAReservation);
@@ -114,7 +119,7 @@ impl Reserved {
         if self.size != range.size {
             return refuse(Argument::Size, Problem::WrongSize { expected: self.size });
         }
-        match self.mappings().len() {
+        match mappings.len() {
             0 => Ok(()),
             mappings => refuse(Argument::Address, Problem::StillMapped { mappings }),
         }

@@ -31,9 +31,30 @@ pub(super) fn map(ledger: &Ledger<()>, at: Range, handle: Handle) -> Result<(), 
 
 /// Maps, and returns the serial.
 fn map_as(ledger: &Ledger<()>, at: Range, handle: Handle) -> Result<u64, Refusal> {
-    let reserved = ledger.reservation_around(at)?;
-    let (slot, ()) = ledger.begin_map(&reserved, at, handle, |_| ())?;
-    Ok(ledger.add_mapping(&reserved, at, slot))
+    let reserved = ledger.around(at)?;
+    let entered = Entered::One(reserved.enter().expect("it is in use"));
+    let (slot, ()) = ledger.begin_map(entered.around(at)?, at, handle, |_| ())?;
+    Ok(ledger.add_mapping(entered, at, slot))
+}
+
+/// Does something inside the reservations that hold some addresses, which are in order.
+fn inside<T>(ledger: &Ledger<()>, at: &[usize], act: impl FnOnce(Entered<'_>) -> T) -> T {
+    let around = |&start: &usize| ledger.around(range(start, 1)).unwrap();
+    let reserved: Vec<_> = at.iter().map(around).collect();
+    act(Entered::all(reserved.iter().map(|reserved| &**reserved)).expect("it is in use"))
+}
+
+/// Frees a reservation.
+fn free(ledger: &Ledger<()>, start: usize) -> std::sync::Arc<Reserved> {
+    let reserved = ledger.take(start).unwrap();
+    ledger.remove(&reserved.enter().unwrap());
+    reserved
+}
+
+/// Whether exactly this range is the reservation that it is in, with nothing in it.
+fn check_free(ledger: &Ledger<()>, whole: Range) -> Result<(), Refusal> {
+    let check = |reserved: &Reserved| reserved.check_free(whole, &reserved.mappings());
+    ledger.at(whole.start, check).expect("it is reserved")
 }
 
 /// Asks the mappings of the reservation around an address.
@@ -47,7 +68,9 @@ fn size_in(ledger: &Ledger<()>, slot: u32) -> Option<usize> {
 
 pub(super) fn unmap(ledger: &Ledger<()>, start: usize) -> bool {
     assert!(ledger.mapping_at(start).is_some_and(|(first, _)| first == start));
-    !ledger.remove_mappings(std::iter::once(start)).is_empty()
+    let dead =
+        inside(ledger, &[start], |entered| ledger.remove_mappings(entered, std::iter::once(start)));
+    !dead.is_empty()
 }
 
 pub(super) fn problem<T>(result: Result<T, Refusal>) -> (Argument, Problem) {
@@ -99,7 +122,7 @@ fn runs_are_whole_contiguous_mappings() {
     }
     let check = |first: usize, pages| {
         let run = range(base + first * PAGE, pages * PAGE);
-        ledger.around(run, |reserved| reserved.mappings().check_run(run))?
+        ledger.around(run)?.mappings().check_run(run)
     };
     let at = |page: usize| Address::new(base + page * PAGE);
     assert_eq!(check(0, 6), Ok(()));
@@ -136,7 +159,8 @@ fn nobody_may_use_what_was_just_mapped() {
     let (mut access, mut granted) = (record.access, record.granted);
     access.set(3, Access::ReadWrite);
     granted.insert(3);
-    ledger.write_access([(base, &MappingRecord { access, granted, ..record })].into_iter());
+    let after = MappingRecord { access, granted, ..record };
+    inside(&ledger, &[base], |mut entered| entered.write_access([(base, &after)]));
     let record = ledger.mapping_at(base + 17).unwrap().1;
     assert_eq!((record.access, record.granted), (access, granted));
     unmap(&ledger, base);
@@ -198,14 +222,14 @@ fn reservations_end_where_they_end() {
 fn reservations_are_put_back_or_set_aside() {
     let (ledger, _) = ledger();
     let (base, size) = (1 << 20, 16 * PAGE);
-    let found = ledger.reservation_around(range(base, PAGE)).unwrap();
-    let removed = ledger.remove_if_free(range(base, size)).unwrap();
+    let found = ledger.around(range(base, PAGE)).unwrap();
+    let removed = free(&ledger, base);
     assert_eq!(ledger.counts().0, 0);
     assert!(found.is_freed() && found.enter().is_none(), "who found it is told");
     assert!(ledger.at(base, |_| ()).is_none());
     ledger.restore(removed);
     assert!(!found.is_freed() && found.enter().is_some());
-    assert_eq!(found.check_free(range(base, size)), Ok(()));
+    assert_eq!(check_free(&ledger, range(base, size)), Ok(()));
     assert_eq!(ledger.quarantine(base + size), None, "nothing is reserved there");
     assert!(!found.is_quarantined());
     assert_eq!(ledger.quarantine(base + PAGE + 1), Some((Address::new(base), size)));
@@ -218,10 +242,7 @@ fn reservations_are_freed_whole_and_empty() {
     let (ledger, handle) = ledger();
     let base = 1 << 20;
     map(&ledger, range(base, PAGE), handle).unwrap();
-    let check = |ledger: &Ledger<()>, start, size| {
-        let free = |reserved: &Reserved| reserved.check_free(range(start, size));
-        problem(ledger.at(start, free).expect("it is reserved"))
-    };
+    let check = |ledger: &Ledger<()>, start, size| problem(check_free(ledger, range(start, size)));
     let whole = 16 * PAGE;
     assert_eq!(
         check(&ledger, base, whole),
@@ -233,10 +254,8 @@ fn reservations_are_freed_whole_and_empty() {
         (Argument::Size, Problem::WrongSize { expected: whole })
     );
     assert_eq!(check(&ledger, base + PAGE, PAGE), (Argument::Address, Problem::NotAReservation));
-    assert!(ledger.remove_if_free(range(base, PAGE)).is_none());
-    assert!(ledger.remove_if_free(range(base + PAGE, whole)).is_none());
-    assert!(ledger.remove_if_free(range(base, whole)).is_some());
-    assert!(ledger.remove_if_free(range(base, whole)).is_none());
+    assert_eq!(check_free(&ledger, range(base, whole)), Ok(()));
+    assert_eq!(free(&ledger, base).base, base);
     assert!(ledger.at(base, |_| ()).is_none());
 }
 
@@ -271,7 +290,8 @@ fn what_is_mapped_is_found_by_each_address_inside() {
     access.set(1, Access::Read);
     access.set(2, Access::ReadWrite);
     let record = ledger.mapping_at(base + PAGE).unwrap().1;
-    ledger.write_access([(base + PAGE, &MappingRecord { access, ..record })].into_iter());
+    let after = MappingRecord { access, ..record };
+    inside(&ledger, &[base], |mut entered| entered.write_access([(base + PAGE, &after)]));
     for inside in [base + PAGE, base + PAGE + 1, base + 3 * PAGE - 1] {
         let found = [0, 1, 2].map(|agent| ledger.access_at(inside, agent));
         assert_eq!(found, [Some(Access::None), Some(Access::Read), Some(Access::ReadWrite)]);
@@ -302,14 +322,15 @@ fn what_is_rehung_is_counted_where_it_is() {
     map(&ledger, range(base, 4 * PAGE), handle).unwrap();
     map(&ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
     let (_, record) = ledger.mapping_at(base).unwrap();
-    ledger.rehang([base].into_iter(), [(other, record)].into_iter());
+    inside(&ledger, &[base, other], |mut entered| {
+        ledger.rehang(&mut entered, [base].into_iter(), [(other, record)].into_iter());
+        assert_eq!(entered.at(base).unwrap().mappings().len(), 1, "both are still held");
+    });
     assert!(ledger.mapping_at(base).is_none());
     assert_eq!(ledger.mapping_at(other).unwrap().1.serial, record.serial);
     assert_eq!(ledger.check(), Ok(()));
     // One is left in the first reservation, one is in the second.
-    let check_free = |whole: Range| {
-        ledger.at(whole.start, |reserved| reserved.check_free(whole)).expect("it is reserved")
-    };
+    let check_free = |whole: Range| check_free(&ledger, whole);
     assert!(check_free(range(base, 16 * PAGE)).is_err());
     assert!(check_free(range(other, 4 * PAGE)).is_err());
     unmap(&ledger, other);
@@ -322,7 +343,7 @@ fn what_is_rehung_is_counted_where_it_is() {
 fn handles_tell_how_often_they_are_referenced_and_mapped() {
     let (ledger, handle) = ledger();
     let counts = |ledger: &Ledger<()>| {
-        let counts = |record: &mut HandleRecord<()>| (record.references(), record.mappings());
+        let counts = |record: &mut HandleRecord<()>| (record.references(), record.mappings);
         ledger.handles.with(handle, counts).unwrap()
     };
     assert_eq!(counts(&ledger), (1, 0));

@@ -194,7 +194,9 @@ impl Inner {
         if let Err(error) = shared.alive(operation) {
             return error;
         }
-        let found = shared.ledger.at(range.start, |reserved| reserved.check_free(range).err());
+        let found = shared
+            .ledger
+            .at(range.start, |reserved| reserved.check_free(range, &reserved.mappings()).err());
         let refusal = match found {
             Some(refusal) => refusal,
             None => Some(Refusal::new(Argument::Address, Problem::NotAReservation)),

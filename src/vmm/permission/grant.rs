@@ -3,7 +3,7 @@
 use super::{Change, is_quarantined};
 use crate::agent::{Agent, AgentKind};
 use crate::vmm::access::{AccessSet, AgentSet};
-use crate::vmm::ledger::{MappingRecord, Range, Reserved};
+use crate::vmm::ledger::{Entered, MappingRecord, Range};
 use crate::vmm::mapping::{Left, Piece, torn_by};
 use crate::vmm::{Access, Argument, Feature, Operation, Problem, Refusal, Shared, VmmError};
 
@@ -12,18 +12,21 @@ impl Shared {
     pub(super) fn change_access(
         &self,
         operation: Operation,
-        reserved: &Reserved,
+        mut entered: Entered<'_>,
         range: Range,
         changes: &[Change],
     ) -> Result<(), VmmError> {
-        let mut run = self.run_of(operation, reserved, range, Progress::none)?;
+        let mut run = self.run_of(operation, &entered, range, Progress::none)?;
         for mapping in &run {
             self.check_reach(operation, mapping.before.owner, changes)?;
         }
         if let Err(error) = self.change_run(operation, &mut run, changes) {
-            return Err(self.undo(operation, &run, error));
+            return Err(self.undo(operation, &mut entered, &run, error));
         }
-        self.write_run(run.iter().map(|mapping| (mapping.before.start, &mapping.record)));
+        // Of all at once: who asks meanwhile is told of no run that is half changed.
+        entered.write_access_and_leave(
+            run.iter().map(|mapping| (mapping.before.start, &mapping.record)),
+        );
         Ok(())
     }
 
@@ -154,7 +157,7 @@ impl Shared {
                     // Everybody may have lost it, or some have it anew.
                     Left::Refused | Left::Mapping => {
                         mapping.asked = (0..self.runtime.agents().len()).collect();
-                        match self.take_down(operation, &now) {
+                        match self.take_down(operation, now.start, &now.record) {
                             Ok(Ok(())) => mapping.mapped = false,
                             // It is down, but this process may still see what was there.
                             Ok(Err(errno)) => {
@@ -171,18 +174,25 @@ impl Shared {
     }
 
     /// Puts access back to what it was, after `error` somewhere in the run.
-    fn undo(&self, operation: Operation, run: &[Progress], error: VmmError) -> VmmError {
-        if is_quarantined(&error) { error } else { self.undo_run(operation, run, error) }
+    fn undo(
+        &self,
+        operation: Operation,
+        entered: &mut Entered<'_>,
+        run: &[Progress],
+        error: VmmError,
+    ) -> VmmError {
+        if is_quarantined(&error) { error } else { self.undo_run(operation, entered, run, error) }
     }
 
     /// The same, of a run that is still in use.
     pub(in crate::vmm) fn undo_run(
         &self,
         operation: Operation,
+        entered: &mut Entered<'_>,
         run: &[Progress],
         error: VmmError,
     ) -> VmmError {
-        for &Progress { ref before, record, asked, mapped } in run.iter().rev() {
+        for &Progress { ref before, record, asked, mapped, .. } in run.iter().rev() {
             let now = Piece { record, ..*before };
             let is_new =
                 |index: usize| !self.is_cpu(index) && !before.record.granted.contains(index);
@@ -196,7 +206,8 @@ impl Shared {
             };
             match undone {
                 Ok(granted) => {
-                    self.write_access(before.start, &MappingRecord { granted, ..before.record });
+                    let record = MappingRecord { granted, ..before.record };
+                    entered.write_access([(before.start, &record)]);
                 }
                 Err(undo) => return self.not_undone(operation, before.start, error, undo),
             }
@@ -213,7 +224,7 @@ impl Shared {
         before: &Piece,
         asked: AgentSet,
     ) -> Result<AgentSet, VmmError> {
-        if !self.cpu_was_granted_by_runtime(now) {
+        if !self.cpu_was_granted_by_runtime(&now.record) {
             self.change_cpu_view(operation, now, &before.record.access)?;
         }
         let told: Vec<Change> = asked
@@ -234,6 +245,8 @@ pub(in crate::vmm) struct Progress {
     pub before: Piece,
     /// What is so by now.
     pub record: MappingRecord,
+    /// The agents that the runtime is to be told of next.
+    pub news: AgentSet,
     /// The agents that the runtime was asked to grant something, successfully or not.
     pub asked: AgentSet,
     /// Whether it is mapped at all.
@@ -242,7 +255,8 @@ pub(in crate::vmm) struct Progress {
 
 impl Progress {
     pub fn none(before: Piece) -> Self {
-        Self { before, record: before.record, asked: AgentSet::default(), mapped: true }
+        let nobody = AgentSet::NONE;
+        Self { before, record: before.record, news: nobody, asked: nobody, mapped: true }
     }
 }
 

@@ -8,7 +8,7 @@ pub(super) use grant::Progress;
 
 use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet};
-use crate::vmm::ledger::{MappingRecord, Range, Reserved};
+use crate::vmm::ledger::{Entered, Range};
 use crate::vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Argument, Operation, Problem, Refusal,
     Shared, Vmm, VmmError,
@@ -49,8 +49,8 @@ impl Vmm {
         shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
         let changes = shared.changes(operation, descriptors)?;
-        shared.at_gate(operation, range, |reserved| {
-            shared.change_access(operation, reserved, range, &changes)
+        shared.at_gate(operation, range, |entered| {
+            shared.change_access(operation, entered, range, &changes)
         })
     }
 
@@ -123,8 +123,8 @@ impl Vmm {
         for &agent in agents {
             revoked.insert(shared.agent(agent, Argument::Agent).map_err(refused)?.0);
         }
-        shared.at_gate(operation, range, |reserved| {
-            shared.take_away(operation, reserved, range, revoked)
+        shared.at_gate(operation, range, |entered| {
+            shared.take_away(operation, entered, range, revoked)
         })
     }
 }
@@ -151,16 +151,6 @@ impl Shared {
         Ok(changes)
     }
 
-    pub(super) fn write_access(&self, start: usize, record: &MappingRecord) {
-        self.write_run(std::iter::once((start, record)));
-    }
-
-    /// Enters who may use mappings now, of all of them at once: who asks meanwhile is told of no
-    /// run that is half changed.
-    fn write_run<'a>(&self, records: impl Iterator<Item = (usize, &'a MappingRecord)>) {
-        self.ledger.write_access(records);
-    }
-
     fn is_cpu(&self, index: usize) -> bool {
         self.cpus.contains(index)
     }
@@ -169,12 +159,12 @@ impl Shared {
     pub(super) fn check_granted(
         &self,
         argument: Argument,
-        reserved: &Reserved,
+        entered: &Entered<'_>,
         range: Range,
         agent: (usize, AgentId),
         needed: Access,
     ) -> Result<(), Refusal> {
-        let mappings = reserved.mappings();
+        let mappings = entered.around(range)?.mappings();
         mappings.check_mapped(range).map_err(|refusal| Refusal { argument, ..refusal })?;
         let first = mappings.at(range.start).map_or(range.start, |(start, _)| start);
         let span = Range { start: first, size: range.end() - first };

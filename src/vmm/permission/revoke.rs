@@ -2,7 +2,7 @@
 
 use super::is_quarantined;
 use crate::vmm::access::AgentSet;
-use crate::vmm::ledger::{MappingRecord, Range, Reserved};
+use crate::vmm::ledger::{Entered, MappingRecord, Range};
 use crate::vmm::mapping::{Broken, Left, Piece};
 use crate::vmm::{Access, Operation, Shared, VmmError};
 
@@ -10,11 +10,11 @@ impl Shared {
     pub(super) fn take_away(
         &self,
         operation: Operation,
-        reserved: &Reserved,
+        mut entered: Entered<'_>,
         range: Range,
         revoked: AgentSet,
     ) -> Result<(), VmmError> {
-        let pieces = self.run(operation, reserved, range)?;
+        let pieces = self.run(operation, &entered, range)?;
         // Without one, what is taken down could not be made anew.
         self.check_a_descriptor(operation)?;
         let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
@@ -25,11 +25,13 @@ impl Shared {
             }
             match self.rebuild(operation, &piece, &record) {
                 Ok(granted) => record.granted = granted,
-                Err(broken) => return Err(self.give_again(operation, &piece, &done, broken)),
+                Err(broken) => {
+                    return Err(self.give_again(operation, &mut entered, &piece, &done, broken));
+                }
             }
             done.push((piece, record));
         }
-        self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
+        entered.write_access(done.iter().map(|(piece, record)| (piece.start, record)));
         Ok(())
     }
 
@@ -37,12 +39,13 @@ impl Shared {
     fn give_again(
         &self,
         operation: Operation,
+        entered: &mut Entered<'_>,
         failed: &Piece,
         done: &[(Piece, MappingRecord)],
         Broken { error, left }: Broken,
     ) -> VmmError {
         if is_quarantined(&error) {
-            self.write_run(done.iter().map(|(piece, record)| (piece.start, record)));
+            entered.write_access(done.iter().map(|(piece, record)| (piece.start, record)));
             return error;
         }
         let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
@@ -67,7 +70,8 @@ impl Shared {
             };
             match undone {
                 Ok(granted) => {
-                    self.write_access(before.start, &MappingRecord { granted, ..before.record });
+                    let record = MappingRecord { granted, ..before.record };
+                    entered.write_access([(before.start, &record)]);
                 }
                 Err(undo) => return self.not_undone(operation, before.start, error, undo),
             }

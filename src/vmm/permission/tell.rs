@@ -6,7 +6,7 @@ use crate::native::NativeAccess;
 use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::mapping::Piece;
-use crate::vmm::{Access, Operation, Shared, VmmError, out_of_descriptors};
+use crate::vmm::{Access, Operation, Shared, VmmError};
 use smallvec::SmallVec;
 
 impl Shared {
@@ -34,21 +34,25 @@ impl Shared {
         let list = self.list_of_news(first, changes);
         let size = alike.iter().map(|mapping| mapping.before.record.size).sum();
         let range = Range { start: first.before.start, size };
-        let is_let_in = |mapping: &Progress| {
+        let mut lets_somebody_in = false;
+        for mapping in &mut *alike {
             let granted = mapping.before.record.granted;
-            self.news(mapping, changes).any(|&change| self.lets_in(granted, change))
-        };
-        if alike.iter().any(is_let_in) {
+            let mut news = AgentSet::NONE;
+            for &change in self.news(mapping, changes) {
+                news.insert(change.0);
+                lets_somebody_in |= self.lets_in(granted, change);
+            }
+            mapping.news = news;
+        }
+        if lets_somebody_in {
             self.check_a_descriptor(operation)?;
         }
         for mapping in &mut *alike {
-            let news = self.news(mapping, changes).map(|&(index, _)| index).collect();
-            mapping.asked = mapping.asked.and(news);
+            mapping.asked = mapping.asked.and(mapping.news);
         }
         self.tell(operation, range, &list)?;
         for mapping in alike {
-            let news = self.news(mapping, changes).map(|&(index, _)| index).collect();
-            mapping.record.granted = mapping.record.granted.and(news);
+            mapping.record.granted = mapping.record.granted.and(mapping.news);
         }
         Ok(())
     }
@@ -162,7 +166,7 @@ impl Shared {
     /// Refuses what the runtime needs a descriptor for, and ends the process for want of one, if
     /// there is none left.
     pub(in crate::vmm) fn check_a_descriptor(&self, operation: Operation) -> Result<(), VmmError> {
-        if self.quirks.grant_without_descriptor_aborts && out_of_descriptors() {
+        if self.quirks.grant_without_descriptor_aborts && self.runtime.spare().is_last() {
             return Err(VmmError::OutOfDescriptors { operation });
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::sync::lock;
 const BASE: usize = 1 << 20;
 
 fn mappings(ledger: &Ledger<()>, spoil: impl FnOnce(&mut Mappings)) {
-    ledger.at(BASE, |reserved| spoil(&mut reserved.mappings_mut())).expect("it is reserved");
+    ledger.at(BASE, |reserved| reserved.change(spoil)).expect("it is reserved");
 }
 
 fn handle(ledger: &Ledger<()>, slot: usize, spoil: impl FnOnce(&mut HandleRecord<()>)) {
