@@ -1,11 +1,14 @@
-//! The same of two of shuttle's locks, which knows none of the kind.
+//! The same of shuttle's locks, which has none of the kind.
 
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, lock};
 use std::cell::OnceCell;
 use std::sync::PoisonError;
 
-#[derive(Debug, Default)]
-pub(crate) struct Gate<T> {
+pub(super) type Shards<T> = RwLock<T>;
+pub(super) type ShardsLook<'a, T> = RwLockReadGuard<'a, T>;
+
+#[derive(Debug)]
+pub(crate) struct Lock<T> {
     gate: Mutex<()>,
     value: RwLock<T>,
 }
@@ -27,7 +30,7 @@ pub(crate) struct Open<'a, T> {
     inside: MutexGuard<'a, ()>,
 }
 
-impl<T> Gate<T> {
+impl<T> Lock<T> {
     pub fn new(value: T) -> Self {
         Self { gate: Mutex::new(()), value: RwLock::new(value) }
     }

@@ -14,7 +14,7 @@
 //! | 4 | references are created + retained − released, never negative | `begin_release`, `retain` | `memory_lives_while_it_is_referenced_or_mapped` |
 //! | 5 | a handle without references is refused | `Handles::find` | `memory_lives_while_it_is_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_it_is_referenced_or_mapped` |
-//! | 7 | freed whole, by its base, and empty | `check_free`, asked by `remove_if_free` | `reservations_are_freed_whole_and_empty` |
+//! | 7 | freed whole, by its base, and empty | `check_free`, asked by `Shared::free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | mapped on the granule, inside, over nothing, no more than there is | `Shared::map`; [`Ledger::check`]: `mapping_is_right` | `maps_are_refused_outside_over_and_beyond` |
 //! | 9 | right after mapping nobody may do anything | `add_mapping` | `nobody_may_use_what_was_just_mapped` |
 //! | 10 | access is set on a run of whole mappings | `check_run` | `runs_are_whole_contiguous_mappings` |
@@ -31,7 +31,8 @@
 //! | 21 | what fails changes nothing | look first, then change | `maps_are_refused_outside_over_and_beyond`; every refusal of a case |
 //! | 22 | threads on different reservations are as if one after another | [`Reserved::enter`] and `vmm`'s turns | `tests/threads` |
 
-use super::{Inside, Ledger, Mappings, Range, Reserved};
+use super::{Ledger, Mappings, Range, Reserved};
+use crate::sync::gate::Shut;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much there may be in a reservation for every step to be followed by a check of it.
@@ -42,8 +43,8 @@ impl<H> Ledger<H> {
     pub fn check(&self) -> Result<(), String> {
         self.at_one_moment(|reservations| {
             // What somebody is just mapping is counted and not there yet.
-            let entered = reservations.iter().map(|it| it.reserved.try_enter());
-            let nobody_is_inside: Option<Vec<Inside<'_>>> = entered.collect();
+            let shut = reservations.iter().map(|it| it.reserved.shut());
+            let nobody_is_inside: Option<Vec<Shut<'_, Mappings>>> = shut.collect();
             let mut end = 0;
             let mut of_handle: Vec<u32> = Vec::new();
             let mut serials = Vec::new();

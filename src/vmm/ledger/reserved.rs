@@ -4,7 +4,7 @@ use super::entered::Inside;
 use super::mappings::Mappings;
 use super::{Range, directory::Number};
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::gate::{Gate, Look};
+use crate::sync::gate::{Gate, Look, Shut};
 use crate::sync::{Mutex, lock};
 use crate::vmm::error::{Argument, Problem, Refusal};
 use std::sync::Arc;
@@ -72,9 +72,9 @@ impl Reserved {
         is_open.then(|| Inside::new(self, inside))
     }
 
-    /// Enters, in use or not, if nobody is inside.
-    pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
-        self.mappings.try_enter().map(|inside| Inside::new(self, inside))
+    /// Lets nobody in, if nobody is inside.
+    pub(super) fn shut(&self) -> Option<Shut<'_, Mappings>> {
+        self.mappings.shut()
     }
 
     /// Whether it has been freed.

@@ -120,11 +120,13 @@ impl Shared {
     /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
     /// where the runtime cannot do that.
     fn comes_after_owner(&self, piece: &Piece, gpus: &[Change]) -> bool {
+        if !self.quirks.peer_after_owner_fails {
+            return false;
+        }
         let granted = |index| piece.record.granted.contains(index);
         let is_new = |&&(index, access): &&Change| access != Access::None && !granted(index);
         let new = gpus.iter().filter(is_new).count();
-        self.quirks.peer_after_owner_fails
-            && new > 0
+        new > 0
             && match piece.owner {
                 Some(owner) => granted(owner),
                 // Any of several may be the owner.
