@@ -31,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! # The rooms
+//! # Modules
 //!
 //! * [`runtime`], [`agent`], [`pool`]: what is there.
 //! * [`vmm`]: the fourteen calls of HIP's virtual-memory management ([`Vmm`]), and owned types

@@ -9,9 +9,9 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let bar = if total > 0 { ProgressBar::new(total) } else { ProgressBar::new_spinner() };
     bar.set_draw_target(ProgressDrawTarget::stderr());
     let template = if total > 0 {
-        "{msg:10} {bar:40.cyan/blue} {pos}/{len}  {per_sec}"
+        "{msg:10} {bar:40.cyan/blue} {pos}/{len}"
     } else {
-        "{msg:10} {spinner} {pos}  {per_sec}"
+        "{msg:10} {spinner} {pos}"
     };
     // A template that is wrong costs its looks, not the run.
     if let Ok(style) = ProgressStyle::with_template(template) {

@@ -1,11 +1,51 @@
 //! Tables, as all verbs print them.
 
 use comfy_table::presets;
-use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
+use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, Width};
 use hsa_vmm_conformance::Status;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// What stands on both sides of a cell.
+const PADDING: usize = 2;
+
+/// A table whose lines do not end in blanks.
+pub struct Rows(Table);
+
+impl Rows {
+    /// What is in these columns stays in one line, however narrow the terminal: names that people
+    /// copy, and addresses.
+    pub fn unbroken<const N: usize>(&mut self, columns: [usize; N]) {
+        for column in columns {
+            if let Some(column) = self.0.column_mut(column) {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
+    }
+}
+
+impl Deref for Rows {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.0
+    }
+}
+
+impl DerefMut for Rows {
+    fn deref_mut(&mut self) -> &mut Table {
+        &mut self.0
+    }
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.trim_fmt())
+    }
+}
 
 /// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
-pub fn table(head: &[&str]) -> Table {
+pub fn table(head: &[&str]) -> Rows {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     // Somebody said that colours are not wanted (no-color.org), also on a terminal.
@@ -14,7 +54,13 @@ pub fn table(head: &[&str]) -> Table {
     }
     let bold = |text: &&str| Cell::new(text).add_attribute(Attribute::Bold);
     table.set_header(head.iter().map(bold).collect::<Vec<_>>());
-    table
+    // A narrow terminal does not break the words of the head.
+    for (column, text) in table.column_iter_mut().zip(head) {
+        let longest = text.split(' ').map(|word| word.chars().count()).max().unwrap_or_default();
+        let width = u16::try_from(longest + PADDING).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+    }
+    Rows(table)
 }
 
 /// How a case ended.

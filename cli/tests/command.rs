@@ -5,6 +5,9 @@ mod hsa_vmm;
 use hsa_vmm::{command, err, json, out, run};
 use std::path::{Path, PathBuf};
 
+const REPLAYED: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/era_a.jsonl");
+
 #[test]
 fn info_shows_agents_and_pools_and_says_which_runtime_it_is() {
     let output = run(&["info", "--runtime", "sim", "--gpus", "3"]);
@@ -16,6 +19,39 @@ fn info_shows_agents_and_pools_and_says_which_runtime_it_is() {
         assert!(text.contains(word), "{word} is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "no colours in a pipe");
+}
+
+#[test]
+fn no_line_in_a_pipe_ends_in_a_blank() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other] = ["1", "2"].map(|gpus| {
+        let file = folder.path().join(gpus).to_str().unwrap().to_owned();
+        let arguments = ["conform", "--runtime", "sim", "--gpus", gpus, "--filter", "access.gpus"];
+        run(&[&arguments[..], &["--format", "json", "--output", &file]].concat());
+        file
+    });
+    let nowhere = "/nonexistent/libhsa-runtime64.so.1";
+    for arguments in [
+        &["info", "--runtime", "sim"][..],
+        &["conform", "--runtime", "sim", "--filter", "runtime."],
+        &["conform", "--list"],
+        &["diff", &one, &other],
+        &["bringup", "--runtime", "sim"],
+        &["bringup", "--runtime", nowhere],
+        &["stress", "--runtime", "sim", "--time", "100ms"],
+        &["bench", "--runtime", "nothing", "--operation", "map"],
+        &["replay", "--runtime", "sim", REPLAYED],
+        &["map", "--runtime", "sim", REPLAYED],
+        &["rocr", "list"],
+    ] {
+        let output = run(arguments);
+        for line in out(&output).lines().chain(err(&output).lines()) {
+            assert_eq!(line.trim_end(), line, "{arguments:?}");
+        }
+    }
+    let text = out(&run(&["bringup", "--runtime", nowhere]));
+    let first = text.lines().find(|line| line.contains("library loads")).unwrap();
+    assert!(first.contains("could be loaded  "), "what was tried stands below: {first}");
 }
 
 #[test]

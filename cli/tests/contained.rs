@@ -70,6 +70,35 @@ fn a_case_that_takes_its_process_along_is_told_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_function_that_always_hangs_is_waited_for_three_times() {
+    let (output, _folder) = conform("hsa_amd_vmem_map:1:hang:always", &["--time-limit", "3s"]);
+    let report = json(&output);
+    let failed = with(&report, "fail");
+    let (first, others) = failed.split_at(3);
+    assert!(!others.is_empty(), "{report}");
+    let hung = |cases: &[&Value], limit: u32| {
+        let told = format!("hung: did not end within {limit} s, in hsa_amd_vmem_map");
+        assert!(cases.iter().all(|case| case["detail"] == told.as_str()), "{told}: {cases:?}");
+    };
+    hung(first, 3);
+    hung(others, 1);
+    let told = err(&output);
+    assert_eq!(told.matches("hsa_amd_vmem_map: cases have hung in it").count(), 1, "{told}");
+}
+
+#[test]
+fn a_case_that_only_takes_long_is_waited_for_all_the_same() {
+    let plan = "hsa_amd_vmem_map:1:hang:always;hsa_amd_vmem_handle_release:1:slow:always";
+    let slow = "release.handle.twice";
+    let (output, _folder) = conform(plan, &["--time-limit", "4s", "--filter", slow]);
+    assert!(err(&output).contains("hsa_amd_vmem_map: cases have hung in it"), "{}", err(&output));
+    let report = json(&output);
+    let passed = with(&report, "pass");
+    let took = passed.iter().find(|case| case["name"] == slow).unwrap();
+    assert!(took["duration_us"].as_u64().unwrap() > 1_900_000, "{took}");
+}
+
+#[test]
 fn what_a_runtime_prints_is_not_taken_for_an_answer() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));

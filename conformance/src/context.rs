@@ -2,6 +2,7 @@
 //! was refused has changed anything.
 
 use crate::case::{ensure, ensure_eq};
+use crate::partner::Partner;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::vmm::{Argument, VmmOptions};
@@ -10,6 +11,7 @@ use hsa_vmm::{
     HandleType, HipError, HipProfile, Runtime, Vmm, VmmError,
 };
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::fmt;
 
 /// What a case works with. Sizes are counted in granules of all GPUs.
@@ -20,6 +22,7 @@ pub struct Context {
     gpus: Vec<AgentId>,
     granule: usize,
     count_descriptors: bool,
+    partner: Vec<OsString>,
     handles: RefCell<Vec<Handle>>,
     refused: RefCell<Vec<HipError>>,
 }
@@ -44,6 +47,7 @@ impl Context {
             gpus: gpus.iter().map(|agent| agent.id()).collect(),
             runtime: runtime.clone(),
             count_descriptors: options.count_descriptors,
+            partner: options.partner.clone(),
             handles: RefCell::default(),
             refused: RefCell::default(),
         })
@@ -67,6 +71,11 @@ impl Context {
     /// Whose answers are expected.
     pub fn profile(&self) -> HipProfile {
         self.vmm.profile()
+    }
+
+    /// A second process with the same runtime.
+    pub(crate) fn partner(&self) -> Verdict<Partner> {
+        Partner::start(&self.partner)
     }
 
     /// Another `Vmm` on the same runtime.

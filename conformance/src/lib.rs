@@ -41,6 +41,7 @@ mod known;
 pub mod model;
 pub mod operations;
 mod page_table;
+pub mod partner;
 mod plan;
 mod process_maps;
 pub mod replay;

@@ -7,6 +7,7 @@ use crate::tally::Tally;
 use crate::{CaseReport, KnownFailures, Report, Status};
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{HipProfile, Runtime};
+use std::ffi::OsString;
 
 /// How a run is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,9 @@ pub struct Options {
     /// Whether open file descriptors are counted. That means something only while no other
     /// thread of this process opens or closes any.
     pub count_descriptors: bool,
+    /// A program whose process calls [`partner::serve`](crate::partner::serve) on the same runtime,
+    /// and its arguments: for cases that take two processes. Empty: those are skipped.
+    pub partner: Vec<OsString>,
 }
 
 impl Default for Options {
@@ -41,6 +45,7 @@ impl Default for Options {
             profile: HipProfile::default(),
             quirks: None,
             count_descriptors: true,
+            partner: Vec::new(),
         }
     }
 }

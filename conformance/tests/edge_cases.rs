@@ -5,12 +5,14 @@
 //! cases are run on every machine and release that decides one of them.
 
 mod edges;
+mod partner;
 
 use edges::{ROWS, Row, Shown};
-use hsa_rocr::{Emulation, test};
+use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Era};
 use hsa_vmm::{HipProfile, Runtime};
 use hsa_vmm_conformance::{Options, Status, cases, run};
+use partner::On;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -55,6 +57,14 @@ fn rows_name_the_cases_that_cite_them() {
 }
 
 #[test]
+fn those_that_no_case_shows_are_these() {
+    let by_cases = by_cases();
+    let others: Vec<_> = (1..=72).filter(|number| !by_cases.contains(number)).collect();
+    // Values that the library's types do not have, and a fork; docs/conformance.md says so.
+    assert_eq!(others, [15, 44, 65]);
+}
+
+#[test]
 fn tests_that_are_named_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for row in ROWS {
@@ -65,8 +75,10 @@ fn tests_that_are_named_are_there() {
         let alone = lines
             .windows(2)
             .any(|two| two[0] == "#[test]" && two[1].starts_with(&format!("fn {name}(")));
-        // Or one of those that run on several grounds.
-        let there = alone || lines.contains(&format!("{name}(ground) {{").as_str());
+        // Or one of those that run on several grounds, or of those in C.
+        let there = alone
+            || lines.contains(&format!("{name}(ground) {{").as_str())
+            || text.contains(&format!("CASE({name})"));
         assert!(there, "row {}: {file} has no test {name}", row.number);
     }
 }
@@ -74,7 +86,8 @@ fn tests_that_are_named_are_there() {
 /// The rows that were decided on a runtime, after checking that no case of any row failed and
 /// that each was refused as its row says.
 fn decided(runtime: &Runtime, profile: HipProfile, alone: bool, what: &str) -> BTreeSet<u32> {
-    let options = Options { count_descriptors: alone, profile, ..Options::default() };
+    let partner = partner::words(if alone { On::Amd } else { On::Simulation });
+    let options = Options { count_descriptors: alone, profile, partner, ..Options::default() };
     let report = run(runtime, &options, &mut |_| ());
     let of = |name| report.cases.iter().find(|case| case.name == name).unwrap();
     let mut decided = BTreeSet::new();
@@ -137,7 +150,10 @@ fn amds_runtime_answers_as_the_table_says() {
             let what = format!("{profile} on AMD's {}", ground.release());
             let rows = decided(&runtime, profile, true, &what);
             let open: Vec<_> = by_cases().difference(&rows).copied().collect();
-            assert_eq!(open, [45, 66], "{what}: rows that nothing decided");
+            // 6.1 leaves a socket each time that memory is opened, which is known, and no success.
+            let known = (ground.release() == Release::R6_1_2).then_some(72);
+            let expected: Vec<_> = [45, 66].into_iter().chain(known).collect();
+            assert_eq!(open, expected, "{what}: rows that nothing decided");
         }
     });
 }

@@ -1,6 +1,8 @@
 //! The page of HIP's calls, which is made of what the library's documentation, its table of errors
 //! and the cases say: `docs/calls.md`.
 
+mod partner;
+
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::{HipError, HipProfile, Runtime};
 use hsa_vmm_conformance::{Options, cases, run};
@@ -109,7 +111,8 @@ fn errors() -> Vec<String> {
 /// The errors that a case expects and gets, each once.
 fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_era(Era::B)).expect("it starts");
-    let options = Options { profile, count_descriptors: false, ..Options::default() };
+    let partner = partner::words(partner::On::Simulation);
+    let options = Options { profile, count_descriptors: false, partner, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());
     let once = |errors: Vec<HipError>| {
         let mut seen = BTreeSet::new();

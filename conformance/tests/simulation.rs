@@ -1,5 +1,7 @@
 //! All cases on the simulation: in every release of AMD's runtime, and on other machines.
 
+mod partner;
+
 use hsa_sim::{Config, Era};
 use hsa_vmm::{HipProfile, Runtime};
 use hsa_vmm_conformance::{Options, Report, Status, run};
@@ -7,7 +9,8 @@ use hsa_vmm_conformance::{Options, Report, Status, run};
 fn conform(config: Config, profile: HipProfile) -> Report {
     let runtime = Runtime::simulated(config).unwrap();
     // Other tests of this process open and close descriptors meanwhile.
-    let options = Options { count_descriptors: false, profile, ..Options::default() };
+    let partner = partner::words(partner::On::Simulation);
+    let options = Options { count_descriptors: false, profile, partner, ..Options::default() };
     run(&runtime, &options, &mut |_| ())
 }
 

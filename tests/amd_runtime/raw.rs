@@ -201,14 +201,35 @@ impl Raw {
             == HSA_EXT_POINTER_TYPE_LOCKED
     }
 
-    /// Has memory of the first GPU allocated, and handed out to whoever asks for it.
-    pub fn share(&self, size: usize) -> Answer {
+    /// Memory of the first GPU that is handed out to whoever asks for it: where it is, and the words
+    /// to ask with.
+    pub fn share(&self, size: usize) -> Answer<(usize, [u32; 8])> {
         let (mut memory, allocate) =
             (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("there"));
         answer(unsafe { allocate(self.pools[0], size, 0, &mut memory) }, ())?;
         let mut made = hsa_amd_ipc_memory_t { handle: [0; 8] };
         let share = self.core.hsa_amd_ipc_memory_create.expect("there");
-        answer(unsafe { share(memory, size, &mut made) }, ())
+        let status = unsafe { share(memory, size, &mut made) };
+        answer(status, ()).map(|()| (memory.addr(), made.handle))
+    }
+
+    /// Frees what was allocated to be shared.
+    pub fn free_shared(&self, address: usize) -> Answer {
+        let free = self.core.hsa_amd_memory_pool_free.expect("there");
+        answer(unsafe { free(at(address)) }, ())
+    }
+
+    /// Opens memory that another process shares, for the first GPU.
+    pub fn attach(&self, handle: [u32; 8], size: usize) -> Answer<usize> {
+        let (mut memory, handle) = (null_mut(), hsa_amd_ipc_memory_t { handle });
+        let attach = self.core.hsa_amd_ipc_memory_attach.expect("there");
+        let status = unsafe { attach(&handle, size, 1, &self.gpus[0], &mut memory) };
+        answer(status, ()).map(|()| memory.addr())
+    }
+
+    pub fn detach(&self, address: usize) -> Answer {
+        let detach = self.core.hsa_amd_ipc_memory_detach.expect("there");
+        answer(unsafe { detach(at(address)) }, ())
     }
 
     /// Unmaps what copies go through, so that nothing is mapped.

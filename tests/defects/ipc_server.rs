@@ -101,7 +101,7 @@ fn on_the_runtime() {
             let raw = Raw::start(ground);
             // It would be another defect.
             raw.end_copies().unwrap();
-            stop_past_the_server(|| raw.share(SIZE).unwrap(), |()| raw.shut_down().unwrap());
+            stop_past_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
         })
     });
 }

@@ -11,6 +11,7 @@ mod process;
 mod table;
 
 mod alignment;
+mod attach;
 mod beyond_the_range;
 #[cfg(target_arch = "x86_64")]
 mod copy_by_cpu;
@@ -21,6 +22,7 @@ mod hole;
 mod huge_reservation;
 mod in_offset;
 mod ipc_server;
+mod left_reserved;
 mod locked;
 mod no_descriptor;
 mod no_memory;

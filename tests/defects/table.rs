@@ -71,6 +71,22 @@ defects! {
         "hsa_shut_down with a mapping that a GPU has access to crashes",
         "runtime.cpp, Unload: agents are deleted before the mappings that call them",
         "what is still mapped is unmapped before the runtime stops";
+    ADDRESSES_OUTLIVE_STOP: [Yes, Yes, Yes],
+        "hsa_shut_down leaves the addresses taken that were reserved, for as long as the process lives",
+        "runtime.cpp, Unload: mappings and handles are forgotten, reservations are not freed",
+        "what is still reserved is freed before the runtime stops";
+    FREED_MEMORY_WAITED_FOR: [No, Yes, Yes],
+        "hsa_amd_ipc_memory_attach, by dma-buf, of memory that was freed never comes back, and spins",
+        "runtime.cpp, ReceiveDmaBufFd: recvmsg is called until it brings something, also at the end of file",
+        "refused at once: an export is entered in a table that the importer looks at first";
+    ATTACH_LEAVES_A_SOCKET: [Yes, No, No],
+        "hsa_amd_ipc_memory_attach leaves a descriptor open, each time",
+        "seen; a socket is made before it is known that the driver's own way is taken, where it is not used",
+        "not to be helped from outside";
+    FREED_MEMORY_OPENED: [Yes, Yes, No],
+        "hsa_amd_ipc_memory_attach opens 2 MiB that were freed, which the runtime keeps for its next use",
+        "seen; memory is freed to a pool of blocks, which are exported as before",
+        "as above";
     IPC_SERVER_OUTLIVES_STOP: [No, Yes, Yes],
         "hsa_shut_down after an export for IPC, by dma-buf, ends the process now and then",
         "runtime.cpp, Unload: the thread at the socket frees what was freed; fixed by #3256",

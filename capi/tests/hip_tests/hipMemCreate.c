@@ -94,6 +94,10 @@ static void hipMemCreate_Negative(void) {
   EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 1), hipErrorInvalidValue);
   prop.type = hipMemAllocationTypeInvalid;
   EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 0), hipErrorInvalidValue);
+  prop.type = hipMemAllocationTypeManaged;
+  EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 0), hipErrorInvalidValue);
+  prop.type = hipMemAllocationTypeMax;
+  EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 0), hipErrorInvalidValue);
   prop = good;
   prop.location.type = hipMemLocationTypeInvalid;
   EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 0), hipErrorInvalidValue);

@@ -338,6 +338,9 @@ static void refused_at(hipDeviceptr_t ptr, size_t size) {
   desc = good;
   desc.flags = (hipMemAccessFlags)-1;
   EXPECT_ERROR(hipMemSetAccess(ptr, size, &desc, 1), hipErrorInvalidValue);
+  /* To write only. */
+  desc.flags = (hipMemAccessFlags)2;
+  EXPECT_ERROR(hipMemSetAccess(ptr, size, &desc, 1), hipErrorInvalidValue);
 }
 
 /* The original passes the address of its variable, which nobody has mapped, so that all of it would

@@ -119,7 +119,8 @@ pub fn newest() -> Option<Installation> {
 }
 
 fn show(installations: &[Installation]) -> anyhow::Result<Ending> {
-    let mut rows = table(&["release", "package", "C library", "runtime", "HIP"]);
+    let mut rows = table(&["release", "package", "C library"]);
+    let mut files = Vec::new();
     for installation in installations {
         let packages = installation.packages();
         let version = |name: &str| {
@@ -130,11 +131,16 @@ fn show(installations: &[Installation]) -> anyhow::Result<Ending> {
             installation.release().to_string(),
             version("libhsa-runtime64-1"),
             version("libc6"),
-            installation.runtime().display().to_string(),
-            installation.hip().map(|path| path.display().to_string()).unwrap_or_default(),
         ]);
+        // Not in the table: a path in two lines can be neither read nor copied.
+        files.push(installation.runtime().display().to_string());
+        files.extend(installation.hip().map(|path| path.display().to_string()));
     }
-    writeln!(anstream::stdout().lock(), "{rows}").context("cannot write the table")?;
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{rows}").context("cannot write the table")?;
+    if !files.is_empty() {
+        writeln!(out, "\n{}", files.join("\n")).context("cannot write the files")?;
+    }
     if installations.is_empty() {
         anstream::eprintln!("nothing was fetched yet: `hsa-vmm rocr fetch` does it");
     }

@@ -1,7 +1,7 @@
 /* A runtime like the one it is linked with, but for what the variable BREAK says:
  * `FUNCTION:N:HOW:WHEN`, several with `;` between them. The function's Nth call of a process goes
- * wrong: `segv`, `abort`, `exit`, `hang`, `chatter` (prints to standard output, and goes on) or
- * `child` (leaves a process behind, and crashes). `once`: only if the file MARK could be made, which
+ * wrong: `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard
+ * output, and goes on) or `child` (leaves a process behind, and crashes). `once`: only if the file MARK could be made, which
  * one process can; `after`: only if it is there; `always`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,6 +18,10 @@ static void go_wrong(const char *how)
     if (strcmp(how, "chatter") == 0) {
         printf("{\"not\": \"ours\"}\nno JSON at all\n");
         fflush(stdout);
+        return;
+    }
+    if (strcmp(how, "slow") == 0) {
+        sleep(2);
         return;
     }
     if (strcmp(how, "child") == 0 && fork() == 0)
@@ -66,3 +70,4 @@ WRAP(hsa_init)
 WRAP(hsa_shut_down)
 WRAP(hsa_amd_vmem_map)
 WRAP(hsa_amd_vmem_unmap)
+WRAP(hsa_amd_vmem_handle_release)

@@ -1,5 +1,5 @@
-//! Pool memory by IPC: as much as one process can find out. What takes two is in the library's
-//! tests (`tests/ipc`).
+//! Pool memory by IPC: as much as one process can find out. What takes two is in `ipc_two`, and more
+//! of it in the library's tests (`tests/ipc`).
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
@@ -116,7 +116,7 @@ pub(super) const CASES: &[Case] = &[
 /// A size that no runtime rounds to something else.
 const SIZE: usize = 2 << 20;
 
-fn ipc(context: &Context) -> Verdict<Ipc> {
+pub(super) fn ipc(context: &Context) -> Verdict<Ipc> {
     Ok(Ipc::on(context.runtime(), context.gpu())?)
 }
 
@@ -135,7 +135,7 @@ fn get(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
 }
 
 /// Checks that a call is refused with this error of HIP.
-fn refuses<T: fmt::Debug>(
+pub(super) fn refuses<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
     answer: Result<T, IpcError>,

@@ -18,6 +18,7 @@ mod hip;
 mod hip_codes;
 mod import;
 mod ipc;
+mod ipc_two;
 mod map;
 mod map_refused;
 mod pool;
@@ -58,6 +59,7 @@ pub fn cases() -> Vec<&'static Case> {
         import::CASES,
         access_pairs::SHARED,
         ipc::CASES,
+        ipc_two::CASES,
         area::CASES,
         area_refused::CASES,
         below::CASES,

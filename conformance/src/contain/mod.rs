@@ -12,6 +12,7 @@
 //! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. It
 //! runs many cases; one that crashed or hung is replaced.
 
+mod hangs;
 mod protocol;
 mod run;
 mod serve;

@@ -1,5 +1,6 @@
 //! Putting cases to a runtime in a process of its own.
 
+use super::hangs::{Hangs, SHORT};
 use super::protocol::{Answer, Order};
 use super::{STARTS, STOPS};
 use crate::attempt::{Attempt, Ended, Lost};
@@ -19,7 +20,9 @@ pub struct Containment<'a> {
     /// A command whose process calls [`serve`](super::serve). Its standard input, output and errors
     /// are taken; what it prints goes to this process's standard error.
     pub command: &'a mut dyn FnMut() -> io::Result<Command>,
-    /// How long a case may take; and the start of the runtime, and its stop.
+    /// How long a case may take; and the start of the runtime, and its stop. When three cases have
+    /// hung in one native function, those that are found in it after a second are not waited for any
+    /// longer ([`Event::Hangs`]).
     pub time_limit: Duration,
 }
 
@@ -42,6 +45,13 @@ pub enum Event<'a> {
         case: &'a str,
         /// How the process ended.
         lost: &'a Lost,
+    },
+    /// Several cases have hung in the same native function.
+    Hangs {
+        /// Its name.
+        function: &'a str,
+        /// How long a case may take from now on, if it is in that function then.
+        limit: Duration,
     },
 }
 
@@ -87,6 +97,7 @@ pub fn run(
     let (worker, note, runtime) = begin(command, time_limit)?;
     on_event(Event::Started(&note));
     let mut worker = Some(worker);
+    let mut hangs = Hangs::default();
     let mut untried = FAILED_BEFORE;
     let total = plan.steps.len();
     for (index, &place) in plan.steps.iter().enumerate() {
@@ -103,7 +114,8 @@ pub fn run(
             },
         };
         let began = Instant::now();
-        let attempt = match ask(working, &Order::Run(case.name.to_owned()), time_limit) {
+        working.tell(&Order::Run(case.name.to_owned()));
+        let attempt = match answer_unless(&hangs, working, time_limit) {
             Ok(Answer::Ended(attempt)) => attempt,
             Ok(other) => unexpected(&other),
             Err(lost) => lost_at(lost, began),
@@ -111,6 +123,9 @@ pub fn run(
         if let Some(lost) = &attempt.lost {
             worker = None;
             on_event(Event::Lost { case: case.name, lost });
+            if let Some(function) = hangs.count(lost).filter(|_| SHORT < time_limit) {
+                on_event(Event::Hangs { function, limit: SHORT });
+            }
         }
         let report = tally.add(place, case, attempt, &runtime);
         on_event(Event::Case(Progress { done: index + 1, total, case: &report }));
@@ -171,6 +186,20 @@ fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
 fn ask(worker: &mut Worker, order: &Order, limit: Duration) -> Result<Answer, Lost> {
     worker.tell(order);
     answer(worker, limit)
+}
+
+/// Waits for what comes of a case: not to the end if it is in a function that is known to hang.
+fn answer_unless(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
+    if !hangs.any() || limit <= SHORT {
+        return answer(worker, limit);
+    }
+    match worker.hear(SHORT) {
+        Heard::Late if !hangs.is_known(worker.last_call().as_deref()) => {
+            let heard = worker.hear(limit.saturating_sub(SHORT));
+            answered(worker, heard, limit)
+        }
+        heard => answered(worker, heard, SHORT),
+    }
 }
 
 /// Waits for an answer. Without one, the worker is of no use any more, and it is said why.

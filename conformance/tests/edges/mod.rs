@@ -63,6 +63,7 @@ const STILL_MAPPED: Expected = refused(HipError::Unknown, HipError::InvalidValue
 const BAD_DEVICE: Expected = refused(HipError::InvalidValue, HipError::InvalidDevice);
 const UNSUPPORTED: Expected = refused(HipError::NotSupported, HipError::NotSupported);
 const SAME_PROCESS: Expected = refused(HipError::InvalidContext, HipError::InvalidContext);
+const FREED: Expected = refused(HipError::InvalidDevicePointer, HipError::InvalidDevicePointer);
 const OUT_OF_MEMORY: Expected = refused(HipError::OutOfMemory, HipError::OutOfMemory);
 
 const fn cases(n: u32, what: &'static str, expected: Expected, names: &'static str) -> Row {
@@ -123,9 +124,9 @@ pub const ROWS: &[Row] = &[
     test(
         15,
         "create Managed/Invalid type",
-        "AllocationKind has no such values; they cannot be passed",
-        "src/vmm/properties.rs",
-        "kinds_are_those_that_can_be_made",
+        "AllocationKind has no such values; only C can pass them",
+        "capi/tests/hip_tests/hipMemCreate.c",
+        "hipMemCreate_Negative",
     ),
     cases(16, "create location Host", UNSUPPORTED, "create.agent.cpu"),
     cases(17, "create size > VRAM", OUT_OF_MEMORY, "create.size.too_large"),
@@ -193,9 +194,9 @@ pub const ROWS: &[Row] = &[
     test(
         44,
         "set_access flags=2 (WO)",
-        "Access has no such value; the number is refused where numbers are taken",
-        "src/vmm/access.rs",
-        "access_has_the_numbers_of_hip",
+        "Access has no such value; only C can pass it",
+        "capi/tests/hip_tests/hipMemSetGetAccess.c",
+        "hipMemSetAccess_negative",
     ),
     cases(45, "set_access peer without link / not P2P", INVALID, "access.set.agent_out_of_reach"),
     cases(46, "set_access count 0", INVALID, "access.set.list_empty"),
@@ -258,19 +259,7 @@ pub const ROWS: &[Row] = &[
     cases(67, "mapArrayAsync valid list", UNSUPPORTED, "hip.map_array.not_supported"),
     cases(68, "IPC get handle on VMM pointer", INVALID, "ipc.get.virtual_memory"),
     cases(69, "IPC open in same process", SAME_PROCESS, "ipc.open.same_process"),
-    test(
-        70,
-        "IPC open of handle whose memory was freed",
-        "takes a second process",
-        "tests/ipc/lifetime.rs",
-        "a_handle_of_freed_memory_is_refused",
-    ),
+    cases(70, "IPC open of handle whose memory was freed", FREED, "ipc.open.freed_memory"),
     cases(71, "IPC interior pointer", WORKS, "ipc.get.interior"),
-    test(
-        72,
-        "IPC open twice",
-        "takes a second process",
-        "tests/ipc/hip_tests.rs",
-        "hipIpcCloseMemHandle_Positive_Reference_Counting",
-    ),
+    cases(72, "IPC open twice", WORKS, "ipc.open.twice"),
 ];

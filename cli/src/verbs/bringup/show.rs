@@ -34,6 +34,7 @@ pub fn rung(out: &mut impl Write, ascent: &Ascent) -> io::Result<()> {
             let all = cause.describe(&ascent.calls);
             // What was tried stands below.
             let first = all.lines().next().unwrap_or_default();
+            let first = first.strip_suffix("; tried:").unwrap_or(first);
             line(out, RED, "✗", title, first, Some(ascent.took))
         }
     }

@@ -39,6 +39,9 @@ pub struct Conform {
     /// Be the process that has the runtime; started by `conform` itself
     #[arg(long, hide = true)]
     pub worker: bool,
+    /// Be the second process of a case that takes two; started by that one's
+    #[arg(long, hide = true)]
+    pub partner: bool,
     /// How to print the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: ReportFormat,

@@ -23,6 +23,9 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
     if verb.worker {
         return worker::work(verb);
     }
+    if verb.partner {
+        return worker::be_partner(verb);
+    }
     if verb.list {
         return list(verb);
     }
@@ -31,7 +34,7 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
         bail!("no case matches `{filters}`; `hsa-vmm conform --list` names them all");
     }
     verb.output.check()?;
-    let options = options(verb);
+    let options = options(verb)?;
     if let Some(seed) = options.shuffle {
         say(&format!("order: --shuffle {seed}"));
     }
@@ -62,20 +65,19 @@ fn write(mut out: &mut dyn Write, format: ReportFormat, report: &Report) -> anyh
     Ok(())
 }
 
-fn options(verb: &Conform) -> Options {
+fn options(verb: &Conform) -> anyhow::Result<Options> {
     let mut known = KnownFailures::default();
     verb.known.iter().for_each(|list| known.extend(list.clone()));
     // What the user says of a case goes before what is known here.
     known.extend(KnownFailures::built_in().clone());
-    Options {
+    Ok(Options {
         filters: verb.filter.clone(),
         repeat: verb.repeat.get(),
         shuffle: verb.shuffle.map(|seed| seed.unwrap_or_else(draw)),
         fail_fast: verb.fail_fast,
         known,
-        profile: verb.common.profile,
-        ..Options::default()
-    }
+        ..worker::options(&verb.common)?
+    })
 }
 
 /// A seed short enough to be typed again.
@@ -104,6 +106,11 @@ fn put(verb: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
         Event::Case(progress) => advance(progress),
         // At once: if all of them hang, the end is far.
         Event::Lost { case, lost } => bar.suspend(|| say(&format!("{case}: {lost}"))),
+        Event::Hangs { function, limit } => bar.suspend(|| {
+            let limit = limit.as_secs_f64();
+            let told = "cases have hung in it; whichever is in it after";
+            say(&format!("{function}: {told} {limit} s is not waited for any more"));
+        }),
     });
     bar.finish_and_clear();
     Ok(report?)
@@ -119,6 +126,7 @@ fn list(verb: &Conform) -> anyhow::Result<Ending> {
         ReportFormat::Table => {
             let mut names = table(&["case", "what", "source"]);
             names.add_rows(chosen().map(|case| [case.name, case.about, case.source]));
+            names.unbroken([0]);
             Ok(writeln!(out, "{names}")?)
         }
         ReportFormat::Json => {
@@ -147,6 +155,7 @@ fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
             Cell::new(&case.detail),
         ]);
     }
+    results.unbroken([0, 1, 2]);
     writeln!(out, "{results}")?;
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     for case in report.cases.iter().filter(|case| case.status == Status::Fail) {

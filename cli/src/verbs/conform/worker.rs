@@ -1,10 +1,10 @@
-//! `hsa-vmm conform` as the process that has the runtime.
+//! `hsa-vmm conform` as a process that has the runtime: that of the cases, or the second of one.
 
 use super::Conform;
 use crate::arguments::Common;
 use crate::{Ending, is_no_runtime};
-use hsa_vmm_conformance::Options;
 use hsa_vmm_conformance::contain::{NotOpened, serve};
+use hsa_vmm_conformance::{Options, partner};
 use std::io;
 use std::process::Command;
 
@@ -16,14 +16,35 @@ pub fn work(verb: &Conform) -> anyhow::Result<Ending> {
             error: format!("{error:#}"),
         })
     };
-    let options = Options { profile: verb.common.profile, ..Options::default() };
-    serve(open, &options)?;
+    serve(open, &options(&verb.common)?)?;
     Ok(Ending::Well)
+}
+
+/// Exports memory for a case of the process that has started this one.
+pub fn be_partner(verb: &Conform) -> anyhow::Result<Ending> {
+    let open = || match verb.common.runtime.open_and_tell() {
+        Ok((runtime, _)) => Ok(runtime),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    partner::serve(open)?;
+    Ok(Ending::Well)
+}
+
+/// What is asked for that concerns a single case.
+pub fn options(common: &Common) -> io::Result<Options> {
+    let partner = again(common, "--partner")?;
+    let words = [partner.get_program()].into_iter().chain(partner.get_args());
+    let partner = words.map(Into::into).collect();
+    Ok(Options { profile: common.profile, partner, ..Options::default() })
 }
 
 /// Starts this command as a worker.
 pub fn command(common: &Common) -> io::Result<Command> {
+    again(common, "--worker")
+}
+
+fn again(common: &Common, role: &str) -> io::Result<Command> {
     let mut command = hsa_rocr::again()?;
-    command.args(["conform", "--worker"]).args(common.words());
+    command.args(["conform", role]).args(common.words());
     Ok(command)
 }

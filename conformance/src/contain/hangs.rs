@@ -1,0 +1,78 @@
+//! Native functions that hang again and again. Nobody waits for each of hundreds of cases as long as
+//! for the first.
+
+use crate::attempt::{Ended, Lost};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How many cases may hang in a function before it is known.
+const ENOUGH: usize = 3;
+
+/// How long a case then takes before it is looked whether it is in such a function.
+pub(super) const SHORT: Duration = Duration::from_secs(1);
+
+/// How many cases hung in each function.
+#[derive(Debug, Default)]
+pub(super) struct Hangs(BTreeMap<String, usize>);
+
+impl Hangs {
+    /// Counts a case that was lost; the function, if that makes it known.
+    pub fn count<'a>(&mut self, lost: &'a Lost) -> Option<&'a str> {
+        if !matches!(lost.how, Ended::TimeLimit(_)) {
+            return None;
+        }
+        let function = running(lost.last_call.as_deref()?)?;
+        let times = self.0.entry(function.to_owned()).or_default();
+        *times += 1;
+        (*times == ENOUGH).then_some(function)
+    }
+
+    /// Whether any function is known.
+    pub fn any(&self) -> bool {
+        self.0.values().any(|times| *times >= ENOUGH)
+    }
+
+    /// Whether the last native call has not returned, and is of a function that is known.
+    pub fn is_known(&self, last_call: Option<&str>) -> bool {
+        let times = last_call.and_then(running).and_then(|function| self.0.get(function));
+        times.is_some_and(|times| *times >= ENOUGH)
+    }
+}
+
+/// The function of a call that has begun and not returned.
+fn running(last_call: &str) -> Option<&str> {
+    last_call.strip_prefix("in ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(how: Ended, last_call: &str) -> Lost {
+        Lost { how, last_call: Some(last_call.to_owned()) }
+    }
+
+    #[test]
+    fn a_function_is_known_by_the_third_case_that_hung_in_it() {
+        let mut hangs = Hangs::default();
+        let hung = |call| lost(Ended::TimeLimit(1000), call);
+        for other in [
+            lost(Ended::Signal("SIGSEGV".to_owned()), "in map"),
+            hung("after map (HSA_STATUS_SUCCESS)"),
+            Lost { how: Ended::TimeLimit(1), last_call: None },
+            hung("in unmap"),
+            hung("in map"),
+            hung("in unmap"),
+            hung("in map"),
+        ] {
+            assert_eq!(hangs.count(&other), None);
+        }
+        assert!(!hangs.any() && !hangs.is_known(Some("in map")));
+        assert_eq!(hangs.count(&hung("in map")), Some("map"));
+        assert_eq!(hangs.count(&hung("in map")), None, "told once");
+        assert!(hangs.any() && hangs.is_known(Some("in map")));
+        for other in [None, Some("in unmap"), Some("after map (HSA_STATUS_SUCCESS)")] {
+            assert!(!hangs.is_known(other), "{other:?}");
+        }
+    }
+}

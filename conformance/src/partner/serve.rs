@@ -1,0 +1,67 @@
+//! The partner's side.
+
+use super::{Answer, Order};
+use crate::worker::{NotAWorker, begin};
+use hsa_vmm::{Ipc, IpcError, MemoryError, PoolMemory, Runtime};
+
+/// Works for a process that puts cases to a runtime, as the second process of some of them
+/// ([`Options::partner`](crate::Options::partner)), until that one has no more orders or is gone.
+///
+/// `open` gives the runtime, or says why there is none.
+///
+/// # Errors
+/// [`NotAWorker`] if no one has started this process as a worker, or went away.
+pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAWorker> {
+    let (mut orders, answers) = begin()?;
+    let runtime = match open() {
+        Ok(runtime) => runtime,
+        Err(why) => return Ok(answers.tell(&Answer::Failed(why))?),
+    };
+    answers.tell(&Answer::Started)?;
+    let mut memory = None;
+    while let Some(order) = orders.hear()? {
+        let answer = act(&runtime, &mut memory, order).unwrap_or_else(|answer| answer);
+        answers.tell(&answer)?;
+    }
+    Ok(())
+}
+
+impl From<MemoryError> for Answer {
+    fn from(error: MemoryError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<IpcError> for Answer {
+    fn from(error: IpcError) -> Self {
+        match error {
+            IpcError::NotShared { .. } | IpcError::NotSupported { .. } => {
+                Self::NotShared(error.to_string())
+            }
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+fn act(runtime: &Runtime, memory: &mut Option<PoolMemory>, order: Order) -> Result<Answer, Answer> {
+    let none = || Answer::Failed("there is no memory".to_owned());
+    match order {
+        Order::Export { size, text } => {
+            let gpu = runtime.gpus().next().ok_or_else(none)?.id();
+            let made = PoolMemory::allocate(runtime, gpu, size)?;
+            made.write(0, text.as_bytes())?;
+            let handle = Ipc::on(runtime, gpu)?.get_mem_handle(made.address())?;
+            *memory = Some(made);
+            Ok(Answer::Exported(handle.to_bytes().to_vec()))
+        }
+        Order::Read { count } => {
+            let mut bytes = vec![0; count];
+            memory.as_ref().ok_or_else(none)?.read(0, &mut bytes)?;
+            Ok(Answer::Bytes(bytes))
+        }
+        Order::Free => {
+            memory.take().ok_or_else(none)?.free().map_err(|kept| kept.error)?;
+            Ok(Answer::Freed)
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Memory that is opened by IPC, when it has been freed and before.
+
+use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::{on_each, set_variable};
+use crate::process::{Child, End, descriptors};
+use crate::table::{ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_OPENED, FREED_MEMORY_WAITED_FOR};
+use hsa_rocr::test::Ground;
+use hsa_vmm::ipc::{IpcError, Stale};
+use hsa_vmm::{Ipc, IpcHandle, PoolMemory, Runtime};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// What the runtime keeps for later when it is freed, and more than that.
+const SMALL: usize = 2 << 20;
+const LARGE: usize = 64 << 20;
+
+/// How long it is waited for a call that does not come back: an answer comes at once.
+const SHORT: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Gives one process what another shares: `export` gives the handle's bytes, `import` opens them after
+/// saying that it is about to. How the importer ended.
+fn pass<const BYTES: usize, K>(
+    patience: Duration,
+    export: impl FnOnce() -> (K, [u8; BYTES]),
+    import: impl FnOnce([u8; BYTES], &mut dyn FnMut()) -> i32,
+) -> End {
+    // The usual way since ROCm 7; 6.1 knows none but the driver's own.
+    set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "0");
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    // Forked before there is a runtime.
+    let importer = Child::start(|| {
+        let mut bytes = [0; BYTES];
+        theirs.read_exact(&mut bytes).unwrap();
+        import(bytes, &mut || theirs.write_all(&[1]).unwrap())
+    });
+    drop(theirs);
+    let (_exporter, bytes) = export();
+    ours.write_all(&bytes).unwrap();
+    ours.read_exact(&mut [0]).expect("it comes as far as that");
+    importer.wait_for(patience)
+}
+
+/// How an importer ends that was let in.
+const OPENED: i32 = 9;
+/// And one in which a descriptor stayed open.
+const LEFT: i32 = 10;
+
+fn words(bytes: [u8; 32]) -> [u32; 8] {
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = u32::from_ne_bytes(bytes.try_into().unwrap());
+    }
+    words
+}
+
+/// Opens memory that was freed.
+fn open_freed(ground: &Ground, size: usize, patience: Duration) -> End {
+    let export = || {
+        let raw = Raw::start(ground);
+        let (address, words) = raw.share(size).unwrap();
+        raw.free_shared(address).unwrap();
+        (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
+    };
+    let import = |bytes, about_to: &mut dyn FnMut()| {
+        let raw = Raw::start(ground);
+        about_to();
+        if raw.attach(words(bytes), size).is_ok() { OPENED } else { 0 }
+    };
+    pass(patience, export, import)
+}
+
+#[test]
+fn waited_for_on_the_runtime() {
+    let test = "attach::waited_for_on_the_runtime";
+    FREED_MEMORY_WAITED_FOR.is_as_recorded(test, |ground| match open_freed(ground, LARGE, SHORT) {
+        End::Never => true,
+        End::Well => false,
+        end => panic!("{end:?}"),
+    });
+}
+
+#[test]
+fn opened_on_the_runtime() {
+    let test = "attach::opened_on_the_runtime";
+    FREED_MEMORY_OPENED.is_as_recorded(test, |ground| match open_freed(ground, SMALL, LONG) {
+        End::Badly(OPENED) => true,
+        End::Well => false,
+        end => panic!("{end:?}"),
+    });
+}
+
+#[test]
+fn a_socket_is_left_on_the_runtime() {
+    let test = "attach::a_socket_is_left_on_the_runtime";
+    ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |ground| {
+        let export = || {
+            let raw = Raw::start(ground);
+            let (_, words) = raw.share(LARGE).unwrap();
+            (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
+        };
+        let import = |bytes, about_to: &mut dyn FnMut()| {
+            let raw = Raw::start(ground);
+            about_to();
+            let open_and_close = || {
+                let address = raw.attach(words(bytes), LARGE).unwrap();
+                raw.detach(address).unwrap();
+                descriptors()
+            };
+            // What it opens once and keeps is another thing.
+            let before = open_and_close();
+            if open_and_close() > before { LEFT } else { 0 }
+        };
+        match pass(LONG, export, import) {
+            End::Badly(LEFT) => true,
+            End::Well => false,
+            end => panic!("{end:?}"),
+        }
+    });
+}
+
+fn open(ground: &Ground) -> (Runtime, Ipc) {
+    let runtime = Runtime::load_from(ground.runtime()).unwrap();
+    let ipc = Ipc::open(&runtime).unwrap();
+    (runtime, ipc)
+}
+
+#[test]
+fn through_the_library() {
+    on_each("attach::through_the_library", |ground| {
+        for size in [SMALL, LARGE] {
+            let export = || {
+                let (runtime, ipc) = open(ground);
+                let gpu = runtime.gpus().next().unwrap().id();
+                let memory = PoolMemory::allocate(&runtime, gpu, size).unwrap();
+                let handle = ipc.get_mem_handle(memory.address()).unwrap();
+                drop(memory);
+                (ipc, handle.to_bytes())
+            };
+            let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
+                let (_runtime, ipc) = open(ground);
+                about_to();
+                let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
+                assert!(matches!(error, IpcError::Stale { stale: Stale::Freed, .. }), "{error:?}");
+                0
+            };
+            assert_eq!(pass(LONG, export, import), End::Well, "{size}");
+        }
+    });
+}

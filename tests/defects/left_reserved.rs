@@ -1,0 +1,47 @@
+//! Addresses that are still reserved when the runtime stops.
+
+use crate::amd_runtime::on_each;
+use crate::amd_runtime::raw::{Raw, SIZE};
+use crate::machine::Library;
+use crate::process::regions;
+use crate::table::ADDRESSES_OUTLIVE_STOP;
+use hsa_vmm::Access;
+
+/// So many that hardly anything else fills the place. 6.1 wants to have memory for all of them.
+const MANY: usize = 1 << 30;
+
+/// How many of these addresses belong to somebody.
+fn taken(start: usize) -> usize {
+    let end = start + MANY;
+    let inside = |from: usize, to: usize| to.min(end).saturating_sub(from.max(start));
+    regions().iter().map(|region| inside(region.start, region.end)).sum()
+}
+
+#[test]
+fn on_the_runtime() {
+    ADDRESSES_OUTLIVE_STOP.is_as_recorded("left_reserved::on_the_runtime", |ground| {
+        let raw = Raw::start(ground);
+        // Access to a mapping would be another defect.
+        raw.end_copies().unwrap();
+        let start = raw.reserve(MANY).unwrap();
+        let memory = raw.create(SIZE).unwrap();
+        raw.map(start, SIZE, 0, memory).unwrap();
+        assert_eq!(taken(start), MANY);
+        raw.shut_down().unwrap();
+        taken(start) > MANY / 2
+    });
+}
+
+#[test]
+fn through_the_library() {
+    on_each("left_reserved::through_the_library", |ground| {
+        let library = Library::load(ground.runtime());
+        let start = library.reserve(MANY);
+        let memory = library.create(0, SIZE);
+        library.vmm.map(start, SIZE, 0, memory, 0).unwrap();
+        library.grant(start, SIZE, library.gpu(0), Access::ReadWrite);
+        assert_eq!(taken(start.get()), MANY);
+        drop(library);
+        assert!(taken(start.get()) < MANY / 2, "still taken");
+    });
+}
