@@ -487,3 +487,19 @@ fn a_reservation_that_was_used_last_and_freed_hides_nothing() {
     });
     assert_eq!(ledger.mapping_at(base).unwrap().1.size, 2 * PAGE);
 }
+
+#[test]
+fn who_is_inside_has_that_reservation_and_no_more() {
+    let (ledger, _) = ledger();
+    let (base, end) = (1 << 20, (1 << 20) + 16 * PAGE);
+    ledger.reserve(range(end, PAGE)).unwrap();
+    for at in [&[base][..], &[base, end]] {
+        inside(&ledger, at, |entered| {
+            assert!(entered.around(range(base + PAGE, 15 * PAGE)).is_ok());
+            let beyond = entered.around(range(end - PAGE, 2 * PAGE));
+            assert_eq!(problem(beyond), (Argument::Address, Problem::NotReserved));
+            assert_eq!(entered.at(end).is_some(), at.len() == 2);
+            assert!(entered.at(base - 1).is_none() && entered.at(end + PAGE).is_none());
+        });
+    }
+}
