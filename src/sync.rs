@@ -5,6 +5,9 @@
 //! and so runs through orders that a machine would hardly ever show.
 
 pub(crate) mod gate;
+mod number;
+
+pub(crate) use number::thread_number;
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{

@@ -4,8 +4,8 @@
 //! takes. So it may call the runtime inside, and look-ups do not wait for that.
 //!
 //! Who looks says so in the lock, where others who look must say so too, and that is what costs. So,
-//! when several threads do nothing but look, it is lent to them: put into a lock of many parts, in
-//! which each thread uses one of its own. Who enters next takes it back.
+//! when several threads do nothing but look, it is lent to them: each finds it behind a lock that it
+//! shares with few others, or none. Who enters next takes it back.
 
 #[cfg(feature = "interleavings")]
 mod interleaved;
@@ -18,17 +18,21 @@ use interleaved as locks;
 use upgradable as locks;
 
 use super::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use super::thread_local;
+use super::thread_number;
 use core::ops::Deref;
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// After how many changes of who looks it is lent; soon where every step takes long.
 const OFTEN: u32 = if cfg!(any(feature = "interleavings", miri)) { 2 } else { 64 };
 
-thread_local! {
-    /// Its address tells threads apart.
-    static MARK: u8 = const { 0 };
-}
+/// Behind how many locks it is found when it is lent.
+const SHARES: usize = 16;
+
+/// Where some threads find what is lent. Its size is that of two of the processor's cache lines, so that
+/// those who look in one do not slow those who look in another.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Share<T>(locks::Shared<T>);
 
 /// Where the value is, or was.
 #[derive(Debug, Default)]
@@ -48,7 +52,7 @@ pub(crate) struct Gate<T> {
     others: AtomicU32,
     is_lent: AtomicBool,
     own: locks::Lock<Place<T>>,
-    lent: OnceLock<Box<locks::Shards<Place<T>>>>,
+    lent: OnceLock<Box<[Share<T>; SHARES]>>,
 }
 
 impl<T: Default> Gate<T> {
@@ -67,11 +71,9 @@ impl<T: Default> Gate<T> {
         loop {
             if self.is_lent.load(Ordering::Acquire)
                 && let Some(lent) = self.lent.get()
+                && let Some(look) = lent[thread_number() % SHARES].0.look()
             {
-                let look = lent.read().unwrap_or_else(PoisonError::into_inner);
-                if look.is_here {
-                    return Look::Lent(look);
-                }
+                return Look::Lent(look);
             }
             let look = self.own.look();
             if look.is_here {
@@ -100,7 +102,7 @@ impl<T: Default> Gate<T> {
     }
 
     fn is_to_be_lent(&self) -> bool {
-        let me = MARK.try_with(|mark| core::ptr::from_ref(mark).addr()).unwrap_or_default();
+        let me = thread_number();
         if self.last.load(Ordering::Relaxed) == me {
             return false;
         }
@@ -116,19 +118,23 @@ impl<T: Default> Gate<T> {
         let mut open = inside.open();
         let own = open.value();
         if own.is_here {
-            let lent = self.lent.get_or_init(|| Box::new(locks::Shards::new(Place::default())));
-            let mut lent = lent.write().unwrap_or_else(PoisonError::into_inner);
-            *lent = core::mem::take(own);
+            let nothing = || Box::new(core::array::from_fn(|_| Share(locks::Shared::new())));
+            let value = Arc::new(core::mem::take(own).value);
+            for share in self.lent.get_or_init(nothing).iter() {
+                share.0.lend(&value);
+            }
             self.is_lent.store(true, Ordering::Release);
         }
     }
 
     #[cold]
     fn take_back(&self, own: &mut Place<T>) {
-        if let Some(lent) = self.lent.get() {
-            let mut lent = lent.write().unwrap_or_else(PoisonError::into_inner);
-            *own = core::mem::take(&mut *lent);
-            self.is_lent.store(false, Ordering::Release);
+        // Who comes from now on waits for the change; those who look already are waited for.
+        self.is_lent.store(false, Ordering::Release);
+        let all = self.lent.get().into_iter().flat_map(|lent| lent.iter());
+        let last = all.filter_map(|share| share.0.take_back()).reduce(|_, last| last);
+        if let Some(value) = last.and_then(Arc::into_inner) {
+            *own = Place { value, is_here: true };
         }
     }
 }
@@ -137,7 +143,7 @@ impl<T: Default> Gate<T> {
 #[derive(Debug)]
 pub(crate) enum Look<'a, T> {
     Own(locks::Look<'a, Place<T>>),
-    Lent(locks::ShardsLook<'a, Place<T>>),
+    Lent(locks::SharedLook<'a, T>),
 }
 
 impl<T> Deref for Look<'_, T> {
@@ -146,7 +152,7 @@ impl<T> Deref for Look<'_, T> {
     fn deref(&self) -> &T {
         match self {
             Self::Own(look) => &look.value,
-            Self::Lent(look) => &look.value,
+            Self::Lent(look) => look,
         }
     }
 }

@@ -10,8 +10,7 @@
 //! a call only counts itself, and different threads count in different places.
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, lock, thread_local};
-use std::cell::Cell;
+use crate::sync::{Condvar, Mutex, lock, thread_number};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
@@ -62,11 +61,6 @@ impl Queue {
 
 /// How many places threads count in.
 const PLACES: usize = 16;
-
-thread_local! {
-    /// Where this thread counts.
-    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
-}
 
 /// Calls under way that have not been through the queue, of some threads. Its size is that of two of
 /// the processor's cache lines, so that who counts in one does not slow who counts in another.
@@ -151,16 +145,7 @@ impl Turns {
 
 /// Where this thread counts; threads take the places in turn.
 fn place() -> usize {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let own = PLACE.try_with(|place| match place.get() {
-        Some(own) => own,
-        None => {
-            let own = NEXT.fetch_add(1, Ordering::Relaxed) % PLACES;
-            place.set(Some(own));
-            own
-        }
-    });
-    own.unwrap_or(0)
+    thread_number() % PLACES
 }
 
 /// Ends a call that has not been through the queue, also if it panics.

@@ -2,10 +2,40 @@
 
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, lock};
 use std::cell::OnceCell;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
-pub(super) type Shards<T> = RwLock<T>;
-pub(super) type ShardsLook<'a, T> = RwLockReadGuard<'a, T>;
+#[derive(Debug)]
+pub(super) struct Shared<T>(RwLock<Option<Arc<T>>>);
+
+#[derive(Debug)]
+pub(crate) struct SharedLook<'a, T>(RwLockReadGuard<'a, Option<Arc<T>>>);
+
+impl<T> Shared<T> {
+    pub fn new() -> Self {
+        Self(RwLock::new(None))
+    }
+
+    pub fn look(&self) -> Option<SharedLook<'_, T>> {
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        look.is_some().then_some(SharedLook(look))
+    }
+
+    pub fn lend(&self, value: &Arc<T>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(value.clone());
+    }
+
+    pub fn take_back(&self) -> Option<Arc<T>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<T> core::ops::Deref for SharedLook<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it was there when this was made")
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Lock<T> {

@@ -1,10 +1,35 @@
-//! The locks that a gate is made of: one whose readers can come to be its writer, and one of many parts.
+//! The locks that a gate is made of: one whose readers can come to be its writer, and those behind which
+//! is what is lent.
 
 use parking_lot::{
-    RwLock, RwLockReadGuard, RwLockUpgradableReadGuard as Upgradable, RwLockWriteGuard,
+    MappedRwLockReadGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard as Upgradable,
+    RwLockWriteGuard,
 };
+use std::sync::Arc;
 
-pub(super) use crossbeam_utils::sync::{ShardedLock as Shards, ShardedLockReadGuard as ShardsLook};
+/// What is lent, to some of the threads.
+#[derive(Debug)]
+pub(super) struct Shared<T>(RwLock<Option<Arc<T>>>);
+
+pub(super) type SharedLook<'a, T> = MappedRwLockReadGuard<'a, T>;
+
+impl<T> Shared<T> {
+    pub fn new() -> Self {
+        Self(RwLock::new(None))
+    }
+
+    pub fn look(&self) -> Option<SharedLook<'_, T>> {
+        RwLockReadGuard::try_map(self.0.read(), Option::as_deref).ok()
+    }
+
+    pub fn lend(&self, value: &Arc<T>) {
+        *self.0.write() = Some(value.clone());
+    }
+
+    pub fn take_back(&self) -> Option<Arc<T>> {
+        self.0.write().take()
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Lock<T>(RwLock<T>);
