@@ -4,6 +4,7 @@
 //! of a row here, four bytes instead of forty-eight.
 
 use crate::vmm::access::{AccessSet, AgentSet};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// What each agent may do with a mapping, and whom the runtime has been told of.
@@ -26,12 +27,26 @@ fn at(row: Row) -> usize {
     (row as usize).wrapping_sub(1)
 }
 
+/// How many rows are looked through one after the other at most.
+const FEW: usize = 8;
+
+/// The number of the row that is there.
+fn number(at: usize) -> Row {
+    at as Row + 1
+}
+
 /// All rights that mappings have, each once.
 #[derive(Debug, Default)]
 pub(super) struct RightsTable {
-    /// With how many mappings have them.
-    rows: Vec<(Rights, usize)>,
-    /// Those of the rows that mappings have.
+    /// With how many mappings have them; a row that none has is used again.
+    rows: SmallVec<[(Rights, usize); 1]>,
+    /// Of more than a few.
+    index: Option<Box<Index>>,
+}
+
+/// Which row is whose, and which are free.
+#[derive(Debug, Default)]
+struct Index {
     numbers: BTreeMap<Rights, Row>,
     free: Vec<Row>,
 }
@@ -46,21 +61,28 @@ impl RightsTable {
         if rights == Rights::default() {
             return NOBODY;
         }
-        if let Some(&row) = self.numbers.get(&rights) {
+        if let Some(row) = self.row_of(&rights) {
             self.rows[at(row)].1 += 1;
             return row;
         }
-        let row = match self.free.pop() {
-            Some(row) => {
-                self.rows[at(row)] = (rights, 1);
-                row
-            }
-            None => {
-                self.rows.push((rights, 1));
-                self.rows.len() as Row
-            }
+        let free = match &mut self.index {
+            Some(index) => index.free.pop(),
+            None => self.rows.iter().position(|(_, mappings)| *mappings == 0).map(number),
         };
-        self.numbers.insert(rights, row);
+        let row = free.unwrap_or_else(|| {
+            self.rows.push((rights, 0));
+            self.rows.len() as Row
+        });
+        self.rows[at(row)] = (rights, 1);
+        match &mut self.index {
+            Some(index) => drop(index.numbers.insert(rights, row)),
+            None if self.rows.len() > FEW => {
+                let row = |(at, (rights, _)): (usize, &(Rights, usize))| (*rights, number(at));
+                let numbers = self.rows.iter().enumerate().map(row).collect();
+                self.index = Some(Box::new(Index { numbers, free: Vec::new() }));
+            }
+            None => {}
+        }
         row
     }
 
@@ -71,9 +93,22 @@ impl RightsTable {
         }
         let (rights, mappings) = &mut self.rows[at(row)];
         *mappings -= 1;
-        if *mappings == 0 {
-            self.numbers.remove(rights);
-            self.free.push(row);
+        if *mappings == 0
+            && let Some(index) = &mut self.index
+        {
+            index.numbers.remove(rights);
+            index.free.push(row);
+        }
+    }
+
+    /// The row of these rights, if some mapping has them.
+    fn row_of(&self, rights: &Rights) -> Option<Row> {
+        match &self.index {
+            Some(index) => index.numbers.get(rights).copied(),
+            None => {
+                let is_it = |(it, mappings): &(Rights, usize)| *mappings > 0 && it == rights;
+                self.rows.iter().position(is_it).map(number)
+            }
         }
     }
 
@@ -82,7 +117,7 @@ impl RightsTable {
         for (&row, &found) in found.iter().filter(|(row, _)| **row != NOBODY) {
             match self.rows.get(at(row)) {
                 Some((rights, counted)) if *counted == found => {
-                    if self.numbers.get(rights) != Some(&row) {
+                    if self.row_of(rights) != Some(row) {
                         return Err(format!("row {row} of rights is not found by what is in it"));
                     }
                 }
@@ -95,7 +130,11 @@ impl RightsTable {
             }
         }
         let used = found.keys().filter(|row| **row != NOBODY).count();
-        let (named, free) = (self.numbers.len(), self.free.len());
+        let counted = self.rows.iter().filter(|(_, mappings)| *mappings > 0).count();
+        let (named, free) = match &self.index {
+            Some(index) => (index.numbers.len(), index.free.len()),
+            None => (counted, self.rows.len() - counted),
+        };
         if named != used || used + free != self.rows.len() {
             return Err(format!("{used} rows of rights are used, {named} found and {free} free"));
         }
@@ -136,10 +175,43 @@ mod tests {
         assert_eq!(table.take(rights(3)), one, "the row is used again");
         table.give_back(NOBODY);
         assert_eq!(table.check(&all(1, 1)), Ok(()));
-        table.rows.push((rights(4), 0));
+        table.rows.push((rights(4), 1));
         assert!(table.check(&all(1, 1)).unwrap_err().contains("2 rows of rights are used"));
-        table.rows.pop();
-        table.numbers.clear();
-        assert!(table.check(&all(1, 1)).unwrap_err().contains("not found"));
+    }
+
+    #[test]
+    fn many_are_found_as_few_are() {
+        let mut table = RightsTable::default();
+        let many = 3 * FEW;
+        let mut counts = BTreeMap::new();
+        for round in 1..=3 {
+            for agent in 0..many {
+                let row = table.take(rights(agent));
+                assert_eq!((row as usize, *table.get(row)), (agent + 1, rights(agent)));
+                *counts.entry(row).or_default() = round;
+                assert_eq!(table.check(&counts), Ok(()));
+            }
+        }
+        assert_eq!(table.rows.len(), many, "each once");
+        // Those that go leave their rows to those that come.
+        let gone: Vec<Row> = (1..=many as Row).step_by(2).collect();
+        for &row in &gone {
+            (0..3).for_each(|_| table.give_back(row));
+            counts.remove(&row);
+            assert_eq!(table.check(&counts), Ok(()));
+        }
+        for (agent, _) in gone.iter().enumerate() {
+            let row = table.take(rights(64 + agent));
+            assert!(gone.contains(&row) && counts.insert(row, 1).is_none());
+            assert_eq!(table.check(&counts), Ok(()));
+        }
+        assert_eq!(table.take(rights(1)), 2);
+        assert!(table.check(&counts).unwrap_err().contains("counts 4 and 3 have it"));
+        table.give_back(2);
+        let index = table.index.as_mut().unwrap();
+        index.free.push(1);
+        assert!(table.check(&counts).unwrap_err().contains("and 1 free"));
+        table.index.as_mut().unwrap().numbers.clear();
+        assert!(table.check(&counts).unwrap_err().contains("not found"));
     }
 }
