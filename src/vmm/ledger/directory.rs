@@ -1,6 +1,5 @@
 //! Which reservation an address is in.
 
-use super::address_map::AddressMap;
 use super::mappings::Mappings;
 use super::reserved::Reserved;
 use super::{Inside, Ledger, Range};
@@ -9,6 +8,7 @@ use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_local};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -23,7 +23,7 @@ thread_local! {
     static LAST: Cell<Option<Arc<Reserved>>> = const { Cell::new(None) };
 }
 
-type Entries = AddressMap<Arc<Reserved>>;
+type Entries = BTreeMap<usize, Arc<Reserved>>;
 
 /// All reservations, by address.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Directory {
 impl Default for Directory {
     fn default() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { number, entries: RwLock::new(AddressMap::new()) }
+        Self { number, entries: RwLock::new(BTreeMap::new()) }
     }
 }
 
@@ -50,7 +50,7 @@ impl Directory {
 
     fn find(&self, address: usize) -> Option<Arc<Reserved>> {
         let entries = self.entries();
-        let (_, reserved) = entries.below(address)?;
+        let (_, reserved) = entries.range(..=address).next_back()?;
         if reserved.holds(address) { Some(reserved.clone()) } else { None }
     }
 
@@ -107,7 +107,7 @@ impl<H> Ledger<H> {
     pub fn reserve(&self, range: Range) -> Result<u64, usize> {
         let mut entries = self.directory.entries_mut();
         // If any reaches into it, the last one that begins before its end does.
-        if let Some((base, last)) = entries.below(range.end() - 1)
+        if let Some((&base, last)) = entries.range(..range.end()).next_back()
             && base + last.size > range.start
         {
             return Err(base.max(range.start));
@@ -121,7 +121,7 @@ impl<H> Ledger<H> {
     /// Removes a reservation in which nothing is mapped. Who waits to enter it is not let in any more.
     pub fn remove(&self, inside: &Inside<'_>) {
         inside.reserved.set_freed(true);
-        self.directory.entries_mut().remove(inside.reserved.base);
+        self.directory.entries_mut().remove(&inside.reserved.base);
     }
 
     /// Puts back what was [removed](Self::remove).
@@ -144,7 +144,7 @@ impl<H> Ledger<H> {
     pub fn at_one_moment<T>(&self, look: impl FnOnce(&[Frozen<'_>]) -> T) -> T {
         let entries = self.directory.entries();
         let freeze = |reserved| Frozen { reserved, mappings: Reserved::mappings(reserved) };
-        let all: Vec<_> = entries.iter().map(|(_, reserved)| freeze(&**reserved)).collect();
+        let all: Vec<_> = entries.values().map(|reserved| freeze(&**reserved)).collect();
         look(&all)
     }
 }
@@ -153,13 +153,13 @@ impl<H> Ledger<H> {
 impl<H> Ledger<H> {
     /// Forgets all reservations.
     pub(super) fn empty_directory(&self) {
-        *self.directory.entries_mut() = AddressMap::new();
+        self.directory.entries_mut().clear();
     }
 
     /// Makes a reservation larger than it is, or smaller.
     pub(super) fn set_size_of_reservation(&mut self, base: usize, size: usize) {
         let mut entries = self.directory.entries_mut();
-        let reserved = entries.get_mut(base).and_then(Arc::get_mut);
+        let reserved = entries.get_mut(&base).and_then(Arc::get_mut);
         reserved.expect("nobody else has it").size = size;
     }
 }
