@@ -173,6 +173,9 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
         let quarantined = matches!(answer, Err(VmmError::Quarantined { now: false, .. }));
         assert!(quarantined, "{number}: {answer:?}");
     }
+    // Nor is there a reservation in the middle of it.
+    let middle = vmm.address_free(at(base, 4096), 3 * 4096).unwrap_err();
+    assert_eq!(middle.problem(), Some(hsa_vmm::vmm::Problem::NotAReservation));
     assert!(stranger_lives_at(stranger));
     vmm.check().unwrap();
 }

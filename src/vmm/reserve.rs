@@ -207,13 +207,12 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         loop {
-            let Some(reserved) = self.ledger.take(range.start) else {
+            let found = self.ledger.take(range.start);
+            let Some(reserved) = found.filter(|reserved| reserved.base == range.start) else {
                 return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
             };
             // Whatever is still in it: unmapping that would be refused.
-            if reserved.base == range.start && reserved.is_quarantined() {
-                return not_open(operation, &reserved);
-            }
+            not_open(operation, &reserved)?;
             // All of it may have been freed meanwhile.
             let Some(inside) = reserved.enter() else { continue };
             reserved.check_free(range, inside.mappings()).map_err(refused)?;
