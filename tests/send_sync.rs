@@ -1,10 +1,23 @@
-//! Everything public may be sent to and shared with other threads.
+//! Everything public may be sent to and shared with other threads; what is held survives a panic.
 
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::*;
 use std::path::Path;
 
+#[allow(dead_code, reason = "Rust 1.88 does not see what uses it")]
 const fn both<T: Send + Sync + 'static>() {}
+
+/// May be used on after a panic was caught.
+#[allow(dead_code, reason = "as above")]
+const fn survives<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+
+const _: () = {
+    survives::<Runtime>();
+    survives::<Vmm>();
+    survives::<Allocation>();
+    survives::<Mapping>();
+    survives::<Reservation>();
+};
 
 /// Told by the compiler; every public type that is not listed would be one more line.
 const _: () = {

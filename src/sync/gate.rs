@@ -20,6 +20,7 @@ use upgradable as locks;
 use super::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use super::thread_number;
 use core::ops::Deref;
+use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, OnceLock};
 
 /// After how many changes of who looks it is lent; soon where every step takes long.
@@ -138,6 +139,10 @@ impl<T: Default> Gate<T> {
         }
     }
 }
+
+// As for the standard library's locks: whoever panics inside leaves what its owner has to bear anyway.
+impl<T> RefUnwindSafe for Gate<T> {}
+impl<T> UnwindSafe for Gate<T> {}
 
 /// Somebody who looks.
 #[derive(Debug)]
