@@ -27,7 +27,8 @@ fn close_quickly(descriptor: OwnedFd) {
 }
 
 /// A descriptor to copy: half of what it costs to open something. Asked before GPUs are granted access,
-/// that has to be cheap.
+/// that has to be cheap. Unlike [`out_of_descriptors`] it does not see that the whole system has no
+/// file left (`fs.file-max`).
 #[derive(Debug)]
 pub(crate) struct Spare(Option<OwnedFd>);
 

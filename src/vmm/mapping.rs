@@ -196,11 +196,11 @@ impl Shared {
                 }
                 down += 1;
             }
+            // Before it is left: who waits must not be let in to map over a stranger's memory.
+            let torn =
+                torn.map(|(start, errno)| Err(self.quarantine(operation, start, torn_by(errno))));
             self.remove(operation, entered, run[..down].iter().map(|&(start, _)| start));
-            match torn {
-                None => Ok(()),
-                Some((start, errno)) => Err(self.quarantine(operation, start, torn_by(errno))),
-            }
+            torn.unwrap_or(Ok(()))
         })
     }
 

@@ -49,9 +49,11 @@ impl Shared {
                 }
                 down += row.len();
             }
-            self.remove(operation, entered, all[..down].iter().map(|piece| piece.start));
+            // Before they are left: who waits must not be let in to map over a stranger's memory.
             let quarantine = |(start, errno)| self.quarantine(operation, start, torn_by(errno));
-            torn.into_iter().map(quarantine).last().map_or(Ok(()), Err)
+            let torn = torn.into_iter().map(quarantine).last();
+            self.remove(operation, entered, all[..down].iter().map(|piece| piece.start));
+            torn.map_or(Ok(()), Err)
         })
     }
 

@@ -282,9 +282,9 @@ impl<H> Ledger<H> {
             for (start, record) in after {
                 if let Some(mappings) = open.at(start) {
                     mappings.put(start, record);
-                    mappings.checked();
                 }
             }
+            open.checked();
         });
     }
 
@@ -321,6 +321,14 @@ impl Entered<'_> {
 }
 
 impl Open<'_> {
+    /// Checks each after a step in debug builds, as long as that costs little.
+    fn checked(&self) {
+        match self {
+            Self::One(_, mappings) => mappings.checked(),
+            Self::Several(all) => all.iter().for_each(|(_, mappings)| mappings.checked()),
+        }
+    }
+
     fn write_access<'a>(&mut self, records: impl IntoIterator<Item = (usize, &'a MappingRecord)>) {
         for (start, record) in records {
             if let Some(mappings) = self.at(start) {
