@@ -7,7 +7,7 @@ mod process;
 
 use hostile::{Hostile, stranger_lives_at};
 use hsa_vmm::simulation::{Config, Era};
-use hsa_vmm::vmm::{Quirks, VmmOptions};
+use hsa_vmm::vmm::{Problem, Quirks, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, Vmm, VmmError};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
     }
     // Nor is there a reservation in the middle of it.
     let middle = vmm.address_free(at(base, 4096), 3 * 4096).unwrap_err();
-    assert_eq!(middle.problem(), Some(hsa_vmm::vmm::Problem::NotAReservation));
+    assert_eq!(middle.problem(), Some(Problem::NotAReservation));
     assert!(stranger_lives_at(stranger));
     vmm.check().unwrap();
 }
@@ -195,6 +195,48 @@ fn a_stranger_in_a_hole_is_never_freed() {
     drop(runtime);
     assert!(stranger_lives_at(base), "also after the runtime's end");
     assert_eq!(hostile.get(c"hostile_started"), 0);
+}
+
+/// Nor by who waited for the end of the operation that lost the addresses.
+#[test]
+fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
+    let _alone = process::alone();
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let other = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
+    // The memory goes with the mapping, slowly, so that who waited has time to go wrong.
+    hostile.set(c"hostile_release_lingers", 20_000);
+    for round in 0..5 {
+        let base = two_mappings(&vmm, gpu);
+        let memory = vmm.retain_allocation_handle(base).unwrap();
+        vmm.release(memory).unwrap();
+        vmm.release(memory).unwrap();
+        let waits = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                loop {
+                    let answer = vmm.map(base, 4096, 0, other, 0);
+                    waits.store(true, Ordering::Relaxed);
+                    let mapped = Some(Problem::AlreadyMapped { at: base });
+                    if !answer.is_err_and(|error| error.problem() == mapped) {
+                        return answer;
+                    }
+                }
+            });
+            while !waits.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            hostile.set(c"hostile_strangers", 1);
+            let answer = vmm.unmap(base, 4096);
+            let torn = matches!(answer, Err(VmmError::Quarantined { now: true, .. }));
+            assert!(torn, "{round}: {answer:?}");
+            let answer = waiting.join().unwrap();
+            let refused = matches!(answer, Err(VmmError::Quarantined { now: false, .. }));
+            assert!(refused, "{round}: {answer:?}");
+        });
+        assert!(stranger_lives_at(base), "{round}");
+    }
+    hostile.set(c"hostile_release_lingers", 0);
 }
 
 #[test]

@@ -26,6 +26,7 @@ int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init;             /* what hsa_init answers */
 int hostile_started;          /* how often it was started and not stopped */
 int hostile_linger;           /* how many microseconds an export or a change of access takes */
+int hostile_release_lingers;  /* how many microseconds a release takes */
 int hostile_told;             /* how many changes of access it has made */
 int hostile_races;            /* how many creates and releases met an export */
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
@@ -135,6 +136,7 @@ hsa_status_t hsa_amd_vmem_handle_create(
 
 hsa_status_t hsa_amd_vmem_handle_release(hsa_amd_vmem_alloc_handle_t handle) {
   hostile_races += exporting;
+  if (hostile_release_lingers) usleep(hostile_release_lingers);
   return close(handle.handle) ? ERROR : SUCCESS;
 }
 
