@@ -19,7 +19,9 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
 /// Runs a test on a machine of each release, in a process of its own that it may leave without
 /// descriptors.
 fn on_each_release(test: impl Fn(&Machine)) {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     for (release, config) in machine::releases() {
         let end = process::in_child(|| test(&Machine::new(config)));
         assert_eq!(end, End::Well, "{release}");
@@ -147,7 +149,9 @@ fn who_is_let_into_an_import_may_need_a_descriptor() {
 /// What is taken down to take access away could not be made anew.
 #[test]
 fn nothing_is_taken_away_without_a_descriptor_to_give_it_back() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     for (release, config) in machine::releases() {
         for the_cpu_sees_it in [true, false] {
             let config = config.clone();

@@ -296,7 +296,9 @@ fn threads_do_not_get_in_each_others_way() {
 
 #[test]
 fn every_call_of_a_child_is_refused() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let (_, runtime) = machine(FaultPlan::default());
     let owner = gpu(&runtime, 0);
     let memory = PoolMemory::allocate(&runtime, owner, 4096).unwrap();

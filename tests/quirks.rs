@@ -195,7 +195,9 @@ fn every_quirk_has_a_failure() {
 
 #[test]
 fn a_release_fails_without_its_quirk_and_only_then() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     for failure in FAILURES {
         let config = (failure.release)();
         let quirk = named(failure.quirk);
@@ -210,7 +212,9 @@ fn a_release_fails_without_its_quirk_and_only_then() {
 
 #[test]
 fn quirks_do_no_harm_where_they_are_not_needed() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     for (release, config) in machine::releases() {
         let needed = Quirks::of_extension(extension(&config));
         let mut all = needed;

@@ -62,7 +62,9 @@ fn example() -> Description {
 
 #[test]
 fn what_arrives_is_the_same_memory_and_what_was_said_of_it() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let before = process::descriptors();
@@ -85,7 +87,9 @@ fn what_arrives_is_the_same_memory_and_what_was_said_of_it() {
 
 #[test]
 fn messages_come_in_order_and_in_pieces() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let (here, there) = UnixStream::pair().unwrap();
     let there = Channel::over(there);
     let null = File::open("/dev/null").unwrap();
@@ -109,7 +113,9 @@ fn messages_come_in_order_and_in_pieces() {
 
 #[test]
 fn what_is_malformed_is_refused_and_closed() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let null = File::open("/dev/null").unwrap();
     let good = example().encode().unwrap();
     let changed = |at: usize, to: u8| {
@@ -148,7 +154,9 @@ fn what_is_malformed_is_refused_and_closed() {
 
 #[test]
 fn memory_of_another_size_is_refused() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let machine = Machine::new(Config::mi300x(1));
     let (here, there) = Channel::pair().unwrap();
     let memory = memory(&machine);
@@ -168,7 +176,9 @@ fn memory_of_another_size_is_refused() {
 
 #[test]
 fn what_may_not_be_shared_is_not_sent() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let machine = Machine::new(Config::mi300x(1));
     let (here, there) = Channel::pair().unwrap();
     let private = AllocationProperties::on(machine.gpu(0));
@@ -184,7 +194,9 @@ fn what_may_not_be_shared_is_not_sent() {
 
 #[test]
 fn nobody_waits_longer_than_their_patience() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let (here, there) = UnixStream::pair().unwrap();
     let silent = Channel::over(there.try_clone().unwrap()).patient_for(SOON);
     let begun = Instant::now();
@@ -210,7 +222,9 @@ fn nobody_waits_longer_than_their_patience() {
 
 #[test]
 fn without_descriptors_that_is_said_and_nothing_is_lost() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let end = process::in_child(|| {
         let machine = Machine::new(Config::mi300x(1));
         let (here, there) = Channel::pair().unwrap();
@@ -234,7 +248,9 @@ fn without_descriptors_that_is_said_and_nothing_is_lost() {
 
 #[test]
 fn a_stranger_is_refused_unless_trusted() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let own = rustix::process::getuid().as_raw();
     let (here, there) = UnixStream::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
@@ -258,7 +274,9 @@ fn two_gpus() -> Library {
 
 #[test]
 fn three_generations_share_whoever_dies() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     for killed in [Role::Parent, Role::Child, Role::Grandchild] {
         exchange::share_among_generations(&two_gpus, killed);
     }
@@ -266,7 +284,9 @@ fn three_generations_share_whoever_dies() {
 
 #[test]
 fn another_user_is_a_stranger_until_trusted() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     if may(Need::OtherUser, "another_user_is_a_stranger_until_trusted") {
         exchange::share_with_another_user(&two_gpus);
     }
@@ -274,7 +294,9 @@ fn another_user_is_a_stranger_until_trusted() {
 
 #[test]
 fn another_pid_namespace_is_no_hindrance_to_a_channel() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     if may(Need::PidNamespace, "another_pid_namespace_is_no_hindrance_to_a_channel") {
         exchange::share_with_another_namespace(&two_gpus);
     }
@@ -284,7 +306,9 @@ fn another_pid_namespace_is_no_hindrance_to_a_channel() {
 #[test]
 fn who_has_no_number_in_a_user_namespace_is_a_stranger() {
     let test = "who_has_no_number_in_a_user_namespace_is_a_stranger";
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     if !may(Need::UserNamespace, test) {
         return;
     }
@@ -309,7 +333,9 @@ fn who_has_no_number_in_a_user_namespace_is_a_stranger() {
 
 #[test]
 fn a_ticket_is_good_while_the_offer_lasts() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let (mut line, mut theirs) = UnixStream::pair().unwrap();
     let child = Child::start(|| {
         let machine = Machine::new(Config::mi300x(2));
@@ -353,7 +379,9 @@ fn a_ticket_is_good_while_the_offer_lasts() {
 
 #[test]
 fn an_end_that_is_killed_leaves_nothing() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let machine = Machine::new(Config::mi300x(1));
     let before = process::descriptors();
     for bytes in [0, 1, 40, 64, 65] {
@@ -384,7 +412,9 @@ fn an_end_that_is_killed_leaves_nothing() {
 
 #[test]
 fn ten_thousand_rounds_leave_nothing() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let machine = Machine::new(Config::mi300x(2));
     let memory = memory(&machine);
     let (here, there) = Channel::pair().unwrap();
@@ -406,7 +436,9 @@ fn ten_thousand_rounds_leave_nothing() {
 /// A process that has closed its standard input may have it.
 #[test]
 fn a_ticket_for_the_lowest_descriptor_is_good() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let end = process::in_child(|| {
         // SAFETY: this child reads nothing there.
         drop(unsafe { OwnedFd::from_raw_fd(0) });

@@ -234,7 +234,9 @@ fn copies_in_both_directions_come_to_an_end() {
 
 #[test]
 fn every_call_of_a_child_is_refused() {
-    let _alone = process::alone();
+    if process::ran_alone() {
+        return;
+    }
     let ground = Ground::simulated(Config::mi300x(2));
     let mut own = [5u8; 100];
     let mut second = [5u8; 100];

@@ -77,7 +77,9 @@ fn assert_well(patience: Duration, ground: &Ground, act: impl Fn(&Ground)) {
 
 /// Runs a test on the simulation, in a process that has no runtime.
 pub fn on_simulation(act: impl Fn(&Ground)) {
-    let _alone = crate::process::alone();
+    if crate::process::ran_alone() {
+        return;
+    }
     assert_well(Duration::from_secs(300), &Ground::Simulation, act);
 }
 

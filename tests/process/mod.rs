@@ -8,7 +8,7 @@ pub mod namespaces;
 pub mod page_table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// One line of `/proc/self/maps`.
@@ -124,11 +124,29 @@ pub fn with_descriptors<T>(spare: usize, act: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Keeps other tests of this binary from running meanwhile: they open descriptors too, and may be
-/// given addresses that a runtime with holes has given up for a moment.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Runs the test that calls this in a process of its own, and answers whether it did: `false` in
+/// that process, where no other thread opens descriptors or is given addresses that a runtime with
+/// holes has given up for a moment.
+#[must_use = "it is the other process that goes on"]
+#[track_caller]
+pub fn ran_alone() -> bool {
+    const ALONE: &str = "HSA_VMM_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("a test's thread has the test's name");
+    let output = Command::new(std::env::current_exe().expect("a test is a program"))
+        .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
+        .env(ALONE, "yes")
+        .output()
+        .expect("it can be started anew");
+    let [text, errors] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    // A name that is no test's would be none that fails, too.
+    assert!(output.status.success() && text.contains("1 passed"), "{test}:\n{text}\n{errors}");
+    print!("{text}");
+    true
 }
 
 /// How long a child may take, on a machine that is busy with other things.

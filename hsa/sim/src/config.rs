@@ -92,7 +92,9 @@ pub struct Config {
     pub recommended_granule: u64,
     /// Whether GPUs' page tables obey permissions.
     pub gpu_permissions: GpuPermissions,
-    /// Whether the CPU may map an exported descriptor for writing.
+    /// Whether the CPU may map an exported descriptor for writing. Where it may not, the runtime
+    /// gives the CPU its access, and in era A every change of that leaves a real hole for a moment:
+    /// memory that another thread is given then is mapped over, as with AMD's.
     pub dmabuf_cpu_mapping: bool,
     /// Whether virtual-memory management is supported at all.
     pub vmem: bool,

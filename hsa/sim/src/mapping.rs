@@ -166,7 +166,9 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
     instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
-        reservation.mappings -= 1;
+        // Reserved anew since, where the kernel has given away what the runtime left a hole in, it
+        // does not count what was mapped in the one before.
+        reservation.mappings = reservation.mappings.saturating_sub(1);
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
         handle.uses -= 1;
