@@ -1,8 +1,8 @@
 //! The locks that this library waits at.
 //!
-//! They are the standard library's, and one of parking_lot's. The package in `tests/interleavings` compiles these very sources
-//! with [shuttle](https://docs.rs/shuttle)'s instead, which decides at each of them who goes on,
-//! and so runs through orders that a machine would hardly ever show.
+//! They are the standard library's, and one of parking_lot's. The package in `tests/interleavings`
+//! compiles these very sources with [shuttle](https://docs.rs/shuttle)'s instead, which decides at
+//! each of them who goes on, and so runs through orders that a machine would hardly ever show.
 
 pub(crate) mod gate;
 mod number;

@@ -218,7 +218,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
     let other = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
     // The memory goes with the mapping, slowly, so that who waited has time to go wrong.
     hostile.set(c"hostile_release_lingers", 20_000);
-    for round in 0..5 {
+    for round in 0..10 {
         let base = two_mappings(&vmm, gpu);
         let memory = vmm.retain_allocation_handle(base).unwrap();
         vmm.release(memory).unwrap();
@@ -239,7 +239,10 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
                 std::thread::yield_now();
             }
             hostile.set(c"hostile_strangers", 1);
-            let answer = vmm.unmap(base, 4096);
+            let answer = match round % 2 {
+                0 => vmm.unmap(base, 4096),
+                _ => vmm.unmap_many(&[(base, 4096)]),
+            };
             let torn = matches!(answer, Err(VmmError::Quarantined { now: true, .. }));
             assert!(torn, "{round}: {answer:?}");
             let answer = waiting.join().unwrap();

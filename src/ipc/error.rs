@@ -179,6 +179,20 @@ pub enum IpcError {
         status: Status,
     },
 
+    /// Another process waits where this one's runtime would, to hand memory out by dma-buf. AMD's
+    /// runtime is not asked: it asserts that nobody does.
+    #[error(
+        "{operation}: another process waits at the abstract socket hsa{process}: one of the same \
+         number in another PID namespace; give each a network namespace of its own, or share by \
+         transport::Channel"
+    )]
+    NameTaken {
+        /// What was asked for.
+        operation: Operation,
+        /// This process's number.
+        process: u32,
+    },
+
     /// The runtime lacks the function for it.
     #[error("{operation}: the runtime has no {call}")]
     NotSupported {
@@ -242,6 +256,7 @@ impl IpcError {
             | Self::OtherNamespace { operation, .. }
             | Self::Forbidden { operation, .. }
             | Self::NotShared { operation, .. }
+            | Self::NameTaken { operation, .. }
             | Self::NotSupported { operation, .. }
             | Self::TooMany { operation }
             | Self::OutOfDescriptors { operation }
@@ -275,7 +290,9 @@ impl IpcError {
             Self::NotSupported { .. } => HipError::NotSupported,
             Self::TooMany { .. } => HipError::OutOfMemory,
             // HIP says that the value is invalid; it has a code that tells the truth.
-            Self::OutOfDescriptors { .. } | Self::System { .. } => HipError::OperatingSystem,
+            Self::OutOfDescriptors { .. } | Self::NameTaken { .. } | Self::System { .. } => {
+                HipError::OperatingSystem
+            }
             Self::NotShared { operation, .. } | Self::Runtime { operation, .. } => {
                 match operation {
                     Operation::OpenMemHandle => HipError::InvalidDevicePointer,

@@ -2,7 +2,7 @@
 
 use super::error::{IpcError, Operation, Problem};
 use super::handle::{IpcHandle, Registration};
-use super::server::is_asked_for;
+use super::server::{is_asked_for, is_taken};
 use super::table::{Entry, Table};
 use crate::memory::{Record, State};
 use crate::native::{Known, NativeIpc, Status};
@@ -89,8 +89,9 @@ pub(super) fn get(
     match &mut *state {
         State::Freed => Err(refused(Problem::NotAllocated)),
         State::Live(export) => {
-            let native = create(operation, runtime, &record)?;
             let process = std::process::id() as i32;
+            check_name(operation)?;
+            let native = create(operation, runtime, &record)?;
             if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
                 runtime.stay_started();
             }
@@ -104,6 +105,22 @@ pub(super) fn get(
             let entered = enter(operation, runtime, &record, native, process)?;
             Ok(export.insert(entered).handle(offset))
         }
+    }
+}
+
+/// Refuses what AMD's runtime would end the process for, if it hands memory out by itself: somebody
+/// else waits at the name where it would.
+fn check_name(operation: Operation) -> Result<(), IpcError> {
+    // With its other value, or none, the driver hands it out (rocr, flag.h).
+    let by_itself = std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|it| it == "0");
+    if !by_itself {
+        return Ok(());
+    }
+    let process = std::process::id();
+    match is_taken(process) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(IpcError::NameTaken { operation, process }),
+        Err(errno) => Err(IpcError::system(operation, errno)),
     }
 }
 

@@ -8,11 +8,12 @@
 //! [relay](super::relay).
 
 use crate::native::NativeIpc;
+use rustix::fs::stat;
 use rustix::io::{Errno, write};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recvmsg, socket_with,
+    SocketFlags, SocketType, bind, connect, recvmsg, socket_with,
 };
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -64,6 +65,35 @@ pub(super) fn address(number: u32) -> Result<SocketAddrUnix, Errno> {
     let text = format!("hsa{}", number as i32);
     name[..text.len()].copy_from_slice(text.as_bytes());
     SocketAddrUnix::new_abstract_name(&name)
+}
+
+/// Whether somebody else waits where this process's server would. AMD's runtime asserts that nobody
+/// does: it would end the process.
+///
+/// A process of the same number in another PID namespace does, if both are in one network namespace.
+pub(super) fn is_taken(process: u32) -> Result<bool, Errno> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    match bind(&socket, &address(process)?) {
+        Ok(()) => Ok(false),
+        Err(Errno::ADDRINUSE) => Ok(!is_ours(process)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether a socket of that address is one of this process's.
+fn is_ours(process: u32) -> bool {
+    let name = format!("@hsa{}", process as i32);
+    let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
+    let of_that_name = |line: &str| {
+        let mut words = line.split_whitespace().skip(6);
+        let inode = words.next()?.parse().ok()?;
+        // Zeros are shown as the first of them is.
+        (words.next()?.trim_end_matches('@') == name).then_some(inode)
+    };
+    let inodes: Vec<u64> = sockets.lines().filter_map(of_that_name).collect();
+    let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    // What a descriptor is open on is seen through its link.
+    descriptors.filter_map(|entry| stat(entry.path()).ok()).any(|it| inodes.contains(&it.st_ino))
 }
 
 /// Gives reading and writing an end.
@@ -154,6 +184,19 @@ pub(super) mod tests {
         file.seek(SeekFrom::Start(0)).unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "the memory");
+    }
+
+    #[test]
+    fn who_waits_at_an_address_is_told_from_oneself() {
+        let number = (1 << 27) + std::process::id();
+        assert_eq!(is_taken(number), Ok(false));
+        let listener = relay::listen(number).unwrap();
+        assert_eq!(is_taken(number), Ok(false), "that is this process itself");
+        let name = format!("@hsa{number}");
+        let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
+        assert!(sockets.contains(&name), "{name} in {sockets}");
+        drop(listener);
+        assert_eq!(is_taken(number), Ok(false));
     }
 
     #[test]

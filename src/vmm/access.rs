@@ -109,6 +109,11 @@ impl AgentSet {
         Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
     }
 
+    /// The agents of this one that are not in the other.
+    pub fn without(self, other: Self) -> Self {
+        Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
+    }
+
     pub fn iter(self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(number, word)| {
             let rest = |left: &u64| Some(left & (left - 1)).filter(|&left| left != 0);
@@ -169,5 +174,9 @@ mod tests {
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 64, 127]);
         assert!(!set.contains(1) && !set.contains(65));
         assert_eq!([0, 63, 64, 127].into_iter().collect::<AgentSet>(), set);
+        let [first, last]: [AgentSet; 2] =
+            [[0, 64], [63, 127]].map(|some| some.into_iter().collect());
+        assert_eq!((set.without(first), first.and(last)), (last, set));
+        assert_eq!(first.without(set), AgentSet::NONE);
     }
 }

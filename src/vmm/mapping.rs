@@ -259,12 +259,13 @@ impl Shared {
         range: Range,
         of: impl Fn(Piece) -> T,
     ) -> Result<Run<T>, VmmError> {
-        let mapped = self.mapped(operation, entered, range)?;
-        if let [only] = mapped[..]
-            && let Some(piece) = self.piece(only)
+        if let Ok(inside) = entered.around(range)
+            && let Some(only) = inside.mappings().only(range)
+            && let Some(piece) = self.piece((range.start, only))
         {
             return Ok(Run::from_buf([of(piece)]));
         }
+        let mapped = self.mapped(operation, entered, range)?;
         Ok(mapped.into_iter().filter_map(|mapped| self.piece(mapped).map(&of)).collect())
     }
 

@@ -1,8 +1,10 @@
 //! HIP's virtual-memory management.
 //!
 //! [`Vmm`] has HIP's fourteen calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`]
-//! are the same as owned values. The way of a call: arguments and ledger are checked (nothing
-//! has happened yet) → the runtime is asked → the ledger is changed, or what was done is undone.
+//! are the same as owned values. The library keeps books of what is reserved, created, mapped and
+//! granted: the ledger. The way of a call: its arguments are checked, and against the ledger
+//! (nothing has happened yet) → the runtime is asked → the ledger is changed, or what was done is
+//! undone.
 //!
 //! | HIP | here | HSA |
 //! |---|---|---|

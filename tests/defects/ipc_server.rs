@@ -5,12 +5,15 @@
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
-use crate::process::{End, in_child};
-use crate::table::IPC_SERVER_OUTLIVES_STOP;
+use crate::process::{Child, End, in_child};
+use crate::table::{IPC_NAME_TAKEN_ABORTS, IPC_SERVER_OUTLIVES_STOP};
 use hsa_rocr::test::Ground;
 use hsa_vmm::vmm::Quirks;
-use hsa_vmm::{Ipc, PoolMemory, Runtime};
+use hsa_vmm::{Ipc, IpcError, PoolMemory, Runtime};
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -131,6 +134,59 @@ fn a_runtime_that_stayed_started_is_used_again() {
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
+        }
+    });
+}
+
+/// Does something while another process waits at the socket where this one's runtime would, as a
+/// process of the same number in another PID namespace does.
+fn beside_a_namesake<T>(act: impl FnOnce() -> T) -> T {
+    let mut name = [0; 107];
+    let text = format!("hsa{}", std::process::id());
+    name[..text.len()].copy_from_slice(text.as_bytes());
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let namesake = Child::start(|| {
+        // SAFETY: has this child end with its parent, and nothing else.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        theirs.write_all(&[1]).unwrap();
+        theirs.read_exact(&mut [0]).unwrap();
+        0
+    });
+    ours.read_exact(&mut [0]).unwrap();
+    let done = act();
+    ours.write_all(&[1]).unwrap();
+    assert_eq!(namesake.wait(), End::Well);
+    done
+}
+
+#[test]
+fn a_namesake_of_the_runtime() {
+    IPC_NAME_TAKEN_ABORTS.is_as_recorded("ipc_server::a_namesake_of_the_runtime", |ground| {
+        share_by_dma_buf();
+        beside_a_namesake(|| {
+            // It would be another defect.
+            let raw = std::mem::ManuallyDrop::new(Raw::start(ground));
+            raw.share(SIZE).is_err()
+        })
+    });
+}
+
+#[test]
+fn a_namesake_of_the_library() {
+    on_each("ipc_server::a_namesake_of_the_library", |ground| {
+        share_by_dma_buf();
+        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
+        let ipc = Ipc::open(&runtime).unwrap();
+        let share = || ipc.get_mem_handle(memory.address());
+        let refused = beside_a_namesake(share).unwrap_err();
+        assert!(matches!(refused, IpcError::NameTaken { .. }), "{refused}");
+        // Once it has gone, and again: then the name is this process's own.
+        for _ in 0..2 {
+            share().unwrap();
         }
     });
 }

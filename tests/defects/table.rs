@@ -91,6 +91,10 @@ defects! {
         "hsa_shut_down after an export for IPC, by dma-buf, ends the process now and then",
         "runtime.cpp, Unload: the thread at the socket frees what was freed; fixed by #3256",
         "the runtime is not stopped after such an export: quirk `ipc_server_outlives_stop`";
+    IPC_NAME_TAKEN_ABORTS: [No, Crash(SIGABRT), Crash(SIGABRT)],
+        "hsa_amd_ipc_memory_create, by dma-buf, ends the process if one of the same number has done it in another PID namespace and the same network namespace",
+        "runtime.cpp, IPCCreate: bind to the abstract socket hsa<process>, and assert",
+        "refused before, with what to do";
     SIGNAL_USED_AFTER_COPY: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
         "a copy by a CPU ends the process now and then, if its signal is destroyed when it is done",
         "runtime.cpp, CopyMemory: the thread that copies counts the signal down, and uses it then",

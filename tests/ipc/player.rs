@@ -7,10 +7,9 @@ use crate::ground::Ground;
 use crate::props::{Props, from_hex, to_hex};
 use hsa_vmm::IpcHandle;
 use std::io::{BufRead, BufReader, Write};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// How long a player may take for one line: longer than anything that is bounded may last.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -18,7 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Where players report.
 pub struct Stage {
     listener: UnixListener,
+    /// In a folder: other names are not found from other network namespaces.
     address: SocketAddr,
+    _folder: TempDir,
     ground: Ground,
 }
 
@@ -38,12 +39,11 @@ pub struct Player {
 
 impl Stage {
     pub fn on(ground: &Ground) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("hsa-vmm-test-{}-{next}", std::process::id());
-        let address = SocketAddr::from_abstract_name(name).expect("a short name");
+        let folder = TempDir::new().expect("a folder");
+        let name = folder.path().join("stage");
+        let address = SocketAddr::from_pathname(name).expect("TMPDIR is short");
         let listener = UnixListener::bind_addr(&address).expect("a name of our own");
-        Self { listener, address, ground: ground.clone() }
+        Self { listener, address, _folder: folder, ground: ground.clone() }
     }
 
     /// A player with a runtime of its own.

@@ -30,6 +30,11 @@ fn table(operation: Operation) -> Vec<(IpcError, String, i32)> {
             "hsa_amd_ipc_memory_create answered HSA_STATUS_ERROR (0x1000); with a kernel",
             if opening { 17 } else { 1 },
         ),
+        (
+            IpcError::NameTaken { operation, process: 9 },
+            "another process waits at the abstract socket hsa9: one of the same number",
+            304,
+        ),
         (IpcError::NotSupported { operation, call }, "the runtime has no hsa_amd_ipc", 801),
         (IpcError::TooMany { operation }, "65536 allocations are exported already", 2),
         (IpcError::OutOfDescriptors { operation }, "out of file descriptors", 304),

@@ -202,12 +202,7 @@ impl<H> Handles<H> {
         handle: Handle,
         look: impl FnOnce(&HandleRecord<H>) -> Result<T, Refusal>,
     ) -> Result<(u32, T), Refusal> {
-        let seen = self.with(handle, |record| {
-            let seen = look(record)?;
-            record.uses += 1;
-            Ok(seen)
-        });
-        Ok((handle.slot() as u32, seen??))
+        self.begin(handle, look, |record| record.uses += 1)
     }
 
     /// Counts a mapping that is about to be made, if the caller finds the handle good. Undone by
@@ -217,9 +212,18 @@ impl<H> Handles<H> {
         handle: Handle,
         look: impl FnOnce(&HandleRecord<H>) -> Result<T, Refusal>,
     ) -> Result<(u32, T), Refusal> {
+        self.begin(handle, look, |record| record.mappings += 1)
+    }
+
+    fn begin<T>(
+        &self,
+        handle: Handle,
+        look: impl FnOnce(&HandleRecord<H>) -> Result<T, Refusal>,
+        count: impl FnOnce(&mut HandleRecord<H>),
+    ) -> Result<(u32, T), Refusal> {
         let seen = self.with(handle, |record| {
             let seen = look(record)?;
-            record.mappings += 1;
+            count(record);
             Ok(seen)
         });
         Ok((handle.slot() as u32, seen??))

@@ -247,8 +247,6 @@ pub(in crate::vmm) struct Progress {
     pub before: Piece,
     /// What is so by now.
     pub record: MappingRecord,
-    /// The agents that the runtime is to be told of next.
-    pub news: AgentSet,
     /// The agents that the runtime was asked to grant something, successfully or not.
     pub asked: AgentSet,
     /// Whether it is mapped at all.
@@ -257,8 +255,7 @@ pub(in crate::vmm) struct Progress {
 
 impl Progress {
     pub fn none(before: Piece) -> Self {
-        let nobody = AgentSet::NONE;
-        Self { before, record: before.record, news: nobody, asked: nobody, mapped: true }
+        Self { before, record: before.record, asked: AgentSet::NONE, mapped: true }
     }
 }
 

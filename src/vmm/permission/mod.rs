@@ -154,11 +154,16 @@ impl Shared {
         let mut changes = Changes::new();
         for descriptor in descriptors {
             let (index, _) = self.agent(descriptor.agent, Argument::Agent).map_err(refused)?;
-            changes.retain(|&mut (other, _)| other != index);
+            if let Some(before) = changes.iter().position(|&(other, _)| other == index) {
+                changes.remove(before);
+            }
             changes.push((index, descriptor.access));
         }
-        // The CPUs first, each kind as the caller has it.
-        changes.sort_by_key(|&(index, _)| !self.is_cpu(index));
+        // The CPUs first, each kind as the caller has it. Mostly there is none.
+        let is_gpu = |&(index, _): &Change| !self.is_cpu(index);
+        if !changes.is_sorted_by_key(is_gpu) {
+            changes.sort_by_key(is_gpu);
+        }
         Ok(changes)
     }
 

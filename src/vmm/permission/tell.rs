@@ -32,27 +32,19 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let Some(first) = alike.first() else { return Ok(()) };
         let list = self.list_of_news(first, changes);
+        // To all of them the same is news.
+        let news: AgentSet = self.news(first, changes).map(|&(index, _)| index).collect();
         let size = alike.iter().map(|mapping| mapping.before.record.size).sum();
         let range = Range { start: first.before.start, size };
-        let mut lets_somebody_in = false;
-        for mapping in &mut *alike {
-            let granted = mapping.before.record.granted;
-            let mut news = AgentSet::NONE;
-            for &change in self.news(mapping, changes) {
-                news.insert(change.0);
-                lets_somebody_in |= self.lets_in(granted, change);
-            }
-            mapping.news = news;
-        }
-        if lets_somebody_in {
+        if alike.iter().any(|mapping| self.lets_in(mapping.before.record.granted, news)) {
             self.check_a_descriptor(operation)?;
         }
         for mapping in &mut *alike {
-            mapping.asked = mapping.asked.and(mapping.news);
+            mapping.asked = mapping.asked.and(news);
         }
         self.tell(operation, range, &list)?;
         for mapping in alike {
-            mapping.record.granted = mapping.record.granted.and(mapping.news);
+            mapping.record.granted = mapping.record.granted.and(news);
         }
         Ok(())
     }
@@ -99,7 +91,9 @@ impl Shared {
             let unnamed: Changes = unnamed.map(|index| (index, access(index))).collect();
             list.insert_from_slice(0, &unnamed);
         }
-        list.sort_by_key(|&(index, _)| Some(index) == piece.owner);
+        if let Some(at) = list.iter().position(|&(index, _)| Some(index) == piece.owner) {
+            list[at..].rotate_left(1);
+        }
         list
     }
 
@@ -150,17 +144,17 @@ impl Shared {
                 told.push((index, access));
             }
         }
-        if told.iter().any(|&change| self.lets_in(AgentSet::default(), change)) {
+        if self.lets_in(AgentSet::NONE, after.granted) {
             self.check_a_descriptor(operation)?;
         }
         self.tell_again(operation, piece, &after, &told)?;
         Ok(after.granted)
     }
 
-    /// Whether a change lets a GPU in that was not `granted` access before, for which the runtime
-    /// needs a descriptor.
-    fn lets_in(&self, granted: AgentSet, (index, _): Change) -> bool {
-        !self.is_cpu(index) && !granted.contains(index)
+    /// Whether to tell the runtime of these agents lets a GPU in that was not `granted` access before,
+    /// for which it needs a descriptor.
+    fn lets_in(&self, granted: AgentSet, news: AgentSet) -> bool {
+        news.without(granted).without(self.cpus) != AgentSet::NONE
     }
 
     /// Refuses what the runtime needs a descriptor for, and ends the process for want of one, if
