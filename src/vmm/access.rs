@@ -114,12 +114,12 @@ impl AgentSet {
         Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
     }
 
-    pub fn iter(self) -> impl Iterator<Item = usize> {
-        self.0.into_iter().enumerate().flat_map(|(number, word)| {
-            let rest = |left: &u64| Some(left & (left - 1)).filter(|&left| left != 0);
-            let first = Some(word).filter(|&word| word != 0);
-            core::iter::successors(first, rest)
-                .map(move |left| number * 64 + left.trailing_zeros() as usize)
+    pub fn iter(mut self) -> impl Iterator<Item = usize> {
+        core::iter::from_fn(move || {
+            let (number, word) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
+            let bit = word.trailing_zeros() as usize;
+            *word &= *word - 1;
+            Some(number * 64 + bit)
         })
     }
 }

@@ -174,7 +174,18 @@ impl Shared {
         serials: &[Serial],
     ) -> Result<(), VmmError> {
         self.at_gate(operation, range, |mut entered| {
-            let run = self.mapped(operation, &entered, range)?;
+            // Mostly it is one, and then there is no list.
+            let (one, several);
+            let run: &[(usize, MappingRecord)] = match only(&entered, range) {
+                Some(record) => {
+                    one = [(range.start, record)];
+                    &one
+                }
+                None => {
+                    several = self.mapped(operation, &entered, range)?;
+                    &several
+                }
+            };
             let found = run.iter().map(|(_, record)| Serial(record.serial));
             if !serials.is_empty() && !found.eq(serials.iter().copied()) {
                 let at = Address::new(range.start);
@@ -183,7 +194,7 @@ impl Shared {
             }
             let mut torn = None;
             let mut down = 0;
-            for (start, record) in &run {
+            for (start, record) in run {
                 match self.take_down(operation, *start, record) {
                     Ok(kept) => torn = torn.or(kept.err().map(|errno| (*start, errno))),
                     // What a stranger has taken must not be mapped over.
@@ -226,9 +237,6 @@ impl Shared {
     ) -> Result<Run<(usize, MappingRecord)>, VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         let mappings = entered.around(range).map_err(refused)?.mappings();
-        if let Some(only) = mappings.only(range) {
-            return Ok(Run::from_buf([(range.start, only)]));
-        }
         mappings.check_run(range).map_err(refused)?;
         Ok(mappings.inside(range).collect())
     }
@@ -239,6 +247,11 @@ impl Shared {
             let Physical { native, owner, .. } = handle.payload;
             Piece { start, record, native, owner }
         })
+    }
+
+    /// The mapping that is all of a range, as mostly one is.
+    pub(super) fn only_piece(&self, entered: &Entered<'_>, range: Range) -> Option<Piece> {
+        self.piece((range.start, only(entered, range)?))
     }
 
     /// The mappings of a run inside a reservation, or why it is none.
@@ -259,12 +272,6 @@ impl Shared {
         range: Range,
         of: impl Fn(Piece) -> T,
     ) -> Result<Run<T>, VmmError> {
-        if let Ok(inside) = entered.around(range)
-            && let Some(only) = inside.mappings().only(range)
-            && let Some(piece) = self.piece((range.start, only))
-        {
-            return Ok(Run::from_buf([of(piece)]));
-        }
         let mapped = self.mapped(operation, entered, range)?;
         Ok(mapped.into_iter().filter_map(|mapped| self.piece(mapped).map(&of)).collect())
     }
@@ -424,6 +431,11 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// The mapping that is all of a range, as mostly one is.
+fn only(entered: &Entered<'_>, range: Range) -> Option<MappingRecord> {
+    entered.around(range).ok()?.mappings().only(range)
 }
 
 pub(in crate::vmm) fn torn_by(errno: Errno) -> String {

@@ -97,10 +97,11 @@ impl<V> Child<V> {
                 _ => None,
             },
             Self::Node(node) => {
-                let child = node.child_mut(address)?;
+                let (digit, place) = node.find(address)?;
+                let child = node.children.get_mut(place)?;
                 let value = child.remove(address)?;
                 if matches!(child, Self::Nothing) {
-                    node.take(address);
+                    node.take(digit, place);
                     // What is alone needs no node.
                     if let [_] = *node.children
                         && let Some(alone) = node.children.pop()
@@ -168,12 +169,14 @@ impl<V> Node<V> {
         self.children.get(self.place(digit))
     }
 
-    fn child_mut(&mut self, address: usize) -> Option<&mut Child<V>> {
+    /// The digit of an address, and the place of the child that is there, if one is.
+    fn find(&self, address: usize) -> Option<(u32, usize)> {
         let digit = self.digit(address);
-        if !self.has(digit) {
-            return None;
-        }
-        let place = self.place(digit);
+        if self.has(digit) { Some((digit, self.place(digit))) } else { None }
+    }
+
+    fn child_mut(&mut self, address: usize) -> Option<&mut Child<V>> {
+        let (_, place) = self.find(address)?;
         self.children.get_mut(place)
     }
 
@@ -207,9 +210,7 @@ impl<V> Node<V> {
     }
 
     /// Takes a child away that is nothing any more.
-    fn take(&mut self, address: usize) {
-        let digit = self.digit(address);
-        let place = self.place(digit);
+    fn take(&mut self, digit: u32, place: usize) {
         self.digits &= !(1 << digit);
         let left = self.digits.count_ones() as usize;
         if self.children.len() < ALL {
@@ -269,6 +270,19 @@ impl<V> AddressMap<V> {
         beside?.last()
     }
 
+    /// The entry at just this address.
+    pub fn get(&self, address: usize) -> Option<&V> {
+        let mut child = &self.root;
+        loop {
+            match child {
+                Child::Nothing => return None,
+                Child::Entry(here, value) => return (*here == address).then_some(value),
+                Child::Node(node) => child = node.children.get(node.find(address)?.1)?,
+            }
+        }
+    }
+
+    /// The same, to change it.
     pub fn get_mut(&mut self, address: usize) -> Option<&mut V> {
         let mut child = &mut self.root;
         loop {

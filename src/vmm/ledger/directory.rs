@@ -23,9 +23,43 @@ thread_local! {
     static LAST: Cell<Option<Arc<Reserved>>> = const { Cell::new(None) };
 }
 
-type Entries = BTreeMap<usize, Arc<Reserved>>;
+/// How many freed reservations are kept to be used again.
+const SPARES: usize = 64;
 
-/// All reservations, by address.
+/// Reservations, and those that have been.
+#[derive(Debug, Default)]
+struct Entries {
+    /// By address.
+    of: BTreeMap<usize, Arc<Reserved>>,
+    /// Freed, and to be used again once nobody has them any more: to give memory back and to ask for it
+    /// anew costs as much as all the rest.
+    freed: Vec<Arc<Reserved>>,
+}
+
+impl Entries {
+    /// Adds a reservation where none is.
+    fn add(&mut self, fresh: Reserved) {
+        let base = fresh.base;
+        while let Some(mut again) = self.freed.pop() {
+            if let Some(place) = Arc::get_mut(&mut again) {
+                *place = fresh;
+                self.of.insert(base, again);
+                return;
+            }
+        }
+        self.of.insert(base, Arc::new(fresh));
+    }
+
+    /// Takes a reservation away.
+    fn remove(&mut self, base: usize) {
+        let gone = self.of.remove(&base);
+        if self.freed.len() < SPARES {
+            self.freed.extend(gone);
+        }
+    }
+}
+
+/// All reservations.
 #[derive(Debug)]
 pub(super) struct Directory {
     number: Number,
@@ -35,7 +69,7 @@ pub(super) struct Directory {
 impl Default for Directory {
     fn default() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { number, entries: RwLock::new(BTreeMap::new()) }
+        Self { number, entries: RwLock::default() }
     }
 }
 
@@ -50,7 +84,7 @@ impl Directory {
 
     fn find(&self, address: usize) -> Option<Arc<Reserved>> {
         let entries = self.entries();
-        let (_, reserved) = entries.range(..=address).next_back()?;
+        let (_, reserved) = entries.of.range(..=address).next_back()?;
         if reserved.holds(address) { Some(reserved.clone()) } else { None }
     }
 
@@ -107,28 +141,27 @@ impl<H> Ledger<H> {
     pub fn reserve(&self, range: Range) -> Result<u64, usize> {
         let mut entries = self.directory.entries_mut();
         // If any reaches into it, the last one that begins before its end does.
-        if let Some((&base, last)) = entries.range(..range.end()).next_back()
+        if let Some((&base, last)) = entries.of.range(..range.end()).next_back()
             && base + last.size > range.start
         {
             return Err(base.max(range.start));
         }
         let serial = self.serials.one();
-        let reserved = Reserved::new(range, serial, self.directory.number);
-        entries.insert(range.start, Arc::new(reserved));
+        entries.add(Reserved::new(range, serial, self.directory.number));
         Ok(serial)
     }
 
     /// Removes a reservation in which nothing is mapped. Who waits to enter it is not let in any more.
     pub fn remove(&self, inside: &Inside<'_>) {
         inside.reserved.set_freed(true);
-        self.directory.entries_mut().remove(&inside.reserved.base);
+        self.directory.entries_mut().remove(inside.reserved.base);
     }
 
     /// Puts back what was [removed](Self::remove).
     pub fn restore(&self, reserved: Arc<Reserved>) {
         let mut entries = self.directory.entries_mut();
         reserved.set_freed(false);
-        entries.insert(reserved.base, reserved);
+        entries.of.insert(reserved.base, reserved);
     }
 
     /// Takes the reservation that holds an address out of use: nobody is let in any more.
@@ -144,7 +177,7 @@ impl<H> Ledger<H> {
     pub fn at_one_moment<T>(&self, look: impl FnOnce(&[Frozen<'_>]) -> T) -> T {
         let entries = self.directory.entries();
         let freeze = |reserved| Frozen { reserved, mappings: Reserved::mappings(reserved) };
-        let all: Vec<_> = entries.values().map(|reserved| freeze(&**reserved)).collect();
+        let all: Vec<_> = entries.of.values().map(|reserved| freeze(&**reserved)).collect();
         look(&all)
     }
 }
@@ -153,13 +186,67 @@ impl<H> Ledger<H> {
 impl<H> Ledger<H> {
     /// Forgets all reservations.
     pub(super) fn empty_directory(&self) {
-        self.directory.entries_mut().clear();
+        self.directory.entries_mut().of.clear();
     }
 
     /// Makes a reservation larger than it is, or smaller.
     pub(super) fn set_size_of_reservation(&mut self, base: usize, size: usize) {
         let mut entries = self.directory.entries_mut();
-        let reserved = entries.get_mut(&base).and_then(Arc::get_mut);
+        let reserved = entries.of.get_mut(&base).and_then(Arc::get_mut);
         reserved.expect("nobody else has it").size = size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::lock;
+
+    const PAGE: usize = 4096;
+
+    fn range(page: usize) -> Range {
+        Range { start: page * PAGE, size: PAGE }
+    }
+
+    fn reserve(ledger: &Ledger<()>, page: usize) -> *const Reserved {
+        ledger.reserve(range(page)).unwrap();
+        ledger.at(page * PAGE, |reserved| &raw const *reserved).unwrap()
+    }
+
+    fn free(ledger: &Ledger<()>, page: usize) {
+        let reserved = ledger.take(page * PAGE).unwrap();
+        ledger.remove(&reserved.enter().unwrap());
+    }
+
+    #[test]
+    fn what_was_freed_is_used_again_once_nobody_has_it() {
+        let ledger = Ledger::new(1);
+        let first = reserve(&ledger, 1);
+        let held = ledger.take(PAGE).unwrap();
+        free(&ledger, 1);
+        // Who has it still sees that it was freed.
+        let second = reserve(&ledger, 2);
+        assert!(held.is_freed() && second != first);
+        assert_eq!((held.base, ledger.take(PAGE).is_some()), (PAGE, false));
+        drop(held);
+        *lock(&ledger.take(2 * PAGE).unwrap().name) = Some("gone with it".into());
+        free(&ledger, 2);
+        assert_eq!(reserve(&ledger, 3), second);
+        let third = ledger.take(3 * PAGE).unwrap();
+        assert_eq!((third.range(), third.name(), third.is_freed()), (range(3), None, false));
+        assert!(third.enter().is_some());
+    }
+
+    #[test]
+    fn no_more_is_kept_than_is_of_use() {
+        let ledger = Ledger::<()>::new(1);
+        for page in 1..=2 * SPARES {
+            reserve(&ledger, page);
+        }
+        for page in 1..=2 * SPARES {
+            free(&ledger, page);
+        }
+        assert_eq!(ledger.directory.entries().freed.len(), SPARES);
+        ledger.check().unwrap();
     }
 }

@@ -96,8 +96,8 @@ impl Mappings {
 
     /// The mapping that is all of a run; `None` if that is several or none.
     pub fn only(&self, range: Range) -> Option<MappingRecord> {
-        let (start, entry) = self.entries.below(range.start)?;
-        (start == range.start && entry.size == range.size).then(|| entry.record(&self.rights))
+        let entry = self.entries.get(range.start)?;
+        (entry.size == range.size).then(|| entry.record(&self.rights))
     }
 
     /// Whether the range is exactly a run of whole mappings.

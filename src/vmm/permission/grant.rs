@@ -16,12 +16,23 @@ impl Shared {
         range: Range,
         changes: &[Change],
     ) -> Result<(), VmmError> {
-        let mut run = self.run_of(operation, &entered, range, Progress::none)?;
-        for mapping in &run {
+        // Mostly it is one, and then there is no list.
+        let (mut one, mut several);
+        let run: &mut [Progress] = match self.only_piece(&entered, range) {
+            Some(piece) => {
+                one = [Progress::none(piece)];
+                &mut one
+            }
+            None => {
+                several = self.run_of(operation, &entered, range, Progress::none)?;
+                &mut several
+            }
+        };
+        for mapping in &*run {
             self.check_reach(operation, mapping.before.owner, changes)?;
         }
-        if let Err(error) = self.change_run(operation, &mut run, changes) {
-            return Err(self.undo(operation, &mut entered, &run, error));
+        if let Err(error) = self.change_run(operation, run, changes) {
+            return Err(self.undo(operation, &mut entered, run, error));
         }
         // Of all at once: who asks meanwhile is told of no run that is half changed.
         entered.write_access_and_leave(
