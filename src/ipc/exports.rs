@@ -117,11 +117,7 @@ fn check_name(operation: Operation) -> Result<(), IpcError> {
         return Ok(());
     }
     let process = std::process::id();
-    match is_taken(process) {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(IpcError::NameTaken { operation, process }),
-        Err(errno) => Err(IpcError::system(operation, errno)),
-    }
+    if is_taken(process) { Err(IpcError::NameTaken { operation, process }) } else { Ok(()) }
 }
 
 /// Has the runtime make its handle, and be ready to hand the memory out. Also if it was already:

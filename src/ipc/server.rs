@@ -8,12 +8,12 @@
 //! [relay](super::relay).
 
 use crate::native::NativeIpc;
-use rustix::fs::stat;
+use rustix::fs::{FileType, stat};
 use rustix::io::{Errno, write};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
-    SocketFlags, SocketType, bind, connect, recvmsg, socket_with,
+    SocketFlags, SocketType, connect, recvmsg, socket_with,
 };
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -71,18 +71,10 @@ pub(super) fn address(number: u32) -> Result<SocketAddrUnix, Errno> {
 /// does: it would end the process.
 ///
 /// A process of the same number in another PID namespace does, if both are in one network namespace.
-pub(super) fn is_taken(process: u32) -> Result<bool, Errno> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    match bind(&socket, &address(process)?) {
-        Ok(()) => Ok(false),
-        Err(Errno::ADDRINUSE) => Ok(!is_ours(process)),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Whether a socket of that address is one of this process's.
-fn is_ours(process: u32) -> bool {
+/// It is only looked: to try the name would take it from a server that another thread starts just now.
+pub(super) fn is_taken(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
+    // Where it cannot be read, nobody is known of.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
     let of_that_name = |line: &str| {
         let mut words = line.split_whitespace().skip(6);
@@ -91,9 +83,16 @@ fn is_ours(process: u32) -> bool {
         (words.next()?.trim_end_matches('@') == name).then_some(inode)
     };
     let inodes: Vec<u64> = sockets.lines().filter_map(of_that_name).collect();
+    !inodes.is_empty() && !has_socket(&inodes)
+}
+
+/// Whether one of these sockets is this process's.
+fn has_socket(inodes: &[u64]) -> bool {
     let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     // What a descriptor is open on is seen through its link.
-    descriptors.filter_map(|entry| stat(entry.path()).ok()).any(|it| inodes.contains(&it.st_ino))
+    descriptors
+        .filter_map(|entry| stat(entry.path()).ok())
+        .any(|it| FileType::from_raw_mode(it.st_mode).is_socket() && inodes.contains(&it.st_ino))
 }
 
 /// Gives reading and writing an end.
@@ -189,14 +188,15 @@ pub(super) mod tests {
     #[test]
     fn who_waits_at_an_address_is_told_from_oneself() {
         let number = (1 << 27) + std::process::id();
-        assert_eq!(is_taken(number), Ok(false));
+        assert!(!is_taken(number));
         let listener = relay::listen(number).unwrap();
-        assert_eq!(is_taken(number), Ok(false), "that is this process itself");
+        assert!(!is_taken(number), "that is this process itself");
         let name = format!("@hsa{number}");
         let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
         assert!(sockets.contains(&name), "{name} in {sockets}");
+        assert!(!has_socket(&[0]), "it is told by its number");
         drop(listener);
-        assert_eq!(is_taken(number), Ok(false));
+        assert!(!is_taken(number));
     }
 
     #[test]
