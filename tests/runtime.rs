@@ -233,6 +233,8 @@ fn a_runtime_that_does_not_start_says_what_to_look_at() {
     let error = Runtime::load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, RuntimeError::Start { .. }), "{error:?}");
+    // What a `main` that returns it prints.
+    assert_eq!(format!("{error:?}"), text);
     for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
         assert!(text.contains(word), "`{word}` is missing in:\n{text}");
     }

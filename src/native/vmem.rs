@@ -12,13 +12,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub(crate) struct NativeHandle(sys::hsa_amd_vmem_alloc_handle_t);
 
 /// An agent and HIP's number for what it may do (0, 1 or 3; the same in HSA).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct NativeAccess(sys::hsa_amd_memory_access_desc_t);
 
 impl NativeAccess {
     pub fn new(agent: NativeAgent, permissions: u32) -> Self {
         Self(sys::hsa_amd_memory_access_desc_t { permissions, agent_handle: agent.raw() })
+    }
+
+    /// Whether it is this agent that may do something.
+    pub fn is_of(self, agent: NativeAgent) -> bool {
+        self.0.agent_handle.handle == agent.raw().handle
     }
 }
 

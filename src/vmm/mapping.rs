@@ -331,6 +331,15 @@ impl Shared {
         }
     }
 
+    /// Makes a mapping that is down as it was.
+    pub(super) fn set_up_as_before(
+        &self,
+        operation: Operation,
+        piece: &Piece,
+    ) -> Result<AgentSet, VmmError> {
+        self.set_up(operation, piece, &piece.record).map_err(|broken| broken.error)
+    }
+
     /// Where the owner of an import is to be granted access last and is not known: the GPUs that
     /// it may be, each to be tried.
     fn possible_owners(&self, piece: &Piece, record: &MappingRecord) -> Vec<usize> {
@@ -374,9 +383,7 @@ impl Shared {
         Broken { error, left }: Broken,
     ) -> VmmError {
         let Some((failed, down)) = pieces.split_last() else { return error };
-        let set_up = |piece: &Piece| {
-            self.set_up(operation, piece, &piece.record).map_err(|broken| broken.error)
-        };
+        let set_up = |piece: &Piece| self.set_up_as_before(operation, piece);
         let first = if left == Left::Whole {
             Ok(failed.record.granted)
         } else {
@@ -384,12 +391,8 @@ impl Shared {
         };
         let rest = down.iter().rev().map(|piece| (piece, set_up(piece)));
         for (piece, undone) in std::iter::once((failed, first)).chain(rest) {
-            match undone {
-                Ok(granted) => {
-                    let record = MappingRecord { granted, ..piece.record };
-                    entered.write_access([(piece.start, &record)]);
-                }
-                Err(undo) => return self.not_undone(operation, piece.start, error, undo),
+            if let Err(worse) = self.note_undone(operation, entered, piece, undone, error) {
+                return worse;
             }
         }
         error
@@ -407,6 +410,23 @@ impl Shared {
         let mut granted = self.let_use(operation, piece, &piece.record)?;
         piece.record.granted.iter().for_each(|index| granted.insert(index));
         Ok(granted)
+    }
+
+    /// Enters whom the runtime was told of again, after `error`; takes the range out of use if that could
+    /// not be undone.
+    pub(super) fn note_undone(
+        &self,
+        operation: Operation,
+        entered: &mut Entered<'_>,
+        before: &Piece,
+        undone: Result<AgentSet, VmmError>,
+        error: VmmError,
+    ) -> Result<(), VmmError> {
+        let granted =
+            undone.map_err(|undo| self.not_undone(operation, before.start, error, undo))?;
+        let record = MappingRecord { granted, ..before.record };
+        entered.write_access([(before.start, &record)]);
+        Ok(())
     }
 
     /// Takes a range out of use because an operation failed and undoing it failed too.

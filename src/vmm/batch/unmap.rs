@@ -2,7 +2,7 @@
 
 use super::{in_order, range_of, rows};
 use crate::vmm::access::AgentSet;
-use crate::vmm::ledger::{Entered, MappingRecord};
+use crate::vmm::ledger::Entered;
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::is_quarantined;
 use crate::vmm::{Address, Operation, Shared, VmmError};
@@ -96,11 +96,11 @@ impl Shared {
     ) -> VmmError {
         let make_whole = |piece: &Piece| match row.len() {
             // Most likely nothing has happened.
-            1 => {
-                self.let_use_again(operation, piece).or_else(|_| self.set_up_one(operation, piece))
-            }
+            1 => self
+                .let_use_again(operation, piece)
+                .or_else(|_| self.set_up_as_before(operation, piece)),
             _ if stuck.asked && !self.is_mapped(operation, piece)? => {
-                self.set_up_one(operation, piece)
+                self.set_up_as_before(operation, piece)
             }
             _ => self.let_use_again(operation, piece),
         };
@@ -115,12 +115,8 @@ impl Shared {
         down: &[Piece],
         error: VmmError,
     ) -> VmmError {
-        let set_up = |piece: &Piece| self.set_up_one(operation, piece);
+        let set_up = |piece: &Piece| self.set_up_as_before(operation, piece);
         self.put_all_back(operation, entered, down.iter().rev(), set_up, error)
-    }
-
-    fn set_up_one(&self, operation: Operation, piece: &Piece) -> Result<AgentSet, VmmError> {
-        self.set_up(operation, piece, &piece.record).map_err(|broken| broken.error)
     }
 
     /// Undoes, mapping by mapping, but in reservations that are out of use; one in which that fails is
@@ -138,15 +134,9 @@ impl Shared {
             if self.is_out_of_use(piece.start) {
                 continue;
             }
-            match undo(piece) {
-                Ok(granted) => {
-                    let record = MappingRecord { granted, ..piece.record };
-                    entered.write_access([(piece.start, &record)]);
-                }
-                Err(undo) if is_quarantined(&answer) => {
-                    self.not_undone(operation, piece.start, error, undo);
-                }
-                Err(undo) => answer = self.not_undone(operation, piece.start, error, undo),
+            match self.note_undone(operation, entered, piece, undo(piece), error) {
+                Err(worse) if !is_quarantined(&answer) => answer = worse,
+                _ => {}
             }
         }
         answer

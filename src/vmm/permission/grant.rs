@@ -210,19 +210,15 @@ impl Shared {
             let is_new =
                 |index: usize| !self.is_cpu(index) && !before.record.granted.contains(index);
             let undone = if !mapped {
-                self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
+                self.set_up_as_before(operation, before)
             } else if asked.iter().any(is_new) {
                 // A GPU that could not reach the memory before can now: only unmapping helps.
                 self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
             } else {
                 self.restore(operation, &now, before, asked)
             };
-            match undone {
-                Ok(granted) => {
-                    let record = MappingRecord { granted, ..before.record };
-                    entered.write_access([(before.start, &record)]);
-                }
-                Err(undo) => return self.not_undone(operation, before.start, error, undo),
+            if let Err(worse) = self.note_undone(operation, entered, before, undone, error) {
+                return worse;
             }
         }
         error

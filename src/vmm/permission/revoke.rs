@@ -64,16 +64,10 @@ impl Shared {
                 Left::Mapping => self.let_use(operation, before, &before.record).or_else(|_| {
                     self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
                 }),
-                Left::Nothing => {
-                    self.set_up(operation, before, &before.record).map_err(|broken| broken.error)
-                }
+                Left::Nothing => self.set_up_as_before(operation, before),
             };
-            match undone {
-                Ok(granted) => {
-                    let record = MappingRecord { granted, ..before.record };
-                    entered.write_access([(before.start, &record)]);
-                }
-                Err(undo) => return self.not_undone(operation, before.start, error, undo),
+            if let Err(worse) = self.note_undone(operation, entered, before, undone, error) {
+                return worse;
             }
         }
         error

@@ -1,13 +1,24 @@
 //! What the runtime is told of access: no more than is news, and in the order that it bears.
 
+use super::Change;
 use super::grant::Progress;
-use super::{Change, Changes};
 use crate::native::NativeAccess;
 use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::mapping::Piece;
 use crate::vmm::{Access, Operation, Shared, VmmError};
 use smallvec::SmallVec;
+
+/// A list for the runtime, which takes no memory of its own for as many as there are in most machines.
+type Natives = SmallVec<[NativeAccess; 8]>;
+
+/// What the runtime is to be told of a mapping.
+#[derive(Debug, Default)]
+struct News {
+    list: Natives,
+    /// The agents that it is news of.
+    agents: AgentSet,
+}
 
 impl Shared {
     /// Whether the runtime can be told in one call what is news to two neighbours: it has to be
@@ -18,7 +29,7 @@ impl Shared {
         next: &Progress,
         changes: &[Change],
     ) -> bool {
-        let list = |mapping| self.list_of_news(mapping, changes);
+        let list = |mapping| self.news(mapping, changes).list;
         !self.quirks.set_access_of_several_fails && list(one) == list(next)
     }
 
@@ -31,37 +42,27 @@ impl Shared {
         changes: &[Change],
     ) -> Result<(), VmmError> {
         let Some(first) = alike.first() else { return Ok(()) };
-        let list = self.list_of_news(first, changes);
         // To all of them the same is news.
-        let news: AgentSet = self.news(first, changes).map(|&(index, _)| index).collect();
+        let news = self.news(first, changes);
         let size = alike.iter().map(|mapping| mapping.before.record.size).sum();
         let range = Range { start: first.before.start, size };
-        if alike.iter().any(|mapping| self.lets_in(mapping.before.record.granted, news)) {
+        if alike.iter().any(|mapping| self.lets_in(mapping.before.record.granted, news.agents)) {
             self.check_a_descriptor(operation)?;
         }
         for mapping in &mut *alike {
-            mapping.asked = mapping.asked.and(news);
+            mapping.asked = mapping.asked.and(news.agents);
         }
-        self.tell(operation, range, &list)?;
+        self.tell(operation, range, &news.list)?;
         for mapping in alike {
-            mapping.record.granted = mapping.record.granted.and(news);
+            mapping.record.granted = mapping.record.granted.and(news.agents);
         }
         Ok(())
     }
 
-    fn list_of_news(&self, mapping: &Progress, changes: &[Change]) -> Changes {
-        let news = self.news(mapping, changes).copied();
-        self.list(&mapping.before, &mapping.record, news)
-    }
-
     /// Those of the changes that the runtime does not know to be so.
-    fn news<'a>(
-        &self,
-        mapping: &Progress,
-        changes: &'a [Change],
-    ) -> impl Iterator<Item = &'a Change> {
+    fn news(&self, mapping: &Progress, changes: &[Change]) -> News {
         let before = &mapping.before.record;
-        let is_news = move |&&(index, access): &&Change| {
+        let is_news = |&(index, access): &Change| {
             // To forbid what was never allowed would make AMD's runtime map it; to repeat what
             // is so already costs a call.
             let known = before.granted.contains(index);
@@ -71,43 +72,52 @@ impl Shared {
                 access != Access::None
             }
         };
-        changes.iter().filter(is_news)
+        let news = changes.iter().copied().filter(is_news);
+        self.to_tell(&mapping.before, &mapping.record, news)
     }
 
     /// What is to be said of a mapping for it to be told of changes: its owner last (ROCm 7.14
     /// corrupts the mapping if a peer comes after it: rocm-systems#9908).
-    fn list(
+    fn to_tell(
         &self,
         piece: &Piece,
         now: &MappingRecord,
-        told: impl Iterator<Item = Change>,
-    ) -> Changes {
-        // In the caller's order: whose an import is may be known to nobody else.
-        let mut list: Changes = told.collect();
-        if self.quirks.set_access_drops_unnamed_agents && !list.is_empty() {
-            let named = |index| list.iter().any(|&(other, _)| other == index);
-            let unnamed = now.granted.iter().filter(|&index| !named(index));
-            let access = |index| self.access_in_runtime(&now.access, index);
-            let unnamed: Changes = unnamed.map(|index| (index, access(index))).collect();
-            list.insert_from_slice(0, &unnamed);
+        changes: impl Iterator<Item = Change>,
+    ) -> News {
+        let all = self.runtime.agents();
+        let native = |(index, access): Change| {
+            Some(NativeAccess::new(all.get(index)?.native, access.to_bits()))
+        };
+        let mut news = News::default();
+        // In the caller's order: whose an import is may be known to nobody else. Not collected, which
+        // would move all of the list's room once more.
+        let agents = &mut news.agents;
+        news.list.extend(changes.inspect(|&(index, _)| agents.insert(index)).filter_map(native));
+        if self.quirks.set_access_drops_unnamed_agents && !news.list.is_empty() {
+            let unnamed = now.granted.without(news.agents).iter();
+            let as_it_is = |index| (index, self.access_in_runtime(&now.access, index));
+            let unnamed: Natives = unnamed.map(as_it_is).filter_map(native).collect();
+            news.list.insert_from_slice(0, &unnamed);
         }
-        if let Some(at) = list.iter().position(|&(index, _)| Some(index) == piece.owner) {
-            list[at..].rotate_left(1);
+        if let Some(owner) = piece.owner.and_then(|index| all.get(index))
+            && let Some(at) = news.list.iter().position(|told| told.is_of(owner.native))
+        {
+            news.list[at..].rotate_left(1);
         }
-        list
+        news
     }
 
     /// Tells the runtime, unless there is nothing to tell.
-    fn tell(&self, operation: Operation, range: Range, list: &[Change]) -> Result<(), VmmError> {
+    fn tell(
+        &self,
+        operation: Operation,
+        range: Range,
+        list: &[NativeAccess],
+    ) -> Result<(), VmmError> {
         if list.is_empty() {
             return Ok(());
         }
-        let agents = self.runtime.agents();
-        let native = |&(index, access): &Change| -> Option<NativeAccess> {
-            Some(NativeAccess::new(agents.get(index)?.native, access.to_bits()))
-        };
-        let list: SmallVec<[NativeAccess; 8]> = list.iter().filter_map(native).collect();
-        self.call(|native| native.set_access(range.start, range.size, &list))
+        self.call(|native| native.set_access(range.start, range.size, list))
             .map_err(|failure| self.failure(operation, failure, range.size))
     }
 
@@ -120,7 +130,7 @@ impl Shared {
         told: &[Change],
     ) -> Result<(), VmmError> {
         let range = Range { start: piece.start, size: piece.record.size };
-        self.tell(operation, range, &self.list(piece, now, told.iter().copied()))
+        self.tell(operation, range, &self.to_tell(piece, now, told.iter().copied()).list)
     }
 
     /// Lets the agents use a mapping as `record` says, and returns those that the runtime was
