@@ -188,6 +188,7 @@ mod tests {
             for agent in 0..many {
                 let row = table.take(rights(agent));
                 assert_eq!((row as usize, *table.get(row)), (agent + 1, rights(agent)));
+                assert_eq!(table.index.is_some(), table.rows.len() > FEW, "a few need none");
                 *counts.entry(row).or_default() = round;
                 assert_eq!(table.check(&counts), Ok(()));
             }
