@@ -26,13 +26,12 @@ pub struct Finding {
     command: String,
 }
 
-/// Whether it was seen once more.
+/// How often what was saved has shown it, performed again each time in a process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Again {
-    /// Each time.
-    Always,
-    /// Not by what was saved alone: what it needs is not known.
-    Never,
+struct Again {
+    /// 0: not by what was saved alone; what else it needs is not known.
+    seen: u32,
+    tries: u32,
 }
 
 /// How many sequences of before are performed with it, whatever the time: what is not seen again is worth
@@ -42,6 +41,9 @@ const AT_LEAST: u64 = 16;
 const SHOWN: usize = 20;
 /// How long an operation may take while a smaller sequence is looked for that hangs.
 const SHORT: Duration = Duration::from_secs(2);
+/// How often what is saved is performed again, if there is time: where memory lies differs from process to
+/// process, and what is found may depend on it.
+const TRIES: u32 = 5;
 
 impl Finding {
     /// Performs a sequence again that has shown something, makes it small and saves it.
@@ -58,11 +60,8 @@ impl Finding {
         let until = Instant::now() + verb.shrink;
         let (found, sequences, again) =
             match seen_again(&mut performer, drawing, step, number, until)? {
-                None => (found, vec![sequence], Again::Never),
-                Some((sequences, found)) => {
-                    let (sequences, found) = smaller(&mut performer, sequences, found, until)?;
-                    (found, sequences, Again::Always)
-                }
+                None => (found, vec![sequence], Again { seen: 0, tries: 1 }),
+                Some((sequences, found)) => smaller(&mut performer, sequences, found, until)?,
             };
         let name = format!("fuzz-{}-{number}.jsonl", drawing.seed);
         let file = verb.save.clone().unwrap_or_else(|| name.into());
@@ -93,7 +92,9 @@ impl Finding {
         serde_json::json!({
             "kind": self.found.kind,
             "words": self.found.to_string(),
-            "reproduced": self.again == Again::Always,
+            "reproduced": self.again.seen > 0,
+            "seen": self.again.seen,
+            "tries": self.again.tries,
             "sequences": self.sequences,
             "file": self.file,
             "command": self.command,
@@ -132,21 +133,23 @@ fn seen_again(
     Ok(None)
 }
 
-/// Leaves out what is not needed, and what it shows then.
+/// Leaves out what is not needed, and what it shows then, and how often.
 fn smaller(
     performer: &mut Performer,
     mut sequences: Vec<Sequence>,
     found: Found,
     until: Instant,
-) -> anyhow::Result<(Vec<Sequence>, Found)> {
+) -> anyhow::Result<(Found, Vec<Sequence>, Again)> {
     let patience = performer.patience;
+    // Simulations share nothing, and are the same each time.
+    let tries = if sequences.iter().any(|it| it.machine.is_none()) { TRIES } else { 1 };
     if found.kind == Kind::Hang {
         performer.patience = SHORT.min(patience);
     }
     let before = (sequences.clone(), found.clone());
     let mut latest = found;
     let mut failed = None;
-    let mut shows = |sequences: &[Sequence]| match performer.perform(sequences) {
+    let mut shows_once = |sequences: &[Sequence]| match performer.perform(sequences) {
         Ok(Some((at, found))) if at + 1 == sequences.len() && found.is_like(&latest) => {
             latest = found;
             true
@@ -157,6 +160,8 @@ fn smaller(
             false
         }
     };
+    // Twice, so that it does not become rarer with each step.
+    let mut shows = |sequences: &[Sequence]| (0..tries.min(2)).all(|_| shows_once(sequences));
     // Of those before, from the first on, as few as do.
     let mut at = 0;
     while at + 1 < sequences.len() && Instant::now() < until {
@@ -185,10 +190,19 @@ fn smaller(
     }
     performer.patience = patience;
     // With all the patience there is, and as it will be done again.
-    match performer.perform(&sequences)? {
-        Some((_, found)) => Ok((sequences, found)),
-        None => Ok(before),
+    let mut again = Again { seen: 0, tries: 0 };
+    let mut found = None;
+    while again.tries == 0 || again.tries < tries && Instant::now() < until {
+        let shown = performer.perform(&sequences)?;
+        again.tries += 1;
+        again.seen += u32::from(shown.is_some());
+        found = shown.map(|(_, shown)| shown).or(found);
     }
+    Ok(match found {
+        Some(found) => (found, sequences, again),
+        // That has been seen, before it was made smaller.
+        None => (before.1, before.0, Again { seen: 1, tries: 1 }),
+    })
 }
 
 /// What does it again.
@@ -229,8 +243,15 @@ impl fmt::Display for Finding {
             writeln!(f, "  and {} more", now - SHOWN)?;
         }
         writeln!(f, "saved as {}", self.file.display())?;
-        if self.again == Again::Never {
-            writeln!(f, "It was not seen again when the sequence was performed by itself.")?;
+        match self.again {
+            Again { seen: 0, .. } => {
+                writeln!(f, "It was not seen again when the sequence was performed by itself.")?;
+            }
+            Again { seen, tries } if seen < tries => writeln!(
+                f,
+                "It was seen {seen} of {tries} times, each in a process of its own; replay tries until it is."
+            )?,
+            _ => {}
         }
         write!(f, "again: {}", self.command)
     }
