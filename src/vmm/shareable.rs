@@ -135,10 +135,61 @@ impl Shared {
     }
 }
 
-/// The size of a dma-buf in bytes; where the caller's copy of the descriptor points to stays.
+/// The size of a dma-buf in bytes.
 fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
-    let before = seek(descriptor, SeekFrom::Current(0))?;
-    let size = seek(descriptor, SeekFrom::End(0))?;
-    seek(descriptor, SeekFrom::Start(before))?;
+    size_by(|to| seek(descriptor, to))
+}
+
+/// The same, of whatever is sought in. A dma-buf has a beginning and an end and no position
+/// (`dma_buf_llseek`: `EINVAL`). What stands for one where there is no GPU is a file, whose position is
+/// the caller's and stays.
+fn size_by(mut seek: impl FnMut(SeekFrom) -> Result<u64, Errno>) -> Result<usize, Errno> {
+    let before = seek(SeekFrom::Current(0));
+    let size = seek(SeekFrom::End(0))?;
+    if let Ok(before) = before {
+        seek(SeekFrom::Start(before))?;
+    }
     usize::try_from(size).map_err(|_| Errno::OVERFLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Linux answers (drivers/dma-buf/dma-buf.c); there is none without a driver to ask.
+    fn dma_buf(size: u64) -> impl FnMut(SeekFrom) -> Result<u64, Errno> {
+        move |to| match to {
+            SeekFrom::End(0) => Ok(size),
+            SeekFrom::Start(0) => Ok(0),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    #[test]
+    fn a_dma_buf_has_a_size_and_no_position() {
+        assert_eq!(size_by(dma_buf(2 << 20)), Ok(2 << 20));
+        assert_eq!(size_by(dma_buf(0)), Ok(0));
+    }
+
+    #[test]
+    fn a_files_position_stays() {
+        let mut at = 123;
+        let file = |to| {
+            at = match to {
+                SeekFrom::Current(0) => at,
+                SeekFrom::End(0) => 4096,
+                SeekFrom::Start(start) => start,
+                _ => return Err(Errno::INVAL),
+            };
+            Ok(at)
+        };
+        assert_eq!(size_by(file), Ok(4096));
+        assert_eq!(at, 123);
+    }
+
+    #[test]
+    fn what_cannot_be_sought_in_has_no_size() {
+        assert_eq!(size_by(|_| Err(Errno::SPIPE)), Err(Errno::SPIPE));
+        assert_eq!(size_by(|_| Err(Errno::BADF)), Err(Errno::BADF));
+    }
 }
