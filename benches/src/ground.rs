@@ -3,6 +3,7 @@
 use crate::run::BenchError;
 use hsa_sys::{Library, Search, Table};
 use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
 use std::path::PathBuf;
 
@@ -80,6 +81,19 @@ impl Ground {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
+    /// Takes the runtime for one as documented: the library works around none of its habits.
+    ///
+    /// A library that has them ends the process sooner or later; the simulation that does nothing has
+    /// none.
+    ///
+    /// # Errors
+    /// What [`Vmm::open`] answers.
+    pub fn without_workarounds(mut self) -> Result<Self, BenchError> {
+        let options = VmmOptions::new().with_quirks(Quirks::default());
+        self.vmm = Vmm::open_with(&self.runtime, options)?;
+        Ok(self)
+    }
+
     /// As what it was opened.
     #[must_use]
     pub fn backend(&self) -> &Backend {
@@ -96,5 +110,18 @@ impl Ground {
     pub(crate) fn properties(&self) -> Option<AllocationProperties> {
         let gpu = self.runtime.gpus().next()?.id();
         Some(AllocationProperties::on(gpu).shareable_as(HandleType::PosixFileDescriptor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workarounds_are_left_out_if_asked_for() {
+        let ground = || Ground::open(Backend::Simulated("nothing".into())).unwrap();
+        assert!(ground().vmm.quirks().grant_without_descriptor_aborts);
+        let documented = ground().without_workarounds().unwrap();
+        assert_eq!(documented.vmm.quirks(), Quirks::default());
     }
 }

@@ -82,12 +82,25 @@ fn opening_is_measured_by_itself() {
 }
 
 #[test]
+fn without_workarounds_there_is_no_level_of_c() {
+    let arguments = ["--runtime", "nothing", "--operation", "set_access", "--samples", "3"];
+    let output = bench(&[&arguments[..], &["--no-workarounds", "--format", "json"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = all["results"].as_array().unwrap();
+    let levels: Vec<_> = results.iter().map(|it| it["level"].as_str().unwrap()).collect();
+    assert_eq!(levels, ["raw", "vmm", "owned"], "programs in C get what the runtime needs");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     for (arguments, status, words) in [
         (&["--runtime", "/nowhere/at/all"][..], 3, "/nowhere/at/all"),
         (&["--live", "0"], 2, "--live"),
         (&["--operation", "dance"], 2, "get_access"),
         (&["--runtime", "sim", "--hip", "/nowhere"], 1, "emulate"),
+        (&["--runtime", "sim", "--no-workarounds"], 1, "--runtime nothing"),
+        (&["--runtime", "nothing", "--no-workarounds", "--level", "c"], 1, "level c"),
     ] {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}");

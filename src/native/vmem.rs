@@ -3,7 +3,7 @@
 use super::{Failure, Native, NativeAgent, NativePool, Status, call, call_optional};
 use core::ffi::c_void;
 use hsa_sys as sys;
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The runtime's own name for physical memory. Never leaves this library: the runtime reuses
@@ -191,7 +191,7 @@ impl Native {
         }
     }
 
-    /// Exports a handle as a descriptor of our own, closed on exec.
+    /// Exports a handle as a descriptor of our own, closed on exec if the runtime marks it so.
     ///
     /// `kept` says that the runtime goes on using the descriptor it hands out (ROCm 7.14 does):
     /// then ours is a copy, else it is the very one.
@@ -209,9 +209,7 @@ impl Native {
             return Ok(fcntl_dupfd_cloexec(borrowed, 0)?);
         }
         // SAFETY: the runtime opened it for us and forgets it (hsa_ext_amd.h: the caller closes).
-        let owned = unsafe { OwnedFd::from_raw_fd(number) };
-        fcntl_setfd(&owned, FdFlags::CLOEXEC)?;
-        Ok(owned)
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
     /// Makes a handle of a dma-buf.

@@ -12,13 +12,13 @@ use super::access::AccessSet;
 use super::error::{Argument, Operation, Problem, Refusal};
 use super::ledger::MappingRecord;
 use super::mapping::Piece;
-use super::turns::Turn;
+use super::shareable::Exportable;
 use super::{Access, Shared, VmmError, out_of_descriptors, system_failure};
-use crate::native::{ExportFailure, Native, Protection, close, map_shared, protect};
+use crate::native::{Protection, close, map_shared, protect};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use std::os::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
 
 /// Which way the CPU is given access.
 #[derive(Debug, Default)]
@@ -122,7 +122,11 @@ impl Shared {
         protection: Protection,
     ) -> Result<bool, VmmError> {
         let (start, size) = (piece.start, piece.record.size);
-        let descriptor = self.export(operation, piece.record.slot)?;
+        let slot = piece.record.slot;
+        let exportable = self.ledger.handles.in_slot(slot, |it| Exportable::of(&it.payload));
+        let gone = Refusal::new(Argument::Handle, Problem::Released);
+        let exportable = exportable.ok_or_else(|| gone.during(operation))?;
+        let descriptor = self.export(operation, exportable)?;
         // One that can only be read would do for reading, but could never be made writable.
         let mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
@@ -150,28 +154,5 @@ impl Shared {
                 Ok(false)
             }
         }
-    }
-
-    /// Exports physical memory as a descriptor of our own.
-    ///
-    /// The caller sees to it that the handle in the slot stays alive.
-    pub(super) fn export(&self, operation: Operation, slot: u32) -> Result<OwnedFd, VmmError> {
-        let found = self.ledger.handles.in_slot(slot, |record| match &record.payload.descriptor {
-            Some(descriptor) => Err(fcntl_dupfd_cloexec(descriptor, 0)),
-            None => Ok(record.payload.native),
-        });
-        let gone = Refusal::new(Argument::Handle, Problem::Released);
-        let native = match found.ok_or_else(|| gone.during(operation))? {
-            Ok(native) => native,
-            Err(copied) => {
-                return copied.map_err(|errno| system_failure(operation, "fcntl", errno));
-            }
-        };
-        let kept = self.quirks.export_keeps_descriptor;
-        let export = |runtime: &Native| runtime.export(native, kept);
-        self.call_in_turn(Turn::UnlockedRead, export).map_err(|failure| match failure {
-            ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
-            ExportFailure::Descriptor(errno) => system_failure(operation, "fcntl", errno),
-        })
     }
 }

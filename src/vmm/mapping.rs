@@ -242,14 +242,21 @@ impl Shared {
     }
 
     /// A mapping with what is needed to make it anew.
+    // Inlined: to copy what has just been written costs more than to write it where it is to be.
+    #[inline(always)]
     fn piece(&self, (start, record): (usize, MappingRecord)) -> Option<Piece> {
-        self.ledger.handles.in_slot(record.slot, |handle| {
-            let Physical { native, owner, .. } = handle.payload;
-            Piece { start, record, native, owner }
-        })
+        let (native, owner) = self.of_handle(record.slot)?;
+        Some(Piece { start, record, native, owner })
+    }
+
+    /// What the runtime knows the memory in a slot by, and whose it is, where known.
+    fn of_handle(&self, slot: u32) -> Option<(NativeHandle, Option<usize>)> {
+        let look = |it: &HandleRecord<Physical>| (it.payload.native, it.payload.owner);
+        self.ledger.handles.in_slot(slot, look)
     }
 
     /// The mapping that is all of a range, as mostly one is.
+    #[inline(always)]
     pub(super) fn only_piece(&self, entered: &Entered<'_>, range: Range) -> Option<Piece> {
         self.piece((range.start, only(entered, range)?))
     }
@@ -454,6 +461,7 @@ impl Shared {
 }
 
 /// The mapping that is all of a range, as mostly one is.
+#[inline]
 fn only(entered: &Entered<'_>, range: Range) -> Option<MappingRecord> {
     entered.around(range).ok()?.mappings().only(range)
 }

@@ -69,6 +69,7 @@ use crate::hip::HipProfile;
 pub(crate) use crate::native::out_of_descriptors;
 use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
+use crate::sync::atomic::AtomicBool;
 use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
@@ -119,6 +120,20 @@ pub struct Vmm {
     shared: Arc<Shared>,
 }
 
+/// Of each agent, by its index, who can be granted access to its memory.
+fn who_reaches(agents: &[Agent]) -> Vec<AgentSet> {
+    let mut reached_by: Vec<AgentSet> =
+        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
+    for (index, agent) in agents.iter().enumerate() {
+        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
+            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
+                by.insert(index);
+            }
+        }
+    }
+    reached_by
+}
+
 /// What the runtime knows physical memory by.
 #[derive(Debug)]
 struct Physical {
@@ -140,8 +155,12 @@ struct Shared {
     granule: usize,
     /// The CPU agents, of which the first is told of for all of them.
     cpus: AgentSet,
+    /// Of each agent, who can be granted access to its memory.
+    reached_by: Vec<AgentSet>,
     ledger: Ledger<Physical>,
     turns: Turns,
+    /// Whether the runtime was seen to mark what it exports to be closed on exec.
+    exports_close_on_exec: AtomicBool,
     cpu_access: CpuAccess,
     quarantine: Quarantine,
 }
@@ -181,6 +200,7 @@ impl Vmm {
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
         let cpus = cpus.map(|(index, _)| index).collect();
+        let reached_by = who_reaches(runtime.agents());
         let quirks =
             options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
         // 0 is skipped when the counter wraps, so that no handle is ever 0.
@@ -192,8 +212,10 @@ impl Vmm {
                 quirks,
                 granule,
                 cpus,
+                reached_by,
                 ledger: Ledger::new(owner),
                 turns: Turns::default(),
+                exports_close_on_exec: AtomicBool::new(false),
                 cpu_access: CpuAccess::default(),
                 quarantine: Quarantine::default(),
             }),

@@ -3,6 +3,7 @@
 
 use super::ledger::{Entered, MappingRecord, Range, Reserved};
 use super::mapping::{Left, Piece, Run, Serial, torn_by};
+use super::permission::Change;
 use super::transfer::two_ranges;
 use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
 use crate::vmm::access::AgentSet;
@@ -84,7 +85,7 @@ impl Shared {
             let back = here.iter().zip(&there).map(|(place, memory)| behind(place, memory));
             let after: Vec<Piece> = forth.chain(back).collect();
             for piece in &after {
-                let access = |index| (index, piece.record.access.get(index));
+                let access = |index| Change::new(index, piece.record.access.get(index));
                 let access: Vec<_> = (0..self.runtime.agents().len()).map(access).collect();
                 self.check_reach(operation, piece.owner, &access)?;
             }

@@ -7,9 +7,10 @@ use super::{
     Refusal, Shared, Vmm, VmmError, no_flags, out_of_descriptors, system_failure,
 };
 use crate::agent::{Agent, AgentKind};
-use crate::native::{NativeHandle, Status};
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use crate::native::{ExportFailure, Native, NativeHandle, Status};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use rustix::fs::{FileType, SeekFrom, fstat, seek};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 impl Vmm {
@@ -39,14 +40,14 @@ impl Vmm {
                 let problem = Problem::NotRequested(handle_type);
                 return Err(Refusal::new(Argument::HandleType, problem));
             }
-            Ok(())
+            Ok(Exportable::of(&record.payload))
         });
-        let (slot, ()) = used.map_err(refused)?;
-        if handle_type != HandleType::PosixFileDescriptor {
-            shared.end_use(operation, slot);
-            return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
-        }
-        let exported = shared.export(operation, slot);
+        let (slot, exportable) = used.map_err(refused)?;
+        let exported = if handle_type == HandleType::PosixFileDescriptor {
+            shared.export(operation, exportable)
+        } else {
+            Err(VmmError::NotSupported { operation, feature: Feature::HandleType })
+        };
         shared.end_use(operation, slot);
         exported
     }
@@ -76,16 +77,20 @@ impl Vmm {
         if handle_type != HandleType::PosixFileDescriptor {
             return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
         }
-        let own = fcntl_dupfd_cloexec(descriptor.as_fd(), 0).map_err(|errno| match errno {
-            Errno::BADF => not_importable(),
-            errno => system_failure(operation, "fcntl", errno),
-        })?;
-        let size = size_of_buffer(own.as_fd()).map_err(|_| not_importable())?;
+        let descriptor = descriptor.as_fd();
+        let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
         if size == 0 || size % shared.granule != 0 {
             return Err(not_importable());
         }
+        // Where the runtime goes on using it, it has to have one that nobody else closes.
+        let own = match shared.quirks.import_needs_descriptor {
+            true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
+            false => None,
+        };
+        let own = own.transpose().map_err(|errno| system_failure(operation, "fcntl", errno))?;
+        let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
         let native = shared
-            .call_in_turn(Turn::UnlockedChange, |native| native.import(own.as_fd()))
+            .call_in_turn(Turn::UnlockedChange, |native| native.import(imported))
             .map_err(|failure| match failure.status {
                 // The runtime answers the same to everything that goes wrong.
                 Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION
@@ -105,18 +110,56 @@ impl Vmm {
             kind: AllocationKind::Pinned,
             handle_types: handle_type.bit(),
         };
-        let keep = shared.quirks.import_needs_descriptor;
-        let physical = Physical {
-            native,
-            owner: owner.map(|(index, _)| index),
-            imported: true,
-            descriptor: keep.then_some(own),
-        };
+        let owner = owner.map(|(index, _)| index);
+        let physical = Physical { native, owner, imported: true, descriptor: own };
         shared.enter_handle(operation, size, granule, properties, physical)
     }
 }
 
+/// What physical memory is exported from.
+#[derive(Debug)]
+pub(super) enum Exportable {
+    Handle(NativeHandle),
+    /// A copy of the descriptor that it was imported from.
+    Descriptor(Result<OwnedFd, Errno>),
+}
+
+impl Exportable {
+    pub fn of(physical: &Physical) -> Self {
+        match &physical.descriptor {
+            Some(own) => Self::Descriptor(fcntl_dupfd_cloexec(own, 0)),
+            None => Self::Handle(physical.native),
+        }
+    }
+}
+
 impl Shared {
+    /// Exports physical memory as a descriptor of our own.
+    ///
+    /// The caller sees to it that the handle stays alive.
+    pub(super) fn export(
+        &self,
+        operation: Operation,
+        exportable: Exportable,
+    ) -> Result<OwnedFd, VmmError> {
+        let failed = |errno| system_failure(operation, "fcntl", errno);
+        let native = match exportable {
+            Exportable::Handle(native) => native,
+            Exportable::Descriptor(copy) => return copy.map_err(failed),
+        };
+        let kept = self.quirks.export_keeps_descriptor;
+        let export = |runtime: &Native| runtime.export(native, kept);
+        let exported =
+            self.call_in_turn(Turn::UnlockedRead, export).map_err(|failure| match failure {
+                ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
+                ExportFailure::Descriptor(errno) => failed(errno),
+            })?;
+        if !kept {
+            close_on_exec(&exported, &self.exports_close_on_exec).map_err(failed)?;
+        }
+        Ok(exported)
+    }
+
     /// The agent whose memory was imported, with its index, where that can be known.
     fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
         let pool = self.call_in_turn(Turn::UnlockedRead, |runtime| runtime.pool_of(native)).ok();
@@ -135,61 +178,83 @@ impl Shared {
     }
 }
 
-/// The size of a dma-buf in bytes.
-fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
-    size_by(|to| seek(descriptor, to))
+/// Has a descriptor that the runtime made closed on exec, as AMD's runtime does by itself (libhsakmt's
+/// `hsaKmtExportDMABufHandle`). What does so once does so always: it is `known` then, and not asked again.
+fn close_on_exec(exported: &OwnedFd, known: &AtomicBool) -> Result<(), Errno> {
+    if known.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if fcntl_getfd(exported)?.contains(FdFlags::CLOEXEC) {
+        known.store(true, Ordering::Relaxed);
+        return Ok(());
+    }
+    fcntl_setfd(exported, FdFlags::CLOEXEC)
 }
 
-/// The same, of whatever is sought in. A dma-buf has a beginning and an end and no position
-/// (`dma_buf_llseek`: `EINVAL`). What stands for one where there is no GPU is a file, whose position is
-/// the caller's and stays.
-fn size_by(mut seek: impl FnMut(SeekFrom) -> Result<u64, Errno>) -> Result<usize, Errno> {
-    let before = seek(SeekFrom::Current(0));
-    let size = seek(SeekFrom::End(0))?;
-    if let Ok(before) = before {
-        seek(SeekFrom::Start(before))?;
+/// The size of a dma-buf in bytes.
+fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let file = fstat(descriptor)?;
+    // It has a size, too.
+    if FileType::from_raw_mode(file.st_mode) == FileType::Directory {
+        return Err(Errno::ISDIR);
     }
-    usize::try_from(size).map_err(|_| Errno::OVERFLOW)
+    size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
+}
+
+/// The same, of what the file says and of where its end is. Before Linux 5.3 a dma-buf had an end and
+/// no size (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`, `dma_buf_llseek`).
+fn size_by(said: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
+    let size = if said == 0 { usize::try_from(end()?) } else { usize::try_from(said) };
+    size.map_err(|_| Errno::OVERFLOW)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::MemfdFlags;
 
-    /// As Linux answers (drivers/dma-buf/dma-buf.c); there is none without a driver to ask.
-    fn dma_buf(size: u64) -> impl FnMut(SeekFrom) -> Result<u64, Errno> {
-        move |to| match to {
-            SeekFrom::End(0) => Ok(size),
-            SeekFrom::Start(0) => Ok(0),
-            _ => Err(Errno::INVAL),
-        }
+    #[test]
+    fn a_dma_buf_has_a_size_or_an_end() {
+        let not_asked = || panic!("its size was said");
+        assert_eq!(size_by(2 << 20, not_asked), Ok(2 << 20));
+        assert_eq!(size_by(0, || Ok(2 << 20)), Ok(2 << 20));
+        assert_eq!(size_by(0, || Ok(0)), Ok(0));
+        assert_eq!(size_by(-1, not_asked), Err(Errno::OVERFLOW));
     }
 
     #[test]
-    fn a_dma_buf_has_a_size_and_no_position() {
-        assert_eq!(size_by(dma_buf(2 << 20)), Ok(2 << 20));
-        assert_eq!(size_by(dma_buf(0)), Ok(0));
+    fn what_is_no_buffer_has_no_size() {
+        assert_eq!(size_by(0, || Err(Errno::SPIPE)), Err(Errno::SPIPE));
+        let (pipe, _) = std::io::pipe().unwrap();
+        assert_eq!(size_of_buffer(pipe.as_fd()), Err(Errno::SPIPE));
+        let folder = std::fs::File::open("/").unwrap();
+        assert_eq!(size_of_buffer(folder.as_fd()), Err(Errno::ISDIR));
     }
 
     #[test]
     fn a_files_position_stays() {
-        let mut at = 123;
-        let file = |to| {
-            at = match to {
-                SeekFrom::Current(0) => at,
-                SeekFrom::End(0) => 4096,
-                SeekFrom::Start(start) => start,
-                _ => return Err(Errno::INVAL),
-            };
-            Ok(at)
-        };
-        assert_eq!(size_by(file), Ok(4096));
-        assert_eq!(at, 123);
+        let file = rustix::fs::memfd_create("buffer", MemfdFlags::empty()).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        seek(&file, SeekFrom::Start(123)).unwrap();
+        assert_eq!(size_of_buffer(file.as_fd()), Ok(4096));
+        assert_eq!(seek(&file, SeekFrom::Current(0)), Ok(123));
     }
 
     #[test]
-    fn what_cannot_be_sought_in_has_no_size() {
-        assert_eq!(size_by(|_| Err(Errno::SPIPE)), Err(Errno::SPIPE));
-        assert_eq!(size_by(|_| Err(Errno::BADF)), Err(Errno::BADF));
+    fn a_runtime_is_believed_to_close_on_exec_once_it_was_seen_to() {
+        let made = |flags| rustix::fs::memfd_create("exported", flags).unwrap();
+        let closes = |file: &OwnedFd| fcntl_getfd(file).unwrap().contains(FdFlags::CLOEXEC);
+        let known = AtomicBool::new(false);
+        for _ in 0..2 {
+            let bare = made(MemfdFlags::empty());
+            assert_eq!(close_on_exec(&bare, &known), Ok(()));
+            assert!(closes(&bare) && !known.load(Ordering::Relaxed));
+        }
+        let marked = made(MemfdFlags::CLOEXEC);
+        assert_eq!(close_on_exec(&marked, &known), Ok(()));
+        assert!(closes(&marked) && known.load(Ordering::Relaxed));
+        let bare = made(MemfdFlags::empty());
+        assert_eq!(close_on_exec(&bare, &known), Ok(()));
+        assert!(!closes(&bare), "it was asked all the same");
     }
 }

@@ -10,7 +10,7 @@
 //! a call only counts itself, and different threads count in different places.
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, lock, thread_number};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, thread_number};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
@@ -134,9 +134,10 @@ impl Turns {
         )
     }
 
-    fn tell_those_who_wait(&self) {
+    fn tell_those_who_wait(&self, queue: MutexGuard<'_, Queue>) {
         // It is a system call, whether anybody waits or not.
-        let somebody_waits = !lock(&self.queue).waiting.is_empty();
+        let somebody_waits = !queue.waiting.is_empty();
+        drop(queue);
         if somebody_waits {
             self.changed.notify_all();
         }
@@ -158,7 +159,7 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
         if self.turns.unlocked.load(Ordering::SeqCst) != 0 {
-            self.turns.tell_those_who_wait();
+            self.turns.tell_those_who_wait(lock(&self.turns.queue));
         }
     }
 }
@@ -175,8 +176,7 @@ impl Drop for Queued<'_> {
         if let Some(at) = queue.running.iter().position(|&turn| turn == self.turn) {
             queue.running.swap_remove(at);
         }
-        drop(queue);
-        self.turns.tell_those_who_wait();
+        self.turns.tell_those_who_wait(queue);
     }
 }
 

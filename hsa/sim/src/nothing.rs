@@ -3,11 +3,12 @@
 //!
 //! What a program costs over it is what the program itself costs. Agents, pools and everything else
 //! are the simulation's. Nothing is behind the addresses, and nothing is checked; only a descriptor
-//! has to be one, and is made: an empty file of 2 MiB.
+//! has to be one: each is a copy of the same, of an empty file of 2 MiB.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Above what a Linux process of 47 bits of addresses is given by the kernel, so that no count ever
@@ -163,18 +164,28 @@ unsafe extern "C" fn get_access(
     unsafe { put(to, HSA_ACCESS_PERMISSION_RW) }
 }
 
+/// The file that all descriptors are of: empty, and as large as a granule. -1 if it cannot be made.
+fn file() -> c_int {
+    static FILE: OnceLock<c_int> = OnceLock::new();
+    *FILE.get_or_init(|| {
+        // SAFETY: a name that ends with a zero.
+        let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: a descriptor that was just made, or none.
+        unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
+        file
+    })
+}
+
 unsafe extern "C" fn export(
     to: *mut c_int,
     _: hsa_amd_vmem_alloc_handle_t,
     _: u64,
 ) -> hsa_status_t {
-    // SAFETY: a name that ends with a zero; the descriptor becomes the caller's.
-    let descriptor = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: the file is open as long as the process lives; the descriptor becomes the caller's.
+    let descriptor = unsafe { libc::fcntl(file(), libc::F_DUPFD_CLOEXEC, 0) };
     if descriptor < 0 {
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     }
-    // SAFETY: a descriptor that was just made. Nothing is in the file, but it has a size.
-    unsafe { libc::ftruncate(descriptor, GRANULE as libc::off_t) };
     // SAFETY: as HSA documents the function.
     unsafe { put(to, descriptor) }
 }

@@ -2,7 +2,7 @@
 
 use super::{in_order, range_of, rows};
 use crate::vmm::ledger::Entered;
-use crate::vmm::permission::{Progress, is_quarantined};
+use crate::vmm::permission::{Changes, Progress, is_quarantined};
 use crate::vmm::{AccessDescriptor, Address, Operation, Shared, VmmError};
 
 impl Shared {
@@ -14,7 +14,8 @@ impl Shared {
         let operation = Operation::SetAccess;
         self.alive(operation)?;
         let ranges = in_order(operation, runs)?;
-        let changes = self.changes(operation, access)?;
+        let mut changes = Changes::new();
+        self.changes(operation, access, &mut changes)?;
         self.at_gates(operation, &ranges, |mut entered| {
             let mut all = Vec::with_capacity(ranges.len());
             for &range in &ranges {

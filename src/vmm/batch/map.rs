@@ -4,7 +4,7 @@ use super::{NewMapping, check_list, range_of, rows};
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, HandleRecord, MappingRecord, Range};
 use crate::vmm::mapping::{Piece, torn_by};
-use crate::vmm::permission::{Change, Progress, is_quarantined};
+use crate::vmm::permission::{Change, Changes, Progress, is_quarantined};
 use crate::vmm::turns::Turn;
 use crate::vmm::{AccessDescriptor, Handle, Operation, Physical, Refusal, Shared, VmmError};
 
@@ -24,10 +24,10 @@ impl Shared {
         wanted.sort_by_key(|(range, _)| range.start);
         let ranges: Vec<Range> = wanted.iter().map(|&(range, _)| range).collect();
         check_list(operation, &ranges)?;
-        let changes = match access {
-            [] => Default::default(),
-            access => self.changes(Operation::SetAccess, access)?,
-        };
+        let mut changes = Changes::new();
+        if !access.is_empty() {
+            self.changes(Operation::SetAccess, access, &mut changes)?;
+        }
         // As for one: a bad handle is told before a bad range.
         for &(_, handle) in &wanted {
             self.ledger.handles.with(handle, |_| ()).map_err(refused)?;

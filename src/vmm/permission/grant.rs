@@ -1,7 +1,7 @@
 //! Granting: everything that is asked for or, if the runtime fails, nothing.
 
 use super::{Change, is_quarantined};
-use crate::agent::{Agent, AgentKind};
+use crate::agent::Agent;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, MappingRecord, Range};
 use crate::vmm::mapping::{Left, Piece, torn_by};
@@ -48,32 +48,29 @@ impl Shared {
         owner: Option<usize>,
         changes: &[Change],
     ) -> Result<(), VmmError> {
+        let let_in = |it: &&Change| it.access != Access::None;
         // Of imported memory the owner may be unknown; then the runtime has the last word.
-        let Some(owner) = owner.and_then(|owner| self.runtime.agents().get(owner)) else {
+        let Some((owner, reached_by)) = owner.and_then(|at| Some((at, self.reached_by.get(at)?)))
+        else {
             // But of a CPU it grants what then faults, so that any GPU's memory must be in reach.
-            let for_cpu =
-                |&&(index, access): &&Change| access != Access::None && self.is_cpu(index);
+            let for_cpu = |change: &Change| self.is_cpu(change.agent());
             let all_in_reach = self.runtime.gpus().all(Agent::large_bar);
-            return match changes.iter().find(for_cpu) {
-                Some(_) if !all_in_reach => {
-                    Err(VmmError::NotSupported { operation, feature: Feature::CpuAccess })
-                }
-                _ => Ok(()),
+            return if !all_in_reach && changes.iter().filter(let_in).any(for_cpu) {
+                Err(VmmError::NotSupported { operation, feature: Feature::CpuAccess })
+            } else {
+                Ok(())
             };
         };
-        for &(index, access) in changes {
-            let Some(agent) = self.runtime.agents().get(index) else { continue };
-            if access == Access::None || agent.reaches(owner.id()) {
-                continue;
-            }
-            return Err(if agent.kind() == AgentKind::Cpu {
-                VmmError::NotSupported { operation, feature: Feature::CpuAccess }
-            } else {
-                let problem = Problem::Unreachable { agent: agent.id(), owner: owner.id() };
-                Refusal::new(Argument::Agent, problem).during(operation)
-            });
-        }
-        Ok(())
+        let out_of_reach = |it: &&Change| !reached_by.contains(it.agent());
+        let unreached = changes.iter().filter(let_in).find(out_of_reach);
+        let Some(agent) = unreached.map(|it| it.agent()) else { return Ok(()) };
+        Err(if self.is_cpu(agent) {
+            VmmError::NotSupported { operation, feature: Feature::CpuAccess }
+        } else {
+            let [agent, owner] = [agent, owner].map(|index| self.runtime.agents()[index].id());
+            let problem = Problem::Unreachable { agent, owner };
+            Refusal::new(Argument::Agent, problem).during(operation)
+        })
     }
 
     /// Changes the mappings of a run in the runtime, and notes how far each of them came.
@@ -85,7 +82,8 @@ impl Shared {
         run: &mut [Progress],
         changes: &[Change],
     ) -> Result<(), VmmError> {
-        let (cpus, gpus) = changes.split_at(changes.partition_point(|&(at, _)| self.is_cpu(at)));
+        let is_cpu = |it: &&Change| self.is_cpu(it.agent());
+        let (cpus, gpus) = changes.split_at(changes.iter().take_while(is_cpu).count());
         if !cpus.is_empty() {
             for mapping in &mut *run {
                 self.change_cpus(operation, mapping, cpus)?;
@@ -105,7 +103,7 @@ impl Shared {
                 _ => self.tell_news(operation, alike, gpus)?,
             }
             for mapping in alike {
-                mapping.record.access = changed(mapping.record.access, gpus);
+                change(&mut mapping.record.access, gpus);
             }
         }
         Ok(())
@@ -121,7 +119,7 @@ impl Shared {
         let after = changed(mapping.record.access, cpus);
         if !self.change_cpu_view(operation, &mapping.before, &after)? {
             // All CPUs share this address space: the runtime is told of one.
-            let cpu = (self.host_index(), self.cpu_access_of(&after));
+            let cpu = Change::new(self.host_index(), self.cpu_access_of(&after));
             self.tell_news(operation, std::slice::from_mut(mapping), &[cpu])?;
         }
         mapping.record.access = after;
@@ -135,7 +133,7 @@ impl Shared {
             return false;
         }
         let granted = |index| piece.record.granted.contains(index);
-        let is_new = |&&(index, access): &&Change| access != Access::None && !granted(index);
+        let is_new = |it: &&Change| it.access != Access::None && !granted(it.agent());
         let new = gpus.iter().filter(is_new).count();
         new > 0
             && match piece.owner {
@@ -239,7 +237,7 @@ impl Shared {
         let told: Vec<Change> = asked
             .iter()
             .filter(|&index| now.record.granted.contains(index))
-            .map(|index| (index, self.access_in_runtime(&before.record.access, index)))
+            .map(|index| Change::new(index, self.access_in_runtime(&before.record.access, index)))
             .collect();
         let record = MappingRecord { granted: now.record.granted, ..before.record };
         self.tell_again(operation, before, &record, &told)?;
@@ -261,15 +259,21 @@ pub(in crate::vmm) struct Progress {
 }
 
 impl Progress {
+    #[inline(always)]
     pub fn none(before: Piece) -> Self {
         Self { before, record: before.record, asked: AgentSet::NONE, mapped: true }
     }
 }
 
+/// Changes access, where it is kept.
+fn change(access: &mut AccessSet, changes: &[Change]) {
+    for change in changes {
+        access.set(change.agent(), change.access);
+    }
+}
+
 /// Access after changes.
 fn changed(mut access: AccessSet, changes: &[Change]) -> AccessSet {
-    for &(index, wanted) in changes {
-        access.set(index, wanted);
-    }
+    change(&mut access, changes);
     access
 }

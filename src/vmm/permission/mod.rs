@@ -7,7 +7,7 @@ mod tell;
 pub(super) use grant::Progress;
 
 use crate::agent::AgentId;
-use crate::vmm::access::{AccessSet, AgentSet};
+use crate::vmm::access::{AccessSet, AgentSet, MOST_AGENTS};
 use crate::vmm::ledger::{Entered, Range};
 use crate::vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Argument, Operation, Problem, Refusal,
@@ -15,11 +15,28 @@ use crate::vmm::{
 };
 use smallvec::SmallVec;
 
-/// What an agent, by its index, is to be granted.
-pub(super) type Change = (usize, Access);
+/// What an agent is to be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Its index. Lists of these are handed on, and are not to be large.
+    agent: u8,
+    pub access: Access,
+}
+
+impl Change {
+    pub fn new(agent: usize, access: Access) -> Self {
+        const { assert!(MOST_AGENTS <= u8::MAX as usize) };
+        Self { agent: agent as u8, access }
+    }
+
+    /// The agent's index.
+    pub fn agent(self) -> usize {
+        self.agent.into()
+    }
+}
 
 /// A list that takes no memory of its own for as many as there are in most machines.
-type Changes = SmallVec<[Change; 8]>;
+pub(super) type Changes = SmallVec<[Change; 16]>;
 
 impl Vmm {
     /// Says who may do what with a run of whole mappings (`hipMemSetAccess`,
@@ -48,7 +65,8 @@ impl Vmm {
         let shared = &*self.shared;
         shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        let changes = shared.changes(operation, descriptors)?;
+        let mut changes = Changes::new();
+        shared.changes(operation, descriptors, &mut changes)?;
         shared.at_gate(operation, range, |entered| {
             shared.change_access(operation, entered, range, &changes)
         })
@@ -66,7 +84,8 @@ impl Vmm {
         let operation = Operation::SetAccess;
         let shared = &*self.shared;
         shared.alive(operation)?;
-        let changes = shared.changes(operation, descriptors)?;
+        let mut changes = Changes::new();
+        shared.changes(operation, descriptors, &mut changes)?;
         let (owner, _) = shared.pool(operation, properties)?;
         shared.check_reach(operation, Some(owner), &changes)
     }
@@ -141,30 +160,32 @@ impl Vmm {
 }
 
 impl Shared {
-    /// What is asked for of each agent, the last if one is named twice.
+    /// Lists what is asked for of each agent, the last if one is named twice. The list is filled where
+    /// it is: to move what has just been written costs more than to write it.
     pub(super) fn changes(
         &self,
         operation: Operation,
         descriptors: &[AccessDescriptor],
-    ) -> Result<Changes, VmmError> {
+        changes: &mut Changes,
+    ) -> Result<(), VmmError> {
         let refused = |refusal: Refusal| refusal.during(operation);
         if descriptors.is_empty() {
             return Err(refused(Refusal::new(Argument::Descriptors, Problem::Zero)));
         }
-        let mut changes = Changes::new();
+        let mut named = AgentSet::NONE;
         for descriptor in descriptors {
-            let (index, _) = self.agent(descriptor.agent, Argument::Agent).map_err(refused)?;
-            if let Some(before) = changes.iter().position(|&(other, _)| other == index) {
-                changes.remove(before);
+            let (agent, _) = self.agent(descriptor.agent, Argument::Agent).map_err(refused)?;
+            if named.contains(agent) {
+                changes.retain(|change| change.agent() != agent);
             }
-            changes.push((index, descriptor.access));
+            named.insert(agent);
+            changes.push(Change::new(agent, descriptor.access));
         }
         // The CPUs first, each kind as the caller has it. Mostly there is none.
-        let is_gpu = |&(index, _): &Change| !self.is_cpu(index);
-        if !changes.is_sorted_by_key(is_gpu) {
-            changes.sort_by_key(is_gpu);
+        if named.without(self.cpus) != named {
+            changes.sort_by_key(|change| !self.is_cpu(change.agent()));
         }
-        Ok(changes)
+        Ok(())
     }
 
     fn is_cpu(&self, index: usize) -> bool {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 /// A list for the runtime, which takes no memory of its own for as many as there are in most machines.
 type Natives = SmallVec<[NativeAccess; 8]>;
 
-/// What the runtime is to be told of a mapping.
+/// What the runtime is to be told of a mapping. It is filled where it is: to move it costs more.
 #[derive(Debug, Default)]
 struct News {
     list: Natives,
@@ -29,8 +29,13 @@ impl Shared {
         next: &Progress,
         changes: &[Change],
     ) -> bool {
-        let list = |mapping| self.news(mapping, changes).list;
-        !self.quirks.set_access_of_several_fails && list(one) == list(next)
+        if self.quirks.set_access_of_several_fails {
+            return false;
+        }
+        let mut news = [News::default(), News::default()];
+        self.news(one, changes, &mut news[0]);
+        self.news(next, changes, &mut news[1]);
+        news[0].list == news[1].list
     }
 
     /// Tells the runtime those of the changes that are any, in one call for neighbours that are
@@ -43,7 +48,8 @@ impl Shared {
     ) -> Result<(), VmmError> {
         let Some(first) = alike.first() else { return Ok(()) };
         // To all of them the same is news.
-        let news = self.news(first, changes);
+        let mut news = News::default();
+        self.news(first, changes, &mut news);
         let size = alike.iter().map(|mapping| mapping.before.record.size).sum();
         let range = Range { start: first.before.start, size };
         if alike.iter().any(|mapping| self.lets_in(mapping.before.record.granted, news.agents)) {
@@ -60,20 +66,20 @@ impl Shared {
     }
 
     /// Those of the changes that the runtime does not know to be so.
-    fn news(&self, mapping: &Progress, changes: &[Change]) -> News {
+    fn news(&self, mapping: &Progress, changes: &[Change], news: &mut News) {
         let before = &mapping.before.record;
-        let is_news = |&(index, access): &Change| {
+        let is_news = |change: &Change| {
             // To forbid what was never allowed would make AMD's runtime map it; to repeat what
             // is so already costs a call.
-            let known = before.granted.contains(index);
+            let known = before.granted.contains(change.agent());
             if known {
-                self.access_in_runtime(&before.access, index) != access
+                self.access_in_runtime(&before.access, change.agent()) != change.access
             } else {
-                access != Access::None
+                change.access != Access::None
             }
         };
-        let news = changes.iter().copied().filter(is_news);
-        self.to_tell(&mapping.before, &mapping.record, news)
+        let changes = changes.iter().copied().filter(is_news);
+        self.to_tell(&mapping.before, &mapping.record, changes, news);
     }
 
     /// What is to be said of a mapping for it to be told of changes: its owner last (ROCm 7.14
@@ -83,19 +89,22 @@ impl Shared {
         piece: &Piece,
         now: &MappingRecord,
         changes: impl Iterator<Item = Change>,
-    ) -> News {
+        news: &mut News,
+    ) {
         let all = self.runtime.agents();
-        let native = |(index, access): Change| {
-            Some(NativeAccess::new(all.get(index)?.native, access.to_bits()))
+        let native = |change: Change| {
+            Some(NativeAccess::new(all.get(change.agent())?.native, change.access.to_bits()))
         };
-        let mut news = News::default();
-        // In the caller's order: whose an import is may be known to nobody else. Not collected, which
-        // would move all of the list's room once more.
-        let agents = &mut news.agents;
-        news.list.extend(changes.inspect(|&(index, _)| agents.insert(index)).filter_map(native));
+        // In the caller's order: whose an import is may be known to nobody else.
+        for change in changes {
+            news.agents.insert(change.agent());
+            if let Some(told) = native(change) {
+                news.list.push(told);
+            }
+        }
         if self.quirks.set_access_drops_unnamed_agents && !news.list.is_empty() {
             let unnamed = now.granted.without(news.agents).iter();
-            let as_it_is = |index| (index, self.access_in_runtime(&now.access, index));
+            let as_it_is = |index| Change::new(index, self.access_in_runtime(&now.access, index));
             let unnamed: Natives = unnamed.map(as_it_is).filter_map(native).collect();
             news.list.insert_from_slice(0, &unnamed);
         }
@@ -104,7 +113,6 @@ impl Shared {
         {
             news.list[at..].rotate_left(1);
         }
-        news
     }
 
     /// Tells the runtime, unless there is nothing to tell.
@@ -130,7 +138,9 @@ impl Shared {
         told: &[Change],
     ) -> Result<(), VmmError> {
         let range = Range { start: piece.start, size: piece.record.size };
-        self.tell(operation, range, &self.to_tell(piece, now, told.iter().copied()).list)
+        let mut news = News::default();
+        self.to_tell(piece, now, told.iter().copied(), &mut news);
+        self.tell(operation, range, &news.list)
     }
 
     /// Lets the agents use a mapping as `record` says, and returns those that the runtime was
@@ -151,7 +161,7 @@ impl Shared {
             let access = self.access_in_runtime(&after.access, index);
             if access != Access::None {
                 after.granted.insert(index);
-                told.push((index, access));
+                told.push(Change::new(index, access));
             }
         }
         if self.lets_in(AgentSet::NONE, after.granted) {

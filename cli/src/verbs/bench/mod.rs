@@ -49,6 +49,9 @@ pub struct Bench {
     /// Only these operations: map,cycle,…
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
+    /// As for a runtime without the habits that this library works around (`nothing` only; not for C)
+    #[arg(long)]
+    pub no_workarounds: bool,
     /// HIP itself, too: the path of its libamdhip64
     #[arg(long, value_name = "PATH")]
     pub hip: Option<PathBuf>,
@@ -103,7 +106,9 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
     let mut ground = verb.ground()?;
     let mut levels: Vec<Level> = verb.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
-        levels = vec![Level::Raw, Level::Vmm, Level::Owned, Level::C];
+        levels = vec![Level::Raw, Level::Vmm, Level::Owned];
+        // Through C nobody says what is to be worked around.
+        levels.extend((!verb.no_workarounds).then_some(Level::C));
     }
     levels.extend(verb.hip.as_ref().map(|_| Level::Hip));
     let live = match (&verb.live[..], verb.format) {
@@ -171,7 +176,18 @@ impl Bench {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
+            if self.no_workarounds {
+                if self.level.iter().any(|level| level.0 == Level::C) {
+                    bail!(
+                        "--no-workarounds is not for level c: programs in C get what the runtime needs"
+                    );
+                }
+                return Ok(ground.without_workarounds()?);
+            }
             return Ok(ground);
+        }
+        if self.no_workarounds {
+            bail!("--no-workarounds is for --runtime nothing: other runtimes need them");
         }
         let runtime = self.common.runtime.open()?;
         let backend = match runtime.info().path.clone() {
