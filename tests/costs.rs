@@ -61,6 +61,37 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
     }
 }
 
+/// However much of a range is unmapped again, and in whatever pattern.
+#[test]
+fn what_is_left_of_many_mappings_takes_as_little() {
+    const PAGES: usize = 50_000;
+    let (vmm, base, handle) = field(PAGES);
+    let bytes = allocations::bytes();
+    // Of how many neighbours one stays: evenly, or drawn.
+    for one_of in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
+        for drawn in [false, true] {
+            let stays = |page: usize| {
+                let number =
+                    if drawn { page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 } else { page };
+                number % one_of == 0
+            };
+            for page in 0..PAGES {
+                vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
+            }
+            for page in (0..PAGES).filter(|&page| !stays(page)) {
+                vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
+            }
+            let mappings = vmm.usage().mappings;
+            let size = (allocations::bytes() - bytes) as f64 / mappings as f64;
+            println!("one of {one_of}, drawn: {drawn}: {size:.1} bytes a mapping");
+            assert!((33.0..=128.0).contains(&size), "one of {one_of}, drawn: {drawn}: {size}");
+            for page in (0..PAGES).filter(|&page| stays(page)) {
+                vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
+            }
+        }
+    }
+}
+
 /// The one allocation that a map may need is for the place where it is written down; where a page of
 /// that book is full, and a page of its index too, there is one more for each.
 #[test]

@@ -215,8 +215,8 @@ impl<V> Node<V> {
         let left = self.digits.count_ones() as usize;
         if self.children.len() < ALL {
             self.children.remove(place);
-            if left * 4 <= self.children.capacity() {
-                self.children.shrink_to(left * 2);
+            if left * 3 <= self.children.capacity() {
+                self.children.shrink_to(left + left / 2);
             }
         } else if left < MANY {
             let spread = replace(&mut self.children, Vec::with_capacity(FEW));
