@@ -9,11 +9,14 @@
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AllocationProperties, Handle, Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, AllocationProperties, Handle, HandleType, Runtime, Vmm,
+    VmmError,
 };
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
+const FILE: HandleType = HandleType::PosixFileDescriptor;
 const SIZE: usize = 2 << 20;
 /// Live mappings, and as many holes.
 const PAGES: usize = 1 << 13;
@@ -62,6 +65,14 @@ impl Field {
 
     fn map(&self, page: usize) -> Result<(), VmmError> {
         self.vmm.map(self.at(page), SIZE, 0, self.handle, 0)
+    }
+
+    fn shareable(&self) -> Result<Handle, VmmError> {
+        self.vmm.create(SIZE, &self.properties.shareable_as(FILE), 0)
+    }
+
+    fn export(&self, handle: Handle) -> Result<OwnedFd, VmmError> {
+        self.vmm.export_to_shareable_handle(handle, FILE, 0)
     }
 
     fn perform(&mut self, operation: &str) -> Result<bool, VmmError> {
@@ -120,6 +131,16 @@ impl Field {
             "properties" => {
                 let ask = |_| self.vmm.allocation_properties(self.handle).map(black_box).map(drop);
                 measured(&mut || live().try_for_each(ask))?;
+            }
+            "export" => {
+                let handle = self.shareable()?;
+                // It is closed at once: there may be fewer descriptors than calls.
+                measured(&mut || live().try_for_each(|_| self.export(handle).map(drop)))?;
+            }
+            "import" => {
+                let descriptor = self.export(self.shareable()?)?;
+                let import = |_| self.vmm.import_from_shareable_handle(&descriptor, FILE);
+                measured(&mut || live().try_for_each(|at| import(at).map(drop)))?;
             }
             _ => return Ok(false),
         }
