@@ -295,6 +295,7 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
         machine.map(at(base, granule), granule, imported);
         let there = at(base, granule);
         refused(machine.vmm.set_access(there, granule, &[access(cpu, Access::Read)]));
+        machine.grant(there, granule, cpu, Access::None);
         machine.grant(there, granule, gpu, Access::ReadWrite);
     }
 }

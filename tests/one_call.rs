@@ -47,6 +47,45 @@ fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_c
 }
 
 #[test]
+fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
+        machine.map(base, granule, handle);
+        let set = |accesses: [Access; 2]| {
+            let both = accesses.map(|what| access(machine.gpu(0), what));
+            machine.vmm.set_access(base, granule, &both).unwrap();
+        };
+        let page = || machine.simulation.page(0, base.get());
+        set([Access::ReadWrite, Access::None]);
+        assert_eq!((grants(&machine), page()), (0, None), "{release}");
+        set([Access::None, Access::ReadWrite]);
+        assert_eq!(grants(&machine), 1, "{release}");
+        assert!(page().is_some_and(|page| page.writable), "{release}");
+    }
+}
+
+/// What a CPU may do is this process's own view, wherever among the others it is named.
+#[test]
+fn the_runtime_is_not_told_of_a_cpu_that_is_named_last() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
+        machine.map(base, granule, handle);
+        let [gpu, cpu] = [machine.gpu(0), machine.cpu(0)];
+        let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, granule, &both).unwrap();
+        machine.vmm.write(base, b"seen").unwrap();
+        assert_eq!(grants(&machine), 1, "{release}");
+        // The runtime would have to be told, if it knew of it.
+        machine.grant(base, granule, cpu, Access::None);
+        assert_eq!(grants(&machine), 1, "{release}");
+    }
+}
+
+#[test]
 fn a_hint_that_is_aligned_costs_one_call() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
