@@ -120,20 +120,6 @@ pub struct Vmm {
     shared: Arc<Shared>,
 }
 
-/// Of each agent, by its index, who can be granted access to its memory.
-fn who_reaches(agents: &[Agent]) -> Vec<AgentSet> {
-    let mut reached_by: Vec<AgentSet> =
-        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
-    for (index, agent) in agents.iter().enumerate() {
-        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
-            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
-                by.insert(index);
-            }
-        }
-    }
-    reached_by
-}
-
 /// What the runtime knows physical memory by.
 #[derive(Debug)]
 struct Physical {
@@ -163,6 +149,20 @@ struct Shared {
     exports_close_on_exec: AtomicBool,
     cpu_access: CpuAccess,
     quarantine: Quarantine,
+}
+
+/// Of each agent, by its index, who can be granted access to its memory.
+fn who_reaches(agents: &[Agent]) -> Vec<AgentSet> {
+    let mut reached_by: Vec<AgentSet> =
+        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
+    for (index, agent) in agents.iter().enumerate() {
+        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
+            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
+                by.insert(index);
+            }
+        }
+    }
+    reached_by
 }
 
 static NEXT_OWNER: AtomicU16 = AtomicU16::new(1);
