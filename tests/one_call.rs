@@ -14,6 +14,14 @@ fn grants(machine: &Machine) -> u64 {
     machine.simulation.calls("hsa_amd_vmem_set_access")
 }
 
+/// Where a new mapping begins, and its size: one granule of the first GPU's.
+fn one_mapping(machine: &Machine) -> (Address, usize) {
+    let granule = machine.granule();
+    let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
+    machine.map(base, granule, handle);
+    (base, granule)
+}
+
 #[test]
 fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_can() {
     for (release, config) in machine::releases() {
@@ -50,9 +58,7 @@ fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_c
 fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        let granule = machine.granule();
-        let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
-        machine.map(base, granule, handle);
+        let (base, granule) = one_mapping(&machine);
         let set = |accesses: [Access; 2]| {
             let both = accesses.map(|what| access(machine.gpu(0), what));
             machine.vmm.set_access(base, granule, &both).unwrap();
@@ -71,9 +77,7 @@ fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
 fn the_runtime_is_not_told_of_a_cpu_that_is_named_last() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        let granule = machine.granule();
-        let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
-        machine.map(base, granule, handle);
+        let (base, granule) = one_mapping(&machine);
         let [gpu, cpu] = [machine.gpu(0), machine.cpu(0)];
         let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         machine.vmm.set_access(base, granule, &both).unwrap();

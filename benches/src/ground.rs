@@ -94,6 +94,12 @@ impl Ground {
         Ok(self)
     }
 
+    /// What is worked around at the levels of Rust.
+    #[must_use]
+    pub fn quirks(&self) -> Quirks {
+        self.vmm.quirks()
+    }
+
     /// As what it was opened.
     #[must_use]
     pub fn backend(&self) -> &Backend {
@@ -120,8 +126,8 @@ mod tests {
     #[test]
     fn workarounds_are_left_out_if_asked_for() {
         let ground = || Ground::open(Backend::Simulated("nothing".into())).unwrap();
-        assert!(ground().vmm.quirks().grant_without_descriptor_aborts);
+        assert!(ground().quirks().grant_without_descriptor_aborts);
         let documented = ground().without_workarounds().unwrap();
-        assert_eq!(documented.vmm.quirks(), Quirks::default());
+        assert_eq!(documented.quirks(), Quirks::default());
     }
 }

@@ -201,8 +201,9 @@ fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
     size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
 }
 
-/// The same, of what the file says and of where its end is. Before Linux 5.3 a dma-buf had an end and
-/// no size (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`, `dma_buf_llseek`).
+/// The same, of what the file says and of where its end is. Linux says the size of a dma-buf
+/// (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`); where it did not yet, there was its end
+/// (`dma_buf_llseek`).
 fn size_by(said: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
     let size = if said == 0 { usize::try_from(end()?) } else { usize::try_from(said) };
     size.map_err(|_| Errno::OVERFLOW)

@@ -11,6 +11,7 @@ use crate::table::table;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
+use hsa_vmm::vmm::Quirks;
 use hsa_vmm_bench::{Backend, Ground, Level, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
@@ -126,7 +127,7 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         drop(ground);
         let mut told = |part: f64| bar.set_position((part * 100.0) as u64);
         results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut told)?);
-        ground = Ground::open(backend)?;
+        ground = verb.with_quirks(Ground::open(backend)?)?;
     }
     for (number, &live) in live.iter().enumerate() {
         let number = number + usize::from(opens);
@@ -146,7 +147,11 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
         BenchFormat::Table => show(&results),
         BenchFormat::Json => {
             let runtime: RuntimeDescription = describe(ground.runtime()).runtime;
-            let all = json!({ "runtime": runtime, "results": results });
+            let quirks = ground.quirks();
+            let worked_around = Quirks::KNOWN.iter().filter(|quirk| quirks.has(quirk));
+            let worked_around: Vec<_> = worked_around.map(|quirk| quirk.name).collect();
+            let all =
+                json!({ "runtime": runtime, "works_around": worked_around, "results": results });
             serde_json::to_string_pretty(&all)? + "\n"
         }
         BenchFormat::Svg => plot::draw(&results)?,
@@ -168,6 +173,17 @@ impl Bench {
         }
     }
 
+    /// The same runtime, for which nothing is worked around if that was asked for.
+    fn with_quirks(&self, ground: Ground) -> anyhow::Result<Ground> {
+        if !self.no_workarounds {
+            return Ok(ground);
+        }
+        if self.level.iter().any(|level| level.0 == Level::C) {
+            bail!("--no-workarounds is not for level c: programs in C get what the runtime needs");
+        }
+        Ok(ground.without_workarounds()?)
+    }
+
     /// The runtime that was asked for; `nothing` is the simulation's that does nothing.
     fn ground(&self) -> anyhow::Result<Ground> {
         if let Choice::Library(path) = &self.common.runtime.choice
@@ -176,15 +192,7 @@ impl Bench {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
-            if self.no_workarounds {
-                if self.level.iter().any(|level| level.0 == Level::C) {
-                    bail!(
-                        "--no-workarounds is not for level c: programs in C get what the runtime needs"
-                    );
-                }
-                return Ok(ground.without_workarounds()?);
-            }
-            return Ok(ground);
+            return self.with_quirks(ground);
         }
         if self.no_workarounds {
             bail!("--no-workarounds is for --runtime nothing: other runtimes need them");
