@@ -124,6 +124,13 @@ impl Field {
                 let ask = |page| self.vmm.get_access(agent, self.at(page)).map(black_box).map(drop);
                 measured(&mut || live().try_for_each(ask))?;
             }
+            "mapped_range_at" => {
+                let ask = |page| {
+                    black_box(self.vmm.mapped_range_at(self.at(page)));
+                    Ok(())
+                };
+                measured(&mut || live().try_for_each(ask))?;
+            }
             "retain" => {
                 let retain = |page| self.vmm.retain_allocation_handle(self.at(page));
                 measured(&mut || live().try_for_each(|page| retain(page).map(drop)))?;

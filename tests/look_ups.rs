@@ -34,6 +34,11 @@ fn look_ups_and_refusals_allocate_nothing() {
     for (what, count) in [
         ("get_access", allocations(|| vmm.get_access(gpu, inside).unwrap())),
         ("get_access of nothing", allocations(|| vmm.get_access(gpu, hole).unwrap_err())),
+        ("mapped_range_at", allocations(|| vmm.mapped_range_at(inside).unwrap())),
+        ("mapped_range_at of nothing", allocations(|| vmm.mapped_range_at(hole))),
+        ("location_at", allocations(|| vmm.location_at(inside).unwrap())),
+        ("reservation_at", allocations(|| vmm.reservation_at(hole).unwrap())),
+        ("retain", allocations(|| vmm.retain_allocation_handle(inside).unwrap())),
         ("allocation_size", allocations(|| vmm.allocation_size(handle).unwrap())),
         ("allocation_properties", allocations(|| vmm.allocation_properties(handle).unwrap())),
         (
@@ -46,6 +51,8 @@ fn look_ups_and_refusals_allocate_nothing() {
     ] {
         assert_eq!(count, 0, "{what}");
     }
+    assert_eq!(vmm.mapped_range_at(inside), Some((at(base, 10 * granule), granule)));
+    assert_eq!(vmm.mapped_range_at(hole), None);
     // The check itself can fail.
     assert!(allocations(|| vmm.mappings()) >= 100);
     assert_eq!(vmm.get_access(gpu, inside), Ok(Access::None));

@@ -302,12 +302,12 @@ impl Process {
             return Some(Place::Opened(device, opened));
         }
         let vmm = self.vmm().ok()?;
-        let mapping = vmm.mapping_at(at)?;
+        let (start, size) = vmm.mapped_range_at(at)?;
         let device = match vmm.location_at(at) {
             Some(Location::Agent(agent)) => self.devices.number(agent),
             _ => -1,
         };
-        Some(Place::Mapped(mapping.address, mapping.size, device))
+        Some(Place::Mapped(start, size, device))
     }
 }
 

@@ -12,6 +12,15 @@ impl Vmm {
         Some(self.describe(start, &record))
     }
 
+    /// Start and size in bytes of the mapping that holds an address, if one does
+    /// (`hipMemGetAddressRange`): [`mapping_at`](Self::mapping_at) without who may use it, and without
+    /// allocating.
+    #[must_use]
+    pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
+        let (start, record) = self.shared.ledger.mapping_at(address.get())?;
+        Some((Address::new(start), record.size))
+    }
+
     /// Whose memory is mapped at an address, if any is.
     #[must_use]
     pub fn location_at(&self, address: Address) -> Option<Location> {
