@@ -100,6 +100,10 @@ pub struct Config {
     pub vmem: bool,
     /// Whether GPUs reach each other's video memory.
     pub peer_access: bool,
+    /// Whether `hsa_amd_ipc_memory_attach` believes any length, as AMD's releases do (seen in 6.1.2,
+    /// 6.4.3 and 7.2.4): what lies beyond the memory is not there. Without, only the length that was
+    /// exported is accepted.
+    pub believes_ipc_lengths: bool,
     /// Whether virtual memory only looks as if it were there: every function of it answers success
     /// at once, with addresses and handles by counting, and nothing is behind them. For measuring
     /// what is above. Such calls are not counted and cannot be planned to fail.
@@ -128,6 +132,7 @@ impl Config {
             dmabuf_cpu_mapping: true,
             vmem: true,
             peer_access: true,
+            believes_ipc_lengths: false,
             does_nothing: false,
             faults: FaultPlan::none(),
         }

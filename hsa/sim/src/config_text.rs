@@ -49,7 +49,7 @@ pub enum ConfigError {
 
 const PRESETS: &str = "mi300x, consumer, apu, nothing";
 const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule, vram, \
-    permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, faults";
+    permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, ipc-lengths, faults";
 
 /// A configuration as text: words with `,` between them, each a preset or `setting=value`.
 ///
@@ -64,6 +64,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
+/// | `ipc-lengths=checked`, `believed` | whether a length that is not the exported memory's is refused, or taken as AMD's releases do |
 /// | `faults=function#N=effect;…` | calls that go wrong ([`hsa_faults`]) |
 ///
 /// The order of the words does not matter. Nothing at all is the default configuration.
@@ -173,6 +174,13 @@ impl Config {
             "dmabuf-cpu-mapping" => self.dmabuf_cpu_mapping = switch()?,
             "vmem" => self.vmem = switch()?,
             "peer-access" => self.peer_access = switch()?,
+            "ipc-lengths" => {
+                self.believes_ipc_lengths = match value {
+                    "checked" => false,
+                    "believed" => true,
+                    _ => return Err(wrong("checked or believed")),
+                };
+            }
             "faults" => self.faults = value.parse()?,
             _ => return Err(unknown(setting)),
         }

@@ -6,7 +6,7 @@
 
 use crate::agents::Agent;
 use crate::instance::Instance;
-use crate::physical::{self, Memory};
+use crate::physical::{self, Foreign, Memory};
 use crate::pool_memory::{Allocation, Origin, unmap};
 use crate::status::{Answer, no_file, out};
 use core::ffi::{c_int, c_void};
@@ -76,6 +76,9 @@ pub(crate) unsafe fn attach(
     };
     // SAFETY: not null, and the caller vouches for the rest.
     let words = unsafe { handle.read_unaligned() }.handle;
+    if !instance.config.believes_ipc_lengths && length as u64 != length_of(words) {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
     let memory = open(instance, words).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let place = instance.place(&memory)?;
     let attached = Allocation {
@@ -92,9 +95,14 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
+/// The length of the allocation that a handle was made of.
+fn length_of(words: [u32; 8]) -> u64 {
+    u64::from(words[5]) << 32 | u64::from(words[4])
+}
+
 /// The memory that a handle names, if it is still there.
 fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> {
-    let [process, descriptor, low, high, _, _, _, MAGIC] = words else { return None };
+    let [process, descriptor, low, high, _, _, 0, MAGIC] = words else { return None };
     let token = u64::from(high) << 32 | u64::from(low);
     let path = format!("/proc/{process}/fd/{descriptor}");
     // What is no memory file must not even be opened: that of a pipe could wait for ever.
@@ -103,7 +111,8 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
         return None;
     }
     let file = File::options().read(true).write(true).open(path).ok()?;
-    let foreign = physical::recognise(file.as_raw_fd()).filter(|found| found.token == token)?;
+    let is_it = |found: &Foreign| found.token == token && length_of(words) <= found.size;
+    let foreign = physical::recognise(file.as_raw_fd()).filter(is_it)?;
     instance.has_agent(foreign.owner).then(|| Memory::adopt(foreign, file))
 }
 

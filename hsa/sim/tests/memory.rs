@@ -356,6 +356,18 @@ fn ipc_reaches_another_process_and_stale_handles_fail() {
         let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("there");
         let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("there");
         let mut here = null_mut();
+        for length in [0, 1, N - 4096, N - 1, N + 1, N + 4096, 2 * N, usize::MAX] {
+            let refused = unsafe { attach(&handle, length, 0, null(), &mut here) };
+            assert_eq!(refused, INVALID_ARGUMENT, "{length:#x}");
+        }
+        for word in 0..8 {
+            let mut forged = handle;
+            forged.handle[word] ^= 1 << 20;
+            for length in [N, N ^ 1 << 20] {
+                let refused = unsafe { attach(&forged, length, 0, null(), &mut here) };
+                assert_eq!(refused, INVALID_ARGUMENT, "word {word}, {length:#x}");
+            }
+        }
         assert_eq!(unsafe { attach(&handle, N, 0, null(), &mut here) }, OK);
         let info = other.pointer_info(here.addr() + 10);
         assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, N));
@@ -374,6 +386,31 @@ fn ipc_reaches_another_process_and_stale_handles_fail() {
     assert_eq!(stale, INVALID_ARGUMENT);
     handle.handle = [7; 8];
     assert_eq!(unsafe { attach(&handle, N, 1, &r.gpus[0], &mut here) }, INVALID_ARGUMENT);
+}
+
+/// As AMD's releases do it: what lies beyond the memory is not there.
+#[test]
+fn ipc_lengths_are_believed_where_that_is_asked_for() {
+    let r = start("era=b");
+    let create = r.hsa.hsa_amd_ipc_memory_create.expect("there");
+    let address = r.allocate(r.vram[0], N).expect("memory");
+    let mut handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
+    assert_eq!(unsafe { create(without_provenance_mut(address), N, &mut handle) }, OK);
+    let child = || {
+        let other = start("era=b,ipc-lengths=believed");
+        let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("there");
+        let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("there");
+        let mut here = null_mut();
+        for length in [1, N - 4096, N + 4096, 2 * N] {
+            assert_eq!(unsafe { attach(&handle, length, 0, null(), &mut here) }, OK, "{length:#x}");
+            let first = other.pointer_info(here.addr());
+            assert_eq!((first.type_, first.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, length));
+            let beyond = other.pointer_info(here.addr() + N);
+            assert_eq!(beyond.type_, HSA_EXT_POINTER_TYPE_UNKNOWN, "{length:#x}");
+            assert_eq!(unsafe { detach(here) }, OK);
+        }
+    };
+    assert_eq!(in_child(child), Ended::Exit(0));
 }
 
 #[test]
