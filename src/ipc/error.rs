@@ -60,6 +60,12 @@ pub enum Problem {
     /// A handle whose address is not inside its memory.
     #[error("the handle's offset is not inside its memory")]
     OffsetBeyond,
+    /// Reserved bytes that are neither HIP's zeros nor this library's.
+    #[error(
+        "the handle's reserved bytes have an unknown format: it was changed on its way, or another \
+         version of this library made it"
+    )]
+    UnknownFormat,
     /// A runtime without GPUs.
     #[error("this runtime has no GPU, whose memory could be shared")]
     NoGpu,
@@ -69,6 +75,9 @@ pub enum Problem {
     /// Memory of this very process.
     #[error("the address is memory of this process; free it where it was allocated")]
     OwnMemory,
+    /// Memory that only values of [`OpenedMemory`](crate::OpenedMemory) have open.
+    #[error("an OpenedMemory owns the memory at the address; close or drop that value")]
+    Owned,
     /// An address that was not opened, or is closed already.
     #[error("nothing that was opened is at the address")]
     NotOpened,
@@ -84,6 +93,12 @@ pub enum Stale {
     /// The memory was freed, or the handle was changed on its way.
     #[error("that process has freed it or never exported it, or the handle was changed on its way")]
     Freed,
+    /// The runtime has mapped fewer bytes than the handle says.
+    #[error(
+        "the runtime maps fewer bytes of it than the handle's size; the handle is forged or was \
+         changed on its way"
+    )]
+    TooLarge,
     /// The memory is being freed.
     #[error("that process has been freeing it for too long")]
     BeingFreed,

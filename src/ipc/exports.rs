@@ -35,9 +35,8 @@ impl Exports {
 pub(crate) struct Export {
     table: Arc<Table>,
     registration: Registration,
+    entry: Entry,
     process: i32,
-    native: NativeIpc,
-    size: u64,
 }
 
 /// Another process has been opening the memory for too long.
@@ -47,17 +46,15 @@ pub(crate) struct Busy;
 impl Export {
     /// Ends the export while `free` gives the memory back; if that fails, it goes on.
     pub fn end<T, E>(&self, free: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Busy> {
-        let Registration { slot, generation, .. } = self.registration;
-        let entry = Entry { generation, size: self.size, native: self.native };
-        self.table.end(slot, entry, free).map_err(|errno| {
+        self.table.end(self.registration.slot, self.entry, free).map_err(|errno| {
             tracing::warn!(%errno, "an export could not be ended");
             Busy
         })
     }
 
     fn handle(&self, offset: u64) -> IpcHandle {
-        let Self { native, size, process, registration, .. } = *self;
-        IpcHandle::new(native, size, offset, process, registration)
+        let Self { registration, entry: Entry { generation, size, native }, process, .. } = *self;
+        IpcHandle::new(native, size, offset, process, registration, generation)
     }
 }
 
@@ -95,7 +92,7 @@ pub(super) fn get(
             if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
                 runtime.stay_started();
             }
-            if let Some(export) = export.as_ref().filter(|export| export.native == native) {
+            if let Some(export) = export.as_ref().filter(|export| export.entry.native == native) {
                 return Ok(export.handle(offset));
             }
             // Should the runtime ever answer another handle, the one before is good no more.
@@ -145,7 +142,6 @@ fn enter(
     let system = |errno| IpcError::system(operation, errno);
     let namespace = super::namespace(operation, process)?;
     let table = runtime.exports().table(process, namespace).map_err(system)?;
-    let size = record.size as u64;
-    let registration = table.enter(native, size).map_err(system)?;
-    Ok(Export { table, registration, process, native, size })
+    let (registration, entry) = table.enter(native, record.size as u64).map_err(system)?;
+    Ok(Export { table, registration, entry, process })
 }

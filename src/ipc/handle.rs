@@ -11,7 +11,17 @@ use core::fmt;
 /// | 32–39 | `psize` | the size of the whole allocation |
 /// | 40–47 | `poffset` | where in it the address is that the handle was asked for |
 /// | 48–51 | `owners_process_id` | the process that exported it |
-/// | 52–63 | `reserved` | zeros from HIP; from this library its [registration](Self::is_registered) |
+/// | 52–63 | `reserved` | zeros from HIP; from this library its [registration](Self::is_registered): |
+/// | 52–54 | | the exporter's file descriptor of its table of exports |
+/// | 55–56 | | the slot in the table |
+/// | 57–58 | | the low bits of the inode number of the exporter's PID namespace |
+/// | 59 | | the format, 0x32 |
+/// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and the 8 bytes of the export's generation, which is in the table |
+///
+/// All numbers are little-endian. The check value detects a handle that was changed by accident, and
+/// one of an earlier export in the same slot. It does not keep anybody from forging a handle who can
+/// read the exporter's table: what a handle names is only believed of a process whose user is
+/// [trusted](crate::Ipc::trusting), and only as far as the runtime confirms it.
 ///
 /// Plain bytes: send them in whatever way. Whether they name anything is found out when they are
 /// [opened](crate::Ipc::open_mem_handle).
@@ -24,8 +34,8 @@ pub struct IpcHandle {
     reserved: [u8; 12],
 }
 
-/// Where the exporter keeps what it says of a handle: a descriptor of its own, a slot in that
-/// file, and the number that nothing else ever had in that slot.
+/// Where the exporter keeps what it says of a handle: a descriptor of its own, and a slot in that
+/// file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Registration {
     /// 24 bits.
@@ -33,20 +43,26 @@ pub(super) struct Registration {
     pub slot: u16,
     /// The end of the number of the PID namespace in which the exporter has its number.
     pub namespace: u16,
-    /// 40 bits, never 0.
-    pub generation: u64,
 }
+
+/// The format of the reserved bytes. More than one bit is set, so that no change of one bit makes a
+/// handle of this library one of HIP's, whose reserved bytes are zeros.
+const FORMAT: u8 = 0x32;
+/// Where the format is.
+const FORMAT_AT: usize = 59;
+/// Where the check value begins.
+const CHECK_AT: usize = 60;
 
 impl Registration {
     pub const DESCRIPTORS: u32 = 1 << 24;
-    pub const GENERATIONS: u64 = 1 << 40;
 
+    /// The bytes of a registration, without the check value.
     fn pack(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..3].copy_from_slice(&self.descriptor.to_le_bytes()[..3]);
         bytes[3..5].copy_from_slice(&self.slot.to_le_bytes());
         bytes[5..7].copy_from_slice(&self.namespace.to_le_bytes());
-        bytes[7..].copy_from_slice(&self.generation.to_le_bytes()[..5]);
+        bytes[7] = FORMAT;
         bytes
     }
 
@@ -58,7 +74,6 @@ impl Registration {
             descriptor: number(&bytes[..3]) as u32,
             slot: number(&bytes[3..5]) as u16,
             namespace: number(&bytes[5..7]) as u16,
-            generation: number(&bytes[7..]),
         })
     }
 }
@@ -73,8 +88,31 @@ impl IpcHandle {
         offset: u64,
         process: i32,
         registration: Registration,
+        generation: u64,
     ) -> Self {
-        Self { native, size, offset, process, reserved: registration.pack() }
+        let mut handle = Self { native, size, offset, process, reserved: registration.pack() };
+        let check = handle.check_value(generation).to_le_bytes();
+        handle.reserved[8..].copy_from_slice(&check);
+        handle
+    }
+
+    /// The check value that the handle has if it was made of the export of this generation, and was
+    /// not changed since.
+    fn check_value(&self, generation: u64) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.to_bytes()[..CHECK_AT]);
+        hasher.update(&generation.to_le_bytes());
+        hasher.finalize()
+    }
+
+    /// Whether the check value is that of an export of this generation.
+    pub(super) fn is_of(&self, generation: u64) -> bool {
+        self.to_bytes()[CHECK_AT..] == self.check_value(generation).to_le_bytes()
+    }
+
+    /// Whether the reserved bytes are HIP's zeros, or of this library's format.
+    pub(super) fn has_known_format(&self) -> bool {
+        !self.is_registered() || self.to_bytes()[FORMAT_AT] == FORMAT
     }
 
     pub(super) fn registration(&self) -> Option<Registration> {
@@ -158,21 +196,19 @@ impl fmt::Debug for IpcHandle {
 mod tests {
     use super::*;
 
-    const REGISTRATION: Registration = Registration {
-        descriptor: 0x00ab_cdef,
-        slot: 0x1234,
-        namespace: 0x5678,
-        generation: 0xa1_b2c3_d4e5,
-    };
+    const REGISTRATION: Registration =
+        Registration { descriptor: 0x00ab_cdef, slot: 0x1234, namespace: 0x5678 };
+    const GENERATION: u64 = 0x0123_4567_89ab_cdef;
 
     #[test]
     fn the_layout_is_hips() {
         let native = core::array::from_fn(|index| 0x0101_0101 * index as u32);
-        let handle = IpcHandle::new(native, 0x1122_3344, 0x55, 0x66, REGISTRATION);
+        let handle = IpcHandle::new(native, 0x1122_3344, 0x55, 0x66, REGISTRATION, GENERATION);
         let bytes = handle.to_bytes();
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
-        assert_eq!(&bytes[57..], &[0x78, 0x56, 0xe5, 0xd4, 0xc3, 0xb2, 0xa1]);
+        assert_eq!(bytes[57..60], [0x78, 0x56, FORMAT]);
+        assert!(handle.is_of(GENERATION) && !handle.is_of(GENERATION + 1));
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
         assert_eq!(handle.registration(), Some(REGISTRATION));
         assert_eq!((handle.allocation_size(), handle.offset()), (0x1122_3344, 0x55));
@@ -180,8 +216,20 @@ mod tests {
     }
 
     #[test]
+    fn any_flipped_bit_shows() {
+        let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION, GENERATION);
+        assert!(handle.has_known_format());
+        for bit in 0..8 * IpcHandle::SIZE {
+            let mut bytes = handle.to_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let changed = IpcHandle::from_bytes(&bytes);
+            assert!(changed.is_registered() && !changed.is_of(GENERATION), "bit {bit}");
+        }
+    }
+
+    #[test]
     fn it_is_shown_without_the_runtimes_part() {
-        let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION);
+        let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION, GENERATION);
         let text = format!("{handle:?}");
         assert!(text.starts_with("IpcHandle { process: 77, allocation_size: 4096, offset: 16"));
         assert!(text.contains("slot: 4660") && !text.contains("native"), "{text}");

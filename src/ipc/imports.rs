@@ -1,4 +1,4 @@
-//! What this process has opened of others.
+//! Memory of other processes that is open in this one.
 
 use super::error::{IpcError, Operation, Problem, Stale};
 use super::handle::IpcHandle;
@@ -14,26 +14,53 @@ use crate::vmm::Address;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 
-/// What tells exported memory from all other, at any time.
+/// Identifies an export among all exports of all processes: process, generation, runtime's handle.
 type Name = (i32, u64, NativeIpc);
+
+/// Who closes an open import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// The caller of `Ipc::open_mem_handle`, by an address.
+    Caller,
+    /// An `OpenedMemory`, which must not lose its memory before it is dropped.
+    Value,
+}
 
 #[derive(Debug)]
 struct Import {
     size: usize,
-    /// None of a handle of HIP's, which may name other memory tomorrow.
+    /// None for a handle of HIP's, which may name other memory later.
     name: Option<Name>,
-    /// How often it was opened and not closed.
-    count: usize,
+    /// Opens that callers have to close.
+    callers: usize,
+    /// Opens that values own.
+    values: usize,
 }
 
-/// All that is open, by where it begins. The lock is held while the runtime maps and unmaps.
+impl Import {
+    fn new(size: usize, name: Option<Name>) -> Self {
+        Self { size, name, callers: 0, values: 0 }
+    }
+
+    fn count(&mut self, holder: Holder) -> &mut usize {
+        match holder {
+            Holder::Caller => &mut self.callers,
+            Holder::Value => &mut self.values,
+        }
+    }
+}
+
+/// The open imports, by start address.
+type Open = BTreeMap<usize, Import>;
+
+/// All open imports of a runtime. The lock is held while the runtime maps and unmaps.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
-    open: Mutex<BTreeMap<usize, Import>>,
+    open: Mutex<Open>,
 }
 
 impl Imports {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<usize, Import>> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         lock(&self.open)
     }
 
@@ -51,9 +78,9 @@ impl Imports {
 pub(super) fn open(
     runtime: &Runtime,
     handle: &IpcHandle,
+    holder: Holder,
     trust: Trust,
-    first: NativeAgent,
-    others: &[NativeAgent],
+    agents: (NativeAgent, &[NativeAgent]),
 ) -> Result<usize, IpcError> {
     let operation = Operation::OpenMemHandle;
     let IpcHandle { native, process, .. } = *handle;
@@ -66,6 +93,7 @@ pub(super) fn open(
     trust.check(owner).map_err(|stranger| IpcError::Stranger { operation, process, stranger })?;
     let attach = || {
         let attach = |native| {
+            let (first, others) = agents;
             let attached = runtime.native().ipc_attach(native, size, first, others);
             attached.map_err(|failure| IpcError::failure(operation, failure))
         };
@@ -80,21 +108,35 @@ pub(super) fn open(
         })?;
         relay::hand_over(native, &memory, attach).map_err(system)?
     };
+    // AMD's runtime takes any size for granted; copies beyond the real end are GPU page faults.
+    let attach_all = |open: &Open| {
+        let start = attach()?;
+        let error = match runtime.native().ipc_is_attached(start, size) {
+            Ok(true) => return Ok(start),
+            Ok(false) => stale(Stale::TooLarge),
+            Err(failure) => IpcError::failure(operation, failure),
+        };
+        // The runtime may return an address where the memory is mapped already, without counting.
+        if !open.contains_key(&start)
+            && let Err(failure) = runtime.native().ipc_detach(start)
+        {
+            tracing::warn!(?failure, "memory of another process stays mapped");
+        }
+        Err(error)
+    };
     let mut open = runtime.imports().open();
     let Some(registration) = handle.registration() else {
-        let start = attach()?;
-        // The runtime may answer where it has mapped the memory already; it does not count that.
-        open.entry(start).or_insert(Import { size, name: None, count: 0 }).count += 1;
+        let start = attach_all(&open)?;
+        let import = open.entry(start).or_insert(Import::new(size, None));
+        import.size = import.size.max(size);
+        *import.count(holder) += 1;
         return Ok(start);
     };
-    let name = Some((process, registration.generation, native));
-    let opened = while_exported(process, registration, handle.size, native, || {
-        if let Some((start, import)) = open.iter_mut().find(|(_, import)| import.name == name) {
-            import.count += 1;
-            return Ok(*start);
-        }
-        let start = attach()?;
-        open.insert(start, Import { size, name, count: 1 });
+    let opened = while_exported(handle, registration, |generation| {
+        let name = Some((process, generation, native));
+        let known = open.iter().find(|(_, import)| import.name == name).map(|(start, _)| *start);
+        let start = known.map_or_else(|| attach_all(&open), Ok)?;
+        *open.entry(start).or_insert(Import::new(size, name)).count(holder) += 1;
         Ok(start)
     });
     opened.map_err(|absent| match absent {
@@ -106,10 +148,9 @@ pub(super) fn open(
     })?
 }
 
-/// Closes once what an address is in.
+/// Closes one of a caller's opens of the memory that holds an address.
 pub(super) fn close(runtime: &Runtime, address: Address) -> Result<(), IpcError> {
-    let operation = Operation::CloseMemHandle;
-    let refused = |problem| Err(IpcError::refused(operation, problem));
+    let refused = |problem| Err(IpcError::refused(Operation::CloseMemHandle, problem));
     if address == Address::NULL {
         return refused(Problem::Null);
     }
@@ -117,16 +158,33 @@ pub(super) fn close(runtime: &Runtime, address: Address) -> Result<(), IpcError>
         return refused(Problem::OwnMemory);
     }
     let mut open = runtime.imports().open();
-    let found = open.range_mut(..=address.get()).next_back();
-    let found = found.filter(|(start, import)| address.get() - **start < import.size);
-    let Some((&start, import)) = found else {
-        return refused(Problem::NotOpened);
-    };
-    if import.count > 1 {
-        import.count -= 1;
-        return Ok(());
+    let found = open.range(..=address.get()).next_back();
+    match found.filter(|(start, import)| address.get() - **start < import.size) {
+        None => refused(Problem::NotOpened),
+        Some((_, import)) if import.callers == 0 => refused(Problem::Owned),
+        Some((&start, _)) => release(runtime.native(), &mut open, start, Holder::Caller),
     }
-    runtime.native().ipc_detach(start).map_err(|failure| IpcError::failure(operation, failure))?;
-    open.remove(&start);
+}
+
+/// Closes a value's open of the memory that begins at an address.
+pub(super) fn close_owned(runtime: &Runtime, start: usize) -> Result<(), IpcError> {
+    release(runtime.native(), &mut runtime.imports().open(), start, Holder::Value)
+}
+
+/// Counts an open of this holder as closed; the last of all unmaps the memory.
+fn release(native: &Native, open: &mut Open, start: usize, holder: Holder) -> Result<(), IpcError> {
+    let operation = Operation::CloseMemHandle;
+    let not_opened = IpcError::refused(operation, Problem::NotOpened);
+    let import = open.get_mut(&start).ok_or(not_opened)?;
+    let opens = import.callers + import.values;
+    match import.count(holder) {
+        0 => return Err(not_opened),
+        count if opens > 1 => *count -= 1,
+        _ => {
+            let detached = native.ipc_detach(start);
+            detached.map_err(|failure| IpcError::failure(operation, failure))?;
+            open.remove(&start);
+        }
+    }
     Ok(())
 }

@@ -13,8 +13,15 @@
 //!   the address or the process's number is in use again. The exporter keeps an account that the
 //!   importer looks at (through `/proc/<process>/fd`, hence both must belong to one user), and
 //!   the memory is not freed while somebody is mapping it. AMD's runtime would wait for ever.
-//! * A handle that was changed on its way, in whatever byte, is refused.
-//! * Opening a handle twice gives the same address, and takes two closes.
+//! * A handle that was changed on its way is refused: every change of one bit, and all but one in
+//!   four thousand million others. This detects corruption, not forgery: see [`IpcHandle`].
+//! * Opening a handle twice gives the same address, and takes two closes. What an [`OpenedMemory`]
+//!   owns is closed by that value alone.
+//!
+//! The size in any handle is checked against what the runtime has mapped: AMD's takes any size, and
+//! a copy beyond the real end is a GPU page fault, which ends the process. Where a small allocation
+//! is part of a larger block, the block is what the runtime maps, and a forged handle of HIP's can
+//! reach the rest of the block.
 //!
 //! Of HIP's own handles, which have no account, only this much can be known: whether the process
 //! is there, and (where the runtime shares by dma-buf, as since ROCm 7) whether its runtime hands
@@ -47,6 +54,7 @@ mod table;
 pub use error::{IpcError, Operation, Problem, Stale};
 pub(crate) use exports::{Busy, Export, Exports};
 pub use handle::IpcHandle;
+use imports::Holder;
 pub(crate) use imports::Imports;
 pub use opened::OpenedMemory;
 
@@ -170,10 +178,16 @@ impl Ipc {
     /// # Errors
     /// [`IpcError::SameProcess`] for a handle of this process; [`IpcError::InvalidArgument`] for
     /// other flags or a handle that was never filled in; [`IpcError::Stale`] if the memory is not
-    /// there any more; [`IpcError::Stranger`] for memory of a user who is not trusted,
+    /// there any more, or smaller than the handle says; [`IpcError::Stranger`] for memory of a user who is not trusted,
     /// [`IpcError::Forbidden`] where the kernel says no; [`IpcError::OtherNamespace`] where the
     /// exporter's number means another process.
     pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, IpcError> {
+        let base = self.open_as(Holder::Caller, handle, flags)?;
+        Ok(Address::new(base + handle.offset as usize))
+    }
+
+    /// Opens a handle for a holder, and returns where the whole allocation begins.
+    fn open_as(&self, holder: Holder, handle: &IpcHandle, flags: u32) -> Result<usize, IpcError> {
         let operation = Operation::OpenMemHandle;
         let refused = |problem| Err(IpcError::refused(operation, problem));
         self.alive(operation)?;
@@ -185,6 +199,9 @@ impl Ipc {
         }
         if handle.offset >= handle.size {
             return refused(Problem::OffsetBeyond);
+        }
+        if !handle.has_known_format() {
+            return refused(Problem::UnknownFormat);
         }
         if let Some(registration) = handle.registration()
             && registration.namespace != namespace(operation, handle.process)?
@@ -199,18 +216,24 @@ impl Ipc {
         let Some((&first, others)) = agents.split_first() else {
             return refused(Problem::NotAGpu);
         };
-        let start = imports::open(&self.runtime, handle, self.trust, first, others)?;
-        Ok(Address::new(start + handle.offset as usize))
+        imports::open(&self.runtime, handle, holder, self.trust, (first, others))
     }
 
-    /// Closes once what was opened (`hipIpcCloseMemHandle`, `hsa_amd_ipc_memory_detach`); any
-    /// address inside it will do. The last close unmaps it.
+    /// Closes what [`open_mem_handle`](Self::open_mem_handle) opened, once (`hipIpcCloseMemHandle`,
+    /// `hsa_amd_ipc_memory_detach`). Takes any address inside it. The last close unmaps it.
     ///
     /// # Errors
-    /// [`IpcError::InvalidArgument`] for this process's own memory, and for what is not open.
+    /// [`IpcError::InvalidArgument`] for this process's own memory, for what is not open, and for
+    /// what only [`OpenedMemory`] has open ([`Problem::Owned`]).
     pub fn close_mem_handle(&self, address: Address) -> Result<(), IpcError> {
         self.alive(Operation::CloseMemHandle)?;
         imports::close(&self.runtime, address)
+    }
+
+    /// Closes what a value opened, which begins at this address.
+    fn close_owned(&self, base: usize) -> Result<(), IpcError> {
+        self.alive(Operation::CloseMemHandle)?;
+        imports::close_owned(&self.runtime, base)
     }
 }
 

@@ -1,16 +1,21 @@
 //! Memory of another process that closes itself.
 
+use super::imports::Holder;
 use super::{Ipc, IpcError, IpcHandle};
 use crate::Kept;
 use crate::memory::{MemoryError, Span};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
 
-/// Memory of another process, which is closed when this value goes.
+/// Memory of another process, which is closed when this value is dropped.
+///
+/// The value owns its open: [`Ipc::close_mem_handle`] refuses to close it.
 #[derive(Debug)]
 pub struct OpenedMemory {
     ipc: Ipc,
     span: Span,
+    /// Where the whole allocation begins.
+    base: usize,
     closed: bool,
 }
 
@@ -23,11 +28,11 @@ impl OpenedMemory {
     /// # Errors
     /// As for [`Ipc::open_mem_handle`].
     pub fn open(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, IpcError> {
-        let start = ipc.open_mem_handle(handle, 0)?.get();
+        let base = ipc.open_as(Holder::Value, handle, 0)?;
         // Opening has checked that the offset is inside.
-        let size = (handle.size - handle.offset) as usize;
+        let (start, size) = (base + handle.offset as usize, (handle.size - handle.offset) as usize);
         let span = Span { runtime: ipc.runtime().clone(), start, size, agent: ipc.agents()[0] };
-        Ok(Self { ipc: ipc.clone(), span, closed: false })
+        Ok(Self { ipc: ipc.clone(), span, base, closed: false })
     }
 
     /// Where it begins, for this process and for the agents it was opened for.
@@ -75,9 +80,9 @@ impl OpenedMemory {
     /// Closes the memory now, and says whether that worked (`hipIpcCloseMemHandle`).
     ///
     /// # Errors
-    /// As for [`Ipc::close_mem_handle`]; the memory comes back with the error.
+    /// [`IpcError::Forked`], [`IpcError::Runtime`]; the memory comes back with the error.
     pub fn close(mut self) -> Result<(), Kept<Self, IpcError>> {
-        match self.ipc.close_mem_handle(self.address()) {
+        match self.ipc.close_owned(self.base) {
             Ok(()) => {
                 self.closed = true;
                 Ok(())
@@ -91,7 +96,7 @@ impl Drop for OpenedMemory {
     fn drop(&mut self) {
         if !self.closed
             && !self.span.runtime.has_forked()
-            && let Err(error) = self.ipc.close_mem_handle(self.address())
+            && let Err(error) = self.ipc.close_owned(self.base)
         {
             tracing::warn!(%error, address = %self.address(), "opened memory was not closed");
         }

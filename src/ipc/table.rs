@@ -6,7 +6,7 @@
 //! the lock alone. So the runtime is never asked for memory that has gone, which AMD's answers by
 //! waiting for ever. The kernel takes the locks of a process back when it ends.
 
-use super::handle::Registration;
+use super::handle::{IpcHandle, Registration};
 use crate::native::{ByteLock, NativeIpc, lock_byte};
 use crate::sync::{Mutex, lock};
 use rustix::fs::{
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The file's name, by which it is known before it is opened.
 const NAME: &str = "hsa-vmm:ipc";
-const MAGIC: [u8; 8] = *b"hsavmip1";
+const MAGIC: [u8; 8] = *b"hsavmip2";
 /// The size of an entry. The header has the place of the first.
 const ENTRY: u64 = 64;
 /// The size of the file: the header, and an entry for each slot that a handle can name.
@@ -34,7 +34,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 /// What is said of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// 0 if there is none.
+    /// What no other export of this process ever had, nor one of another process, most likely: 32
+    /// random bits of the table, and a counter. 0 if there is no export.
     pub generation: u64,
     pub size: u64,
     pub native: NativeIpc,
@@ -91,16 +92,16 @@ impl Table {
         ftruncate(&file, SIZE)?;
         fcntl_add_seals(&file, SEALS)?;
         write(file.as_fd(), 0, &header(process))?;
-        // Begun at random, so that no other process with this number ever had the same.
-        let first = AtomicU64::new(random()?);
+        // Random, so that no other process with this number had the same; and two generations of a
+        // table differ in the low 32 bits alone, which the check value always tells apart.
+        let first = AtomicU64::new(u64::from(random()?) << 32 | 1);
         let free = Mutex::new(Free { slots: Vec::new(), fresh: Some(0) });
         Ok(Self { file, namespace, next_generation: first, free })
     }
 
     /// Enters an export. `NOSPC`: there are too many.
-    pub fn enter(&self, native: NativeIpc, size: u64) -> Result<Registration, Errno> {
-        let next = self.next_generation.fetch_add(1, Ordering::Relaxed);
-        let generation = (next % Registration::GENERATIONS).max(1);
+    pub fn enter(&self, native: NativeIpc, size: u64) -> Result<(Registration, Entry), Errno> {
+        let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         let slot = {
             let mut free = lock(&self.free);
             match (free.slots.pop(), free.fresh) {
@@ -112,14 +113,14 @@ impl Table {
                 (None, None) => return Err(Errno::NOSPC),
             }
         };
-        let written =
-            write(self.file.as_fd(), place(slot), &Entry { generation, size, native }.to_bytes());
+        let entry = Entry { generation, size, native };
+        let written = write(self.file.as_fd(), place(slot), &entry.to_bytes());
         if let Err(errno) = written {
             self.reuse(slot);
             return Err(errno);
         }
         let (descriptor, namespace) = (self.file.as_raw_fd() as u32, self.namespace);
-        Ok(Registration { descriptor, slot, namespace, generation })
+        Ok((Registration { descriptor, slot, namespace }, entry))
     }
 
     fn reuse(&self, slot: u16) {
@@ -153,12 +154,12 @@ fn write(file: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> Result<(), Errno> {
     if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
-/// A number of so many bits that nobody guesses it.
-fn random() -> Result<u64, Errno> {
+/// A random number.
+fn random() -> Result<u32, Errno> {
     let source = open("/dev/urandom", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut bytes = [0; 8];
+    let mut bytes = [0; 4];
     rustix::io::read(&source, &mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes) % Registration::GENERATIONS)
+    Ok(u32::from_ne_bytes(bytes))
 }
 
 /// A slot's lock.
@@ -206,14 +207,13 @@ pub(super) enum Absent {
     System(Errno),
 }
 
-/// Does something while another process's export is sure to stay.
+/// Does something with the generation of another process's export, while it is sure to stay.
 pub(super) fn while_exported<T>(
-    process: i32,
+    handle: &IpcHandle,
     registration: Registration,
-    size: u64,
-    native: NativeIpc,
-    act: impl FnOnce() -> T,
+    act: impl FnOnce(u64) -> T,
 ) -> Result<T, Absent> {
+    let IpcHandle { native, size, process, .. } = *handle;
     let file = table_of(process, registration.descriptor)?;
     let held = Held::take(file.as_fd(), registration.slot, ByteLock::Shared);
     let _held = held.map_err(|errno| match errno {
@@ -221,12 +221,14 @@ pub(super) fn while_exported<T>(
         errno => Absent::System(errno),
     })?;
     let mut bytes = [0; ENTRY as usize];
-    let expected = Entry { generation: registration.generation, size, native };
     let read = pread(&file, &mut bytes, place(registration.slot)).map_err(Absent::System)?;
-    if read < bytes.len() || registration.generation == 0 || bytes != expected.to_bytes() {
+    let generation = u64::from_le_bytes(core::array::from_fn(|index| bytes[index]));
+    let expected = Entry { generation, size, native };
+    let is_it = generation != 0 && bytes == expected.to_bytes() && handle.is_of(generation);
+    if read < bytes.len() || !is_it {
         return Err(Absent::Export);
     }
-    Ok(act())
+    Ok(act(generation))
 }
 
 /// Opens another process's table.
@@ -268,32 +270,45 @@ mod tests {
         std::process::id() as i32
     }
 
-    fn look(registration: Registration, size: u64, native: NativeIpc) -> Result<u8, Absent> {
-        while_exported(own(), registration, size, native, || 7)
+    /// A handle of an entry in a process's table.
+    fn handle(process: i32, registration: Registration, entry: Entry) -> IpcHandle {
+        let Entry { generation, size, native } = entry;
+        IpcHandle::new(native, size, 0, process, registration, generation)
+    }
+
+    fn look(registration: Registration, entry: Entry) -> Result<u8, Absent> {
+        while_exported(&handle(own(), registration, entry), registration, |generation| {
+            assert_eq!(generation, entry.generation);
+            7
+        })
     }
 
     #[test]
     fn an_export_is_found_until_it_ends_and_never_again() {
         let table = Table::new(own(), 7).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
-        let first = table.enter(native, 100).unwrap();
-        assert_eq!(look(first, 100, native), Ok(7));
-        for (size, native) in [(101, native), (100, [1, 2, 3, 4, 5, 6, 7, 9])] {
-            assert_eq!(look(first, size, native), Err(Absent::Export));
+        let (first, entry) = table.enter(native, 100).unwrap();
+        assert_eq!(look(first, entry), Ok(7));
+        let others = [
+            Entry { size: 101, ..entry },
+            Entry { native: [1, 2, 3, 4, 5, 6, 7, 9], ..entry },
+            Entry { generation: entry.generation + 1, ..entry },
+        ];
+        for other in others {
+            assert_eq!(look(first, other), Err(Absent::Export));
         }
-        let entry = Entry { generation: first.generation, size: 100, native };
         assert_eq!(table.end(first.slot, entry, || Err::<(), u8>(3)), Ok(Err(3)));
-        assert_eq!(look(first, 100, native), Ok(7), "what could not be freed stays exported");
+        assert_eq!(look(first, entry), Ok(7), "what could not be freed stays exported");
         let while_ending = || {
             assert_eq!(lock_by_another(&table, first.slot), Err(Errno::AGAIN));
             Ok::<(), u8>(())
         };
         assert_eq!(table.end(first.slot, entry, while_ending), Ok(Ok(())));
-        assert_eq!(look(first, 100, native), Err(Absent::Export));
-        let second = table.enter(native, 100).unwrap();
+        assert_eq!(look(first, entry), Err(Absent::Export));
+        let (second, new) = table.enter(native, 100).unwrap();
         assert_eq!(second.slot, first.slot, "slots are used again");
-        assert_eq!(look(first, 100, native), Err(Absent::Export));
-        assert_eq!(look(second, 100, native), Ok(7));
+        assert_eq!(look(first, entry), Err(Absent::Export));
+        assert_eq!(look(second, new), Ok(7));
     }
 
     fn lock_by_another(table: &Table, slot: u16) -> Result<(), Errno> {
@@ -304,12 +319,10 @@ mod tests {
     #[test]
     fn an_export_does_not_end_while_it_is_mapped() {
         let table = Table::new(own(), 7).unwrap();
-        let native = [9; 8];
-        let known = table.enter(native, 1).unwrap();
-        let entry = Entry { generation: known.generation, size: 1, native };
+        let (known, entry) = table.enter([9; 8], 1).unwrap();
         let mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mapping = while_exported(own(), known, 1, native, || {
+            let mapping = while_exported(&handle(own(), known, entry), known, |_| {
                 let ending = scope.spawn(|| {
                     let free = || Ok::<_, ()>(mapped.load(Ordering::SeqCst));
                     table.end(known.slot, entry, free)
@@ -325,23 +338,22 @@ mod tests {
     #[test]
     fn what_is_no_table_is_not_opened() {
         let table = Table::new(own(), 7).unwrap();
-        let (native, size) = ([1; 8], 1);
-        let known = table.enter(native, size).unwrap();
+        let (known, entry) = table.enter([1; 8], 1).unwrap();
         let (reader, _writer) = std::io::pipe().unwrap();
         let forged = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
         for descriptor in [reader.as_raw_fd() as u32, forged.as_raw_fd() as u32, 0x00ff_ffff] {
             let elsewhere = Registration { descriptor, ..known };
-            assert_eq!(look(elsewhere, size, native), Err(Absent::Table));
+            assert_eq!(look(elsewhere, entry), Err(Absent::Table));
         }
         for slot in [known.slot + 1, u16::MAX] {
             let elsewhere = Registration { slot, ..known };
-            assert_eq!(look(elsewhere, size, native), Err(Absent::Export));
+            assert_eq!(look(elsewhere, entry), Err(Absent::Export));
         }
         // An entry that was never made is no export of generation 0.
-        let nothing = Registration { slot: 9, generation: 0, ..known };
-        assert_eq!(look(nothing, 0, [0; 8]), Err(Absent::Export));
+        let nothing = Registration { slot: 9, ..known };
+        assert_eq!(look(nothing, Entry::NONE), Err(Absent::Export));
         for process in [-1, 0, i32::MAX] {
-            let found = while_exported(process, known, size, native, || ());
+            let found = while_exported(&handle(process, known, entry), known, drop);
             assert_eq!(found, Err(Absent::Table), "{process}");
         }
     }

@@ -52,6 +52,23 @@ impl Native {
         Ok(address as usize)
     }
 
+    /// Whether memory of another process reaches from `start` over at least `size` bytes.
+    ///
+    /// AMD's runtime repeats the size that it was given to attach. It looks an address up in what the
+    /// driver has really mapped, though: the last byte is known only if it is there.
+    pub fn ipc_is_attached(&self, start: usize, size: usize) -> Result<bool, Failure> {
+        let Some(last) = size.checked_sub(1).and_then(|most| start.checked_add(most)) else {
+            return Ok(false);
+        };
+        let info = self.pointer_info(last)?;
+        let is_foreign = matches!(
+            info.type_,
+            // By dma-buf it is imported as graphics memory is.
+            sys::HSA_EXT_POINTER_TYPE_IPC | sys::HSA_EXT_POINTER_TYPE_GRAPHICS
+        );
+        Ok(is_foreign && info.agentBaseAddress as usize == start)
+    }
+
     /// Undoes an attach.
     pub fn ipc_detach(&self, address: usize) -> Result<(), Failure> {
         // SAFETY: `ipc_attach` answered this address and it was not detached since; that nobody

@@ -56,6 +56,22 @@ impl Native {
 
     /// Asks what is at an address.
     pub fn known_at(&self, address: usize) -> Result<Known, Failure> {
+        let info = self.pointer_info(address)?;
+        Ok(match info.type_ {
+            // Before ROCm 6.2 the runtime has no word for a reservation, but tells its size.
+            sys::HSA_EXT_POINTER_TYPE_UNKNOWN if info.sizeInBytes == 0 => Known::Nothing,
+            sys::HSA_EXT_POINTER_TYPE_UNKNOWN
+            | sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR
+            | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => Known::Virtual,
+            _ => Known::Memory,
+        })
+    }
+
+    /// What the runtime knows of an address.
+    pub(super) fn pointer_info(
+        &self,
+        address: usize,
+    ) -> Result<sys::hsa_amd_pointer_info_t, Failure> {
         let nobody = core::ptr::null_mut();
         let mut info = sys::hsa_amd_pointer_info_t {
             size: size_of::<sys::hsa_amd_pointer_info_t>() as u32,
@@ -81,13 +97,6 @@ impl Native {
                 )
             )
         }?;
-        Ok(match info.type_ {
-            // Before ROCm 6.2 the runtime has no word for a reservation, but tells its size.
-            sys::HSA_EXT_POINTER_TYPE_UNKNOWN if info.sizeInBytes == 0 => Known::Nothing,
-            sys::HSA_EXT_POINTER_TYPE_UNKNOWN
-            | sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR
-            | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => Known::Virtual,
-            _ => Known::Memory,
-        })
+        Ok(info)
     }
 }

@@ -193,12 +193,16 @@ impl Raw {
 
     /// Whether the runtime has memory of this process locked at an address.
     pub fn is_locked(&self, address: usize) -> bool {
+        self.pointer_info(address).type_ == HSA_EXT_POINTER_TYPE_LOCKED
+    }
+
+    /// What the runtime knows of an address.
+    pub fn pointer_info(&self, address: usize) -> hsa_amd_pointer_info_t {
         let ask = self.core.hsa_amd_pointer_info.expect("there");
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
         let status = unsafe { ask(at(address), &mut info, None, null_mut(), null_mut()) };
-        answer(status, info.type_).expect("any address may be asked about")
-            == HSA_EXT_POINTER_TYPE_LOCKED
+        answer(status, info).expect("any address may be asked about")
     }
 
     /// Memory of the first GPU that is handed out to whoever asks for it: where it is, and the words

@@ -3,7 +3,9 @@
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
 use crate::process::{Child, End, descriptors};
-use crate::table::{ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_OPENED, FREED_MEMORY_WAITED_FOR};
+use crate::table::{
+    ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_OPENED, FREED_MEMORY_WAITED_FOR, IPC_LENGTH_BELIEVED,
+};
 use hsa_rocr::test::Ground;
 use hsa_vmm::ipc::{IpcError, Stale};
 use hsa_vmm::{Ipc, IpcHandle, PoolMemory, Runtime};
@@ -117,6 +119,60 @@ fn a_socket_is_left_on_the_runtime() {
             End::Well => false,
             end => panic!("{end:?}"),
         }
+    });
+}
+
+/// How an importer ends whose runtime took a length that is not the memory's.
+const BELIEVED: i32 = 11;
+
+#[test]
+fn a_length_is_believed_on_the_runtime() {
+    let test = "attach::a_length_is_believed_on_the_runtime";
+    IPC_LENGTH_BELIEVED.is_as_recorded(test, |ground| {
+        let export = || {
+            let raw = Raw::start(ground);
+            let (_, words) = raw.share(LARGE).unwrap();
+            (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
+        };
+        let import = |bytes, about_to: &mut dyn FnMut()| {
+            let raw = Raw::start(ground);
+            about_to();
+            let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
+            assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
+            // The first byte beyond is not there, whatever the runtime says of the memory.
+            let beyond = raw.pointer_info(address + LARGE);
+            assert_eq!(beyond.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
+            BELIEVED
+        };
+        match pass(LONG, export, import) {
+            End::Badly(BELIEVED) => true,
+            End::Well => false,
+            end => panic!("{end:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_forged_length_is_refused_by_the_library() {
+    on_each("attach::a_forged_length_is_refused_by_the_library", |ground| {
+        let export = || {
+            let (runtime, ipc) = open(ground);
+            let gpu = runtime.gpus().next().unwrap().id();
+            let memory = PoolMemory::allocate(&runtime, gpu, LARGE).unwrap();
+            let mut bytes = ipc.get_mem_handle(memory.address()).unwrap().to_bytes();
+            // As HIP would have made it, of twice the size.
+            bytes[32..40].copy_from_slice(&(2 * LARGE as u64).to_le_bytes());
+            bytes[52..].fill(0);
+            ((ipc, memory), bytes)
+        };
+        let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
+            let (_runtime, ipc) = open(ground);
+            about_to();
+            let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
+            assert!(matches!(error, IpcError::Stale { stale: Stale::TooLarge, .. }), "{error:?}");
+            0
+        };
+        assert_eq!(pass(LONG, export, import), End::Well);
     });
 }
 

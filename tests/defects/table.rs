@@ -87,6 +87,10 @@ defects! {
         "hsa_amd_ipc_memory_attach opens 2 MiB that were freed, which the runtime keeps for its next use",
         "seen; memory is freed to a pool of blocks, which are exported as before",
         "as above";
+    IPC_LENGTH_BELIEVED: [Yes, Yes, Yes],
+        "hsa_amd_ipc_memory_attach accepts any length; a copy beyond the end of the memory is a GPU page fault",
+        "runtime.cpp, IPCAttach: the length is recorded, and only that of a part of a block is limited",
+        "after attaching, the runtime is asked for the last byte; if it is not there, the handle is refused";
     IPC_SERVER_OUTLIVES_STOP: [No, Yes, Yes],
         "hsa_shut_down after an export for IPC, by dma-buf, ends the process now and then",
         "runtime.cpp, Unload: the thread at the socket frees what was freed; fixed by #3256",

@@ -36,7 +36,12 @@ impl Ground {
     /// Opens a runtime with two GPUs.
     pub fn open(&self) -> Runtime {
         let opened = match self {
-            Self::Simulation => Runtime::simulated(Config::mi300x(2)),
+            Self::Simulation => {
+                // As AMD's releases do: what is wrong with a length, the library has to find out.
+                let mut config = Config::mi300x(2);
+                config.believes_ipc_lengths = true;
+                Runtime::simulated(config)
+            }
             Self::Amd { runtime, way, .. } => {
                 let legacy = if *way == Way::Kernel { "1" } else { "0" };
                 // SAFETY: a forked child has one thread, and the runtime is not loaded yet.

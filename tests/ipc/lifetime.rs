@@ -44,18 +44,19 @@ plays! {
             (stage.player(), stage.player(), stage.player());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
+        let generation = forge::Entry::of(&handle).generation();
         let same = stranger.allocate(SIZE);
         let other = stranger.get(same);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // The stranger has the number, and its account under the same descriptor and slot.
-        bytes[48..52].copy_from_slice(&stranger.process.to_le_bytes());
-        bytes[52..57].copy_from_slice(&other.to_bytes()[52..57]);
-        let reused = IpcHandle::from_bytes(&bytes);
+        // The stranger has the number, and its table under the same descriptor and slot.
+        bytes[forge::PROCESS].copy_from_slice(&stranger.process.to_le_bytes());
+        bytes[forge::PLACE].copy_from_slice(&other.to_bytes()[forge::PLACE]);
+        let reused = forge::sealed(bytes, generation);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
         // Also if the runtime's own part is the stranger's.
-        bytes[..32].copy_from_slice(&other.to_bytes()[..32]);
-        let reused = IpcHandle::from_bytes(&bytes);
+        bytes[forge::RUNTIME].copy_from_slice(&other.to_bytes()[forge::RUNTIME]);
+        let reused = forge::sealed(bytes, generation);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
         importer.open(&other);
     }

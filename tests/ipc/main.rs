@@ -1,6 +1,7 @@
 //! Memory shared by IPC between processes: on the simulation, and on AMD's own runtime over the
 //! emulated kernel driver.
 
+mod forge;
 mod ground;
 mod player;
 #[path = "../process/mod.rs"]
@@ -11,6 +12,7 @@ mod families;
 mod garbage;
 mod hip_tests;
 mod lifetime;
+mod owners;
 mod rounds;
 mod strangers;
 mod trouble;

@@ -1,0 +1,60 @@
+//! Handles as somebody would forge them who knows how they are laid out.
+//!
+//! This is the documented layout of [`IpcHandle`], written a second time: it fails where the library
+//! and its documentation differ.
+
+use hsa_vmm::IpcHandle;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+/// Where a handle has what.
+pub const RUNTIME: std::ops::Range<usize> = 0..32;
+pub const SIZE: std::ops::Range<usize> = 32..40;
+pub const OFFSET: std::ops::Range<usize> = 40..48;
+pub const PROCESS: std::ops::Range<usize> = 48..52;
+/// The exporter's table and the slot in it.
+pub const PLACE: std::ops::Range<usize> = 52..57;
+const CHECK: std::ops::Range<usize> = 60..64;
+
+/// CRC-32 as in zlib, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    let add = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
+    !bytes.iter().fold(!0, add)
+}
+
+/// The handle with the check value that is right for this generation.
+pub fn sealed(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
+    let mut covered = bytes[..CHECK.start].to_vec();
+    covered.extend(generation.to_le_bytes());
+    bytes[CHECK].copy_from_slice(&crc32(&covered).to_le_bytes());
+    IpcHandle::from_bytes(&bytes)
+}
+
+/// The entry of a handle in its exporter's table.
+pub struct Entry {
+    table: std::fs::File,
+    at: u64,
+}
+
+impl Entry {
+    pub fn of(handle: &IpcHandle) -> Self {
+        let bytes = handle.to_bytes();
+        let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
+        let slot = u64::from(u16::from_le_bytes([bytes[55], bytes[56]]));
+        let path = format!("/proc/{}/fd/{descriptor}", handle.process());
+        let table = OpenOptions::new().read(true).write(true).open(path).expect("a table");
+        Self { table, at: 64 * (1 + slot) }
+    }
+
+    pub fn generation(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.table.read_exact_at(&mut bytes, self.at).expect("an entry");
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Has the exporter claim another size.
+    pub fn set_size(&self, size: u64) {
+        self.table.write_all_at(&size.to_le_bytes(), self.at + 8).expect("an entry");
+    }
+}

@@ -1,0 +1,63 @@
+//! Who closes what is open: a value that owns it, or the caller, by an address.
+
+use super::*;
+use crate::ground::plays;
+
+plays! {
+    close_by_address_spares_what_a_value_owns(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "shared");
+        let handle = exporter.get(address);
+        for handle in [handle, as_hips(&handle)] {
+            let owned = importer.open(&handle);
+            for at in [owned, owned + 16, owned + SIZE - 1] {
+                let refused = importer.ask(&format!("close_raw {at}"));
+                assert_refused(&refused, INVALID_VALUE);
+                let text = refused.unwrap_err().text;
+                assert!(text.contains("OpenedMemory"), "{text}");
+                importer.holds(owned, "shared");
+            }
+            importer.close(owned);
+            assert_refused(&importer.ask(&format!("close_raw {owned}")), INVALID_VALUE);
+        }
+    }
+
+    opens_by_hand_and_by_a_value_are_counted_apart(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "shared");
+        let handle = exporter.get(address);
+        let by_hand = importer.try_open_raw(&handle, 0).unwrap();
+        let owned = importer.open(&handle);
+        assert_eq!(by_hand, owned, "of one allocation there is one mapping");
+        importer.ok(&format!("close_raw {by_hand}"));
+        assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
+        importer.holds(owned, "shared");
+        // The other way around.
+        let by_hand = importer.try_open_raw(&handle, 0).unwrap();
+        importer.close(owned);
+        let owned = importer.open(&handle);
+        assert_eq!(by_hand, owned, "it was open all the time");
+        importer.holds(owned, "shared");
+        importer.close(owned);
+        importer.ok(&format!("close_raw {by_hand}"));
+        assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
+    }
+
+    opens_of_hips_handles_are_counted_apart(ground) {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "shared");
+        let handle = as_hips(&exporter.get(address));
+        let owned = importer.open(&handle);
+        let by_hand = importer.try_open_raw(&handle, 0).unwrap();
+        importer.ok(&format!("close_raw {by_hand}"));
+        assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
+        importer.holds(owned, "shared");
+        importer.close(owned);
+    }
+}
