@@ -57,20 +57,22 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
     answer("hipIpcCloseMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
-        let at = address(ptr).get();
         let mut opened = process.allocations.opened();
-        let Some(entry) = opened.get_mut(&at) else {
+        // As in HIP, any address inside closes what was opened.
+        let around = opened.range_mut(..=address(ptr).get()).next_back();
+        let around = around.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
+        let Some((&at, entry)) = around else {
             // The library says what it is instead.
             return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
         };
-        let last = entry.memory.pop();
+        let (device, last) = (entry.device, entry.memory.pop());
         if entry.memory.is_empty() {
             opened.remove(&at);
         }
         // A copy that another thread has under way keeps it open a moment longer.
         match last.map(Arc::try_unwrap) {
             Some(Ok(memory)) => memory.close().map_err(|Kept { value: memory, error }| {
-                let nothing = || Opened { device: current(), memory: Vec::new() };
+                let nothing = || Opened { device, memory: Vec::new() };
                 opened.entry(at).or_insert_with(nothing).memory.push(Arc::new(memory));
                 Refusal::from(error)
             }),

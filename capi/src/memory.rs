@@ -42,6 +42,13 @@ pub struct Opened {
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
+impl Opened {
+    /// The size in bytes, to the end of the allocation.
+    pub fn size(&self) -> usize {
+        self.memory.first().map_or(0, |memory| memory.size())
+    }
+}
+
 /// Everything that was allocated and not freed, or opened and not closed, by address.
 #[derive(Debug, Default)]
 pub struct Allocations {
@@ -74,8 +81,7 @@ impl Allocations {
 
     /// Another process's memory that an address is in, and the device that opened it.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
-        let size = |opened: &Opened| opened.memory.first().map_or(0, |memory| memory.size());
-        let (_, opened) = around(&lock(&self.opened), at.get(), size)?;
+        let (_, opened) = around(&lock(&self.opened), at.get(), Opened::size)?;
         Some((opened.device, opened.memory.first()?.clone()))
     }
 

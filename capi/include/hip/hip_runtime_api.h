@@ -431,7 +431,7 @@ typedef struct hipIpcMemHandle_st {
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for all devices. `flags` is hipIpcMemLazyEnablePeerAccess. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
-/* As often as it was opened. */
+/* Closes once what was opened; `ptr` is any address inside it. */
 hipError_t hipIpcCloseMemHandle(void *ptr);
 
 /* ---- Functions by name --------------------------------------------------------------------- */

@@ -25,6 +25,25 @@ fn what_hip_lacks_does_what_it_says_on_amds_runtime() {
     }
 }
 
+#[test]
+fn ipc_close_takes_an_address_inside() {
+    let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
+    let output = program.on_simulation("gpus=2").output().unwrap();
+    assert_eq!(well(&output, "simulation"), "ok close_takes_an_address_inside\n");
+}
+
+#[test]
+fn ipc_close_takes_an_address_inside_on_amds_runtime() {
+    let name = "own::ipc_close_takes_an_address_inside_on_amds_runtime";
+    let Some(installations) = test::installations(name) else { return };
+    let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
+    for installation in installations {
+        let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
+        let release = installation.release().to_string();
+        assert_eq!(well(&output, &release), "ok close_takes_an_address_inside\n");
+    }
+}
+
 /// Devices of a simulation of four, by the end of their place on the bus.
 fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
     let mut command = program.on_simulation("mi300x,gpus=4");

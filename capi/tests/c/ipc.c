@@ -1,0 +1,72 @@
+/* IPC, beyond what hip-tests has of it. */
+#include "../hip_tests/memory.h"
+#include "../hip_tests/process.h"
+
+static const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+
+/* What the parent says of its memory: from its beginning, and from its second page. */
+struct offer {
+  hipIpcMemHandle_t whole, inside;
+};
+
+/* That nothing is open there, and that nothing is copied to it. */
+static void expect_closed(void *ptr) {
+  static int values[N];
+  hipPointerAttribute_t attributes;
+  EXPECT_ERROR(hipPointerGetAttributes(&attributes, ptr), hipErrorInvalidValue);
+  CHECK(hipMemcpyHtoD(ptr, values, BYTES) != hipSuccess);
+  EXPECT_ERROR(hipIpcCloseMemHandle(ptr), hipErrorInvalidValue);
+}
+
+static void close_inside(const struct offer *offer) {
+  void *first, *second, *inside;
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
+  expect_numbers(first, 1);
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 16)));
+  expect_closed(first);
+  /* As often as it was opened. */
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, offer->whole, lazily));
+  CHECK(first == second);
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, BYTES - 1)));
+  expect_numbers(first, 1);
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 1)));
+  expect_closed(first);
+  /* The nearer of two that hold the address. */
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->inside, lazily));
+  CHECK(inside == at(first, 4096));
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
+  expect_numbers(first, 1);
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
+  expect_closed(first);
+  /* What lies before what was opened is not open. */
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->inside, lazily));
+  EXPECT_ERROR(hipIpcCloseMemHandle(at(inside, (size_t)-8)), hipErrorInvalidValue);
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(inside));
+}
+
+static void close_takes_an_address_inside(void) {
+  struct channel channel = channel_open();
+  struct offer offer;
+  pid_t child = fork();
+  void *ptr;
+  int end;
+  CHECK(child >= 0);
+  end = keep_end(&channel, child == 0);
+  if (child == 0) {
+    receive_bytes(end, &offer, sizeof offer);
+    close_inside(&offer);
+    end_child(end);
+  }
+  EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
+  write_numbers(ptr, 1);
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.whole, ptr));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.inside, at(ptr, 4096)));
+  send_bytes(end, &offer, sizeof offer);
+  wait_for(child, end);
+  expect_numbers(ptr, 1);
+  EXPECT_SUCCESS(hipFree(ptr));
+}
+
+CASES(CASE(close_takes_an_address_inside))
