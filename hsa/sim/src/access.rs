@@ -6,7 +6,7 @@ use crate::config::GpuPermissions;
 use crate::era::Unnamed;
 use crate::instance::{Instance, State};
 use crate::mapping::{Grant, Mapping};
-use crate::physical::Memory;
+use crate::physical::{Memory, has_spare_descriptor};
 use crate::status::{Answer, no_file, out};
 use core::ffi::c_void;
 use hsa_faults::Wrong;
@@ -138,6 +138,13 @@ impl Instance {
                 }
                 if !self.gpu_reaches(gpu, memory.owner) {
                     return Err(HSA_STATUS_ERROR);
+                }
+                if !changed && self.behaviour.grant_needs_descriptor() && !has_spare_descriptor() {
+                    if self.behaviour.grant_without_descriptor_aborts() {
+                        eprintln!("hsa-sim: no file descriptor to export memory to a GPU with");
+                        std::process::abort();
+                    }
+                    return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
                 }
                 let rights = self.gpu_rights(self.permitted(permission));
                 let entry = (memory, handle);

@@ -163,6 +163,12 @@ impl Behaviour {
         self.era >= Era::C
     }
 
+    /// `map` exports the memory to itself, for which it needs a file descriptor for a moment (seen in
+    /// 6.1.2, 6.4.3 and 7.2.4).
+    pub(crate) fn map_needs_descriptor(self) -> bool {
+        self.era <= Era::B
+    }
+
     pub(crate) fn map_too_large_is_invalid_argument(self) -> bool {
         self.extension >= 9
     }
@@ -176,6 +182,18 @@ impl Behaviour {
     /// Taking the CPU's access away unmaps the pages and leaves the addresses to anyone.
     pub(crate) fn cpu_revocation_leaves_hole(self) -> bool {
         self.era == Era::A
+    }
+
+    /// Granting a GPU access exports the memory to itself. From ROCm 7.14 on each handle has a
+    /// descriptor already; ROCm 10 closes it again.
+    pub(crate) fn grant_needs_descriptor(self) -> bool {
+        self.era != Era::C
+    }
+
+    /// Where there is no descriptor for it, the process ends: the runtime asserts that the export
+    /// succeeds (seen in 6.1.2, 6.4.3 and 7.2.4).
+    pub(crate) fn grant_without_descriptor_aborts(self) -> bool {
+        self.era <= Era::B
     }
 
     pub(crate) fn sets_access_of_several(self) -> bool {

@@ -3,6 +3,7 @@
 use crate::address_space::{self, PAGE};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
+use crate::physical::has_spare_descriptor;
 use crate::status::Answer;
 use core::ffi::c_void;
 use hsa_faults::Wrong;
@@ -101,6 +102,9 @@ pub(crate) fn map(
             state.lost.extend(memory);
         }
         return Err(HSA_STATUS_ERROR);
+    }
+    if behaviour.map_needs_descriptor() && !has_spare_descriptor() {
+        return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
     }
     let mut grants = Vec::new();
     let reservation = state.reservations.get_mut(&base).ok_or(INVALID)?;

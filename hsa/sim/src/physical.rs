@@ -224,6 +224,18 @@ pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
+/// Whether this process can open a file descriptor just now.
+pub(crate) fn has_spare_descriptor() -> bool {
+    // SAFETY: touches no memory.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if descriptor < 0 {
+        return false;
+    }
+    // SAFETY: a new descriptor that nobody else knows.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    true
+}
+
 /// Sixty-four bits that nobody guesses, never zero.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0u8; 8];

@@ -467,3 +467,65 @@ fn dropping_a_simulation_frees_everything_apart() {
     assert!(!readable(base) && !readable(pool));
     assert_eq!(unsafe { libc::lseek(file, 0, libc::SEEK_END) }, N as i64, "the caller's");
 }
+
+/// Prepares something on a simulation of an era, and goes on when nothing more can be opened; all of
+/// it in a process of its own.
+fn without_descriptors_on<A: FnOnce(&Rig)>(era: &str, prepare: impl FnOnce(&Rig) -> A) -> Ended {
+    in_child(|| {
+        let r = start(&format!("era={era},gpus=2"));
+        let act = prepare(&r);
+        let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
+        act(&r);
+    })
+}
+
+/// As was seen in 6.1.2, 6.4.3 and 7.2.4; later eras only write down what is to be mapped.
+#[test]
+fn map_needs_a_descriptor() {
+    for (era, expected) in [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
+    {
+        let ended = without_descriptors_on(era, |r| {
+            let (base, handle) = (r.reserve(N), r.create(N));
+            move |r: &Rig| {
+                assert_eq!(r.map(base, N, handle), expected);
+                // Arguments are checked first.
+                assert_eq!(r.map(base + N, N, handle), INVALID_ARGUMENT);
+            }
+        });
+        assert_eq!(ended, Ended::Exit(0), "era {era}");
+    }
+}
+
+/// The process ends as it does in 6.1.2, 6.4.3 and 7.2.4. ROCm 7.14 has a descriptor of every handle.
+#[test]
+fn grant_without_descriptor_ends_the_process() {
+    let abort = Ended::Signal(libc::SIGABRT);
+    for (era, expected) in
+        [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]
+    {
+        let ended = without_descriptors_on(era, |r| {
+            let (base, _) = r.mapped(N, &[]);
+            move |r: &Rig| {
+                let refused = if era == "d" { OUT_OF_RESOURCES } else { OK };
+                assert_eq!(r.set(base, N, &gpu(r, 0, RW)), refused);
+            }
+        });
+        assert_eq!(ended, expected, "era {era}");
+    }
+}
+
+#[test]
+fn permission_change_needs_no_descriptor() {
+    for era in ["a", "b", "c", "d"] {
+        let ended = without_descriptors_on(era, |r| {
+            let (base, _) = r.mapped(N, &gpu(r, 0, RO));
+            move |r: &Rig| {
+                assert_eq!(r.set(base, N, &gpu(r, 0, RW)), OK);
+                assert_eq!(r.unmap(base, N), OK);
+            }
+        });
+        assert_eq!(ended, Ended::Exit(0), "era {era}");
+    }
+}

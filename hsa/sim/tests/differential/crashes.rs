@@ -133,6 +133,19 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
+        what: "vmem_set_access for a GPU when no file descriptor is left",
+        why: "assertion that the export succeeds (runtime.cpp, MappedHandleAllowedAgent)",
+        releases: ALL,
+        signal: libc::SIGABRT,
+        act: |table| {
+            let mut side = mapped(&table, &[]);
+            let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+            while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
+            set(&mut side, 0, PAGE, &[(Agent::Number(1), 3)]);
+        },
+    },
+    Crash {
         what: "vmem_set_access for the processor at an address that is no page",
         why: "assertion `ret_cpu_addr == va': Debian's 6.1.2 has assertions",
         releases: &[R6_1_2],
