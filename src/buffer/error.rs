@@ -27,7 +27,7 @@ pub enum BufferError {
     },
 
     /// Bytes that the buffer does not have.
-    #[error("offset: {size:#x} bytes at {offset:#x} reach beyond the buffer's {end:#x}")]
+    #[error("{size:#x} bytes at offset {offset:#x} reach beyond the buffer's {end:#x} bytes")]
     BeyondEnd {
         /// Where they would begin, in bytes from the buffer's start.
         offset: usize,

@@ -252,7 +252,8 @@ impl GrowableBuffer {
         let mut rest = bytes;
         for part in self.parts(offset, rest.len())? {
             let (now, later) = rest.split_at_mut(part.len());
-            self.vmm().read(self.at(part.start), now)?;
+            let read = self.vmm().read(self.at(part.start), now);
+            read.map_err(|error| error.about_offset(self.address()))?;
             rest = later;
         }
         Ok(())
@@ -266,7 +267,8 @@ impl GrowableBuffer {
         let mut rest = bytes;
         for part in self.parts(offset, rest.len())? {
             let (now, later) = rest.split_at(part.len());
-            self.vmm().write(self.at(part.start), now)?;
+            let written = self.vmm().write(self.at(part.start), now);
+            written.map_err(|error| error.about_offset(self.address()))?;
             rest = later;
         }
         Ok(())
@@ -279,7 +281,8 @@ impl GrowableBuffer {
     /// [`BufferError::BeyondEnd`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
         for part in self.parts(offset, size)? {
-            self.vmm().fill(self.at(part.start), value, part.len())?;
+            let filled = self.vmm().fill(self.at(part.start), value, part.len());
+            filled.map_err(|error| error.about_offset(self.address()))?;
         }
         Ok(())
     }

@@ -130,6 +130,16 @@ pub enum Problem {
     /// Address and size together reach beyond the address space.
     #[error("reaches beyond the address space")]
     Overflow,
+    /// A part, given by its offset, that is not inside the mapping or reservation.
+    #[error("is {offset:#x}: {size:#x} bytes from there reach beyond the end at {end:#x}")]
+    BeyondEnd {
+        /// Where the part begins.
+        offset: usize,
+        /// Its size in bytes.
+        size: usize,
+        /// The size of the mapping or reservation in bytes.
+        end: usize,
+    },
     /// Flags that mean nothing.
     #[error("is {0:#x}; no flags are defined, pass 0")]
     NoFlags(u64),
@@ -399,6 +409,30 @@ impl VmmError {
             }
             other => other,
         }
+    }
+
+    /// The same with the destination as the address, whose caller has named it by an offset.
+    pub(crate) fn of_destination(self) -> Self {
+        match self {
+            Self::InvalidArgument { operation, argument: Argument::Destination, problem } => {
+                Self::InvalidArgument { operation, argument: Argument::Address, problem }
+            }
+            other => other,
+        }
+    }
+
+    /// The same of an operation whose caller has named an offset from `base`, not an address.
+    pub(crate) fn about_offset(self, base: Address) -> Self {
+        let Self::InvalidArgument { operation, argument: Argument::Address, problem } = self else {
+            return self;
+        };
+        let problem = match problem {
+            Problem::NotAligned { value, granule } => {
+                Problem::NotAligned { value: value.wrapping_sub(base.get()), granule }
+            }
+            other => other,
+        };
+        Self::InvalidArgument { operation, argument: Argument::Offset, problem }
     }
 
     /// The argument that was wrong, if it was one.

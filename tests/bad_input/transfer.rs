@@ -50,14 +50,25 @@ fn reading_and_writing_refuse_bad_input() {
             "read beyond the mapping",
             |s| s.mapping.read(s.granule - 1, &mut [0; 2]),
             A::Offset,
-            |_| P::Overflow,
+            |s| P::BeyondEnd { offset: s.granule - 1, size: 2, end: s.granule },
         ),
-        ("write far beyond", |s| s.mapping.write(usize::MAX, &[0; 2]), A::Offset, |_| P::Overflow),
+        (
+            "write far beyond",
+            |s| s.mapping.write(usize::MAX, &[0; 2]),
+            A::Offset,
+            |s| P::BeyondEnd { offset: usize::MAX, size: 2, end: s.granule },
+        ),
+        (
+            "read what is not granted, by offset",
+            |s| s.mapping.read(0, &mut [0; 2]),
+            A::Offset,
+            |s| P::NotGranted { at: s.mapping.address(), agent: s.machine.cpu(0), verb: "read" },
+        ),
         (
             "map beyond the reservation",
             |s| s.mapping.reservation().map(2 * s.granule, s.mapping.allocation()).map(drop),
-            A::Address,
-            |_| P::NotReserved,
+            A::Offset,
+            |s| P::BeyondEnd { offset: 2 * s.granule, size: s.granule, end: 2 * s.granule },
         ),
         (
             "map far beyond",
@@ -65,10 +76,37 @@ fn reading_and_writing_refuse_bad_input() {
                 let far = usize::MAX & !(s.granule - 1);
                 s.mapping.reservation().map(far, s.mapping.allocation()).map(drop)
             },
-            A::Address,
-            |_| P::Overflow,
+            A::Offset,
+            |s| {
+                let offset = usize::MAX & !(s.granule - 1);
+                P::BeyondEnd { offset, size: s.granule, end: 2 * s.granule }
+            },
+        ),
+        (
+            "map at an offset that is no granule",
+            |s| s.mapping.reservation().map(1, s.mapping.allocation()).map(drop),
+            A::Offset,
+            |s| P::NotAligned { value: 1, granule: s.granule },
+        ),
+        (
+            "map where something is mapped, by offset",
+            |s| s.mapping.reservation().map(0, s.mapping.allocation()).map(drop),
+            A::Offset,
+            |s| P::AlreadyMapped { at: s.mapping.address() },
         ),
     ]);
+}
+
+#[test]
+fn offset_errors_name_the_end_of_the_mapping() {
+    let scene = Scene::new();
+    let page = scene.granule;
+    let error = scene.mapping.write(page - 1, &[0; 2]).unwrap_err();
+    let expected = format!(
+        "write: offset is {:#x}: 0x2 bytes from there reach beyond the end at {page:#x}",
+        page - 1
+    );
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn owned_mappings_keep_what_they_own() {
         let elsewhere = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
         let Kept { value: one, error } =
             one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
-        assert_eq!(error.argument(), Some(Argument::Destination), "{era}: {error}");
+        assert_eq!(error.argument(), Some(Argument::Offset), "{era}: {error}");
         let Kept { value: one, error } =
             one.relocate(&reservation, granule).expect_err("the other is there");
         assert!(matches!(error.problem(), Some(Problem::AlreadyMapped { .. })), "{era}: {error}");

@@ -236,7 +236,8 @@ impl PagedBuffer {
     /// [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
         let address = self.part(Operation::Read, offset, bytes.len())?;
-        Ok(self.core.vmm.read(address, bytes)?)
+        let read = self.core.vmm.read(address, bytes);
+        Ok(read.map_err(|error| error.about_offset(self.address()))?)
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
@@ -245,7 +246,8 @@ impl PagedBuffer {
     /// [`BufferError::BeyondEnd`], [`BufferError::PageNotMapped`]; else as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
         let address = self.part(Operation::Write, offset, bytes.len())?;
-        Ok(self.core.vmm.write(address, bytes)?)
+        let written = self.core.vmm.write(address, bytes);
+        Ok(written.map_err(|error| error.about_offset(self.address()))?)
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
@@ -255,7 +257,8 @@ impl PagedBuffer {
     /// [`BufferError::BeyondEnd`], [`BufferError::PageNotMapped`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
         let address = self.part(Operation::Fill, offset, size)?;
-        Ok(self.core.vmm.fill(address, value, size)?)
+        let filled = self.core.vmm.fill(address, value, size);
+        Ok(filled.map_err(|error| error.about_offset(self.address()))?)
     }
 
     /// The address at an offset, if `size` bytes from there may be used.

@@ -200,7 +200,7 @@ impl PausableBuffer {
     /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
         let address = self.at(offset, bytes.len())?;
-        Ok(self.vmm.read(address, bytes)?)
+        Ok(self.vmm.read(address, bytes).map_err(|error| error.about_offset(self.address))?)
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
@@ -209,7 +209,7 @@ impl PausableBuffer {
     /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
         let address = self.at(offset, bytes.len())?;
-        Ok(self.vmm.write(address, bytes)?)
+        Ok(self.vmm.write(address, bytes).map_err(|error| error.about_offset(self.address))?)
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
@@ -219,7 +219,7 @@ impl PausableBuffer {
     /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
         let address = self.at(offset, size)?;
-        Ok(self.vmm.fill(address, value, size)?)
+        Ok(self.vmm.fill(address, value, size).map_err(|error| error.about_offset(self.address))?)
     }
 
     /// The address at an offset, if `size` bytes from there are the buffer's.

@@ -84,6 +84,7 @@ impl Row {
             Problem::Null
             | Problem::Zero
             | Problem::Overflow
+            | Problem::BeyondEnd { .. }
             | Problem::NoFlags(_)
             | Problem::NotAligned { .. }
             | Problem::NotPowerOfTwo(_)

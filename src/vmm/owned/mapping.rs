@@ -107,7 +107,7 @@ impl Mapping {
     /// As for [`Vmm::read`]; also if the bytes reach beyond the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), VmmError> {
         let address = self.at(Operation::Read, offset, bytes.len())?;
-        self.vmm().read(address, bytes)
+        self.vmm().read(address, bytes).map_err(|error| error.about_offset(self.address))
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
@@ -116,7 +116,7 @@ impl Mapping {
     /// As for [`Vmm::write`]; also if the bytes reach beyond the mapping.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), VmmError> {
         let address = self.at(Operation::Write, offset, bytes.len())?;
-        self.vmm().write(address, bytes)
+        self.vmm().write(address, bytes).map_err(|error| error.about_offset(self.address))
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
@@ -126,7 +126,7 @@ impl Mapping {
     /// As for [`Vmm::fill`]; also if the bytes reach beyond the mapping.
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), VmmError> {
         let address = self.at(Operation::Fill, offset, size)?;
-        self.vmm().fill(address, value, size)
+        self.vmm().fill(address, value, size).map_err(|error| error.about_offset(self.address))
     }
 
     /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps
@@ -174,10 +174,10 @@ impl Mapping {
         self.allocation.handle_of(operation, reservation.vmm())?;
         let shared = &self.vmm().shared;
         shared.alive(operation)?;
-        let to = reservation
-            .part(operation, offset, self.size)
-            .map_err(|error| error.about(Argument::Destination))?;
-        shared.relocate(to, self.range(), Some((reservation.serial(), self.serial)))?;
+        let to = reservation.part(operation, offset, self.size)?;
+        shared
+            .relocate(to, self.range(), Some((reservation.serial(), self.serial)))
+            .map_err(|error| error.of_destination().about_offset(reservation.address()))?;
         Ok(Address::new(to.start))
     }
 
@@ -239,7 +239,8 @@ impl Mapping {
 
     /// The address at an offset, if `size` bytes from there are inside.
     fn at(&self, operation: Operation, offset: usize, size: usize) -> Result<Address, VmmError> {
-        let beyond = || Refusal::new(Argument::Offset, Problem::Overflow).during(operation);
+        let problem = Problem::BeyondEnd { offset, size, end: self.size };
+        let beyond = || Refusal::new(Argument::Offset, problem).during(operation);
         match offset.checked_add(size) {
             Some(end) if end <= self.size => self.address.checked_add(offset).ok_or_else(beyond),
             _ => Err(beyond()),

@@ -126,7 +126,10 @@ impl Reservation {
         let address = Address::new(self.part(operation, offset, size)?.start);
         let vmm = &self.inner.vmm;
         let handle = allocation.handle_of(operation, vmm)?;
-        let serial = vmm.shared.map(address, size, 0, handle, 0, Some(self.serial()))?;
+        let serial = vmm
+            .shared
+            .map(address, size, 0, handle, 0, Some(self.serial()))
+            .map_err(|error| error.about_offset(self.address()))?;
         Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
     }
 
@@ -154,14 +157,13 @@ impl Reservation {
         offset: usize,
         size: usize,
     ) -> Result<Range, VmmError> {
-        let refuse = |problem| Refusal::new(Argument::Address, problem).during(operation);
-        let address =
-            self.inner.address.checked_add(offset).ok_or_else(|| refuse(Problem::Overflow))?;
+        let Inner { address, size: end, .. } = *self.inner;
         // Another reservation may begin where this one ends.
-        if offset.checked_add(size).is_none_or(|end| end > self.inner.size) {
-            return Err(refuse(Problem::NotReserved));
+        if offset.checked_add(size).is_none_or(|last| last > end) {
+            let problem = Problem::BeyondEnd { offset, size, end };
+            return Err(Refusal::new(Argument::Offset, problem).during(operation));
         }
-        Ok(Range { start: address.get(), size })
+        Ok(Range { start: address.get() + offset, size })
     }
 
     pub(super) fn vmm(&self) -> &Vmm {
