@@ -303,6 +303,89 @@ fn strangers_in_several_holes_are_never_freed() {
     assert_in_quarantine(&vmm, base, at(base, 4096));
 }
 
+/// The runtime maps over whatever is at the addresses that it has unmapped just before.
+#[test]
+fn cpu_access_changes_make_no_hole() {
+    if process::ran_alone() {
+        return;
+    }
+    let hostile = Hostile::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let base = two_mappings(&vmm, gpu);
+    hostile.set(c"hostile_strangers", 1);
+    let told = hostile.get(c"hostile_told");
+    let cpu = runtime.host().id();
+    for (wanted, expected) in [
+        (Access::Read, "r--"),
+        (Access::None, "---"),
+        (Access::ReadWrite, "rw-"),
+        (Access::None, "---"),
+        (Access::Read, "r--"),
+        (Access::ReadWrite, "rw-"),
+    ] {
+        vmm.set_access(base, 2 * 4096, &[access(cpu, wanted)]).unwrap();
+        let pieces = process::permissions(base.get(), 2 * 4096).unwrap();
+        assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{pieces:x?}");
+        // A CPU that was granted nothing has not lost the contents.
+        if wanted != Access::None {
+            let mut bytes = [0; 4];
+            vmm.read(base, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"mine");
+        }
+    }
+    assert_eq!(hostile.get(c"hostile_told"), told, "the runtime was asked");
+    assert_eq!(hostile.get(c"hostile_strangers"), 1, "there was a hole");
+    hostile.set(c"hostile_strangers", 0);
+    vmm.unmap(base, 2 * 4096).unwrap();
+    process::assert_untouchable(base.get(), 2 * 4096, "unmapped");
+    assert_eq!(vmm.quarantine(), []);
+}
+
+/// A CPU that is to read only: the runtime is asked once, and the memory cannot be written.
+#[test]
+fn cpu_read_access_is_enforced_from_the_first_grant() {
+    if process::ran_alone() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(without_cpu_mapping(config));
+        let granule = machine.granule();
+        let (base, _) = machine.mapped(0, granule);
+        machine.grant(base, granule, machine.cpu(0), Access::Read);
+        let pieces = process::permissions(base.get(), granule).unwrap();
+        assert!(pieces.iter().all(|piece| piece.2.starts_with("r--")), "{release}: {pieces:x?}");
+        // It stays so whatever is granted to others, and when the mapping is made anew.
+        machine.grant(base, granule, machine.gpu(1), Access::ReadWrite);
+        machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
+        machine.vmm.revoke(base, granule, &[machine.gpu(1)]).unwrap();
+        let pieces = process::permissions(base.get(), granule).unwrap();
+        assert!(pieces.iter().all(|piece| piece.2.starts_with("r--")), "{release}: {pieces:x?}");
+        machine.grant(base, granule, machine.cpu(0), Access::None);
+        machine.grant(base, granule, machine.gpu(1), Access::ReadWrite);
+        process::assert_untouchable(base.get(), granule, release);
+    }
+}
+
+/// An operation that the runtime refuses leaves the CPU's access alone, also where it is the
+/// runtime that gave it.
+#[test]
+fn refused_unmap_makes_no_hole() {
+    if process::ran_alone() {
+        return;
+    }
+    let hostile = Hostile::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let base = two_mappings(&vmm, gpu);
+    hostile.set(c"hostile_strangers", 1);
+    hostile.set(c"hostile_unmap_fails_at", 1);
+    vmm.unmap(base, 4096).unwrap_err();
+    assert_eq!(hostile.get(c"hostile_strangers"), 1, "there was a hole");
+    assert_eq!(vmm.quarantine(), []);
+    let mut bytes = [0; 4];
+    vmm.read(base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"mine");
+}
+
 #[test]
 fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
     if process::ran_alone() {

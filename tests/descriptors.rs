@@ -1,10 +1,12 @@
 //! When there are no descriptors left: an error of its own, and nothing has changed.
 
+mod hostile;
 mod machine;
 mod process;
 
+use hostile::Hostile;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Handle, HandleType, VmmError};
+use hsa_vmm::{Access, AllocationProperties, Handle, HandleType, VmmError};
 use machine::{Machine, access, at};
 use process::End;
 use process::limit::{allow_more, no_limit};
@@ -215,5 +217,170 @@ fn an_import_that_runs_out_half_way_is_not_called_bad() {
             }
         }
         panic!("it succeeds at last");
+    });
+}
+
+/// The CPU's access changes before the GPUs'.
+#[test]
+fn set_access_keeps_cpu_access_after_failure() {
+    on_each_release(|machine| {
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        let shared = export(machine, machine.create(0, granule));
+        // From ROCm 7.14 on an import needs a descriptor when the first GPU is granted access.
+        let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        let base = machine.reserve(granule);
+        machine.map(base, granule, imported);
+        let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
+        for granted in [Access::ReadWrite, Access::Read] {
+            for wanted in [Access::None, Access::Read, Access::ReadWrite] {
+                machine.grant(base, granule, cpu, granted);
+                let state = || {
+                    let process = process::permissions(base.get(), granule);
+                    (
+                        vmm.mappings(),
+                        vmm.quarantine(),
+                        process,
+                        machine.simulation.page(0, base.get()),
+                    )
+                };
+                let before = state();
+                allow_more(0);
+                let both = [access(cpu, wanted), access(gpu, Access::ReadWrite)];
+                let answer = vmm.set_access(base, granule, &both);
+                no_limit();
+                match answer {
+                    Err(VmmError::OutOfDescriptors { .. }) => assert_eq!(state(), before),
+                    // ROCm 7.14 needs none once it has looked at the memory.
+                    answer => {
+                        assert_eq!(answer, Ok(()));
+                        vmm.revoke(base, granule, &[gpu]).unwrap();
+                    }
+                }
+            }
+        }
+        machine.grant(base, granule, cpu, Access::ReadWrite);
+        vmm.write(base, b"kept").unwrap();
+        machine.grant(base, granule, cpu, Access::None);
+        process::assert_untouchable(base.get(), granule, "nobody may touch it");
+    });
+}
+
+/// Several mappings, of which the first may have been changed when the descriptors run out.
+#[test]
+fn set_access_of_several_restores_after_failure() {
+    on_each_release(|machine| {
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        let base = machine.reserve(3 * granule);
+        for number in 0..3 {
+            let shared = export(machine, machine.create(0, granule));
+            let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+            machine.map(at(base, number * granule), granule, imported);
+        }
+        let size = 3 * granule;
+        machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
+        vmm.write(base, b"kept").unwrap();
+        for spare in 0..16 {
+            let state = || {
+                let pages =
+                    [0, 1, 2].map(|n| machine.simulation.page(0, at(base, n * granule).get()));
+                let process = process::permissions(base.get(), size);
+                (vmm.mappings(), vmm.quarantine(), pages.map(|page| page.is_some()), process)
+            };
+            let before = state();
+            allow_more(spare);
+            let both =
+                [access(machine.cpu(0), Access::None), access(machine.gpu(0), Access::ReadWrite)];
+            let answer = vmm.set_access(base, size, &both);
+            no_limit();
+            if answer.is_ok() {
+                machine.grant(base, size, machine.cpu(0), Access::Read);
+                let mut bytes = [0; 4];
+                vmm.read(base, &mut bytes).unwrap();
+                assert_eq!(&bytes, b"kept");
+                return;
+            }
+            let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
+            assert!(out, "{spare}: {answer:?}");
+            assert_eq!(state(), before, "{spare}");
+        }
+        panic!("it succeeds at last");
+    });
+}
+
+/// Mapped memory of the hostile runtime, which the CPU may read and write.
+fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2])) {
+    for writable in [1, 0] {
+        let hostile = Hostile::new();
+        let end = process::in_child(|| {
+            hostile.set(c"hostile_writable", writable);
+            let (runtime, vmm, gpu) = hostile.open();
+            let cpu = runtime.host().id();
+            let base = vmm.address_reserve(4 * 4096, 0, None, 0).unwrap();
+            for number in 0..2 {
+                let memory = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
+                vmm.map(at(base, number * 4096), 4096, 0, memory, 0).unwrap();
+            }
+            let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+            vmm.set_access(base, 2 * 4096, &both).unwrap();
+            vmm.write(base, b"kept").unwrap();
+            act(&hostile, &vmm, base, [gpu, cpu]);
+            no_limit();
+            assert_eq!(vmm.quarantine(), []);
+            let mut bytes = [0; 4];
+            vmm.read(base, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"kept");
+            vmm.check().unwrap();
+            vmm.unmap(base, 2 * 4096).unwrap();
+            process::assert_untouchable(base.get(), 4 * 4096, "unmapped");
+        });
+        assert_eq!(end, End::Well, "writable: {writable}");
+    }
+}
+
+/// Another thread takes the last descriptors while the memory is unmapped for a moment.
+#[test]
+fn revoke_survives_loss_of_descriptors() {
+    if process::ran_alone() {
+        return;
+    }
+    on_hostile(|hostile, vmm, base, [gpu, _]| {
+        allow_more(1);
+        hostile.set(c"hostile_hoards", 1);
+        vmm.revoke(base, 2 * 4096, &[gpu]).unwrap();
+        assert_eq!(hostile.get(c"hostile_hoards"), 0);
+        assert_eq!(vmm.get_access(gpu, base).unwrap(), Access::None);
+    });
+}
+
+#[test]
+fn exchange_survives_loss_of_descriptors() {
+    if process::ran_alone() {
+        return;
+    }
+    on_hostile(|hostile, vmm, base, _| {
+        allow_more(1);
+        hostile.set(c"hostile_hoards", 1);
+        let second = at(base, 4096);
+        vmm.exchange(base, second, 4096).unwrap();
+        let mut bytes = [0; 4];
+        vmm.read(second, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept");
+        no_limit();
+        vmm.exchange(base, second, 4096).unwrap();
+    });
+}
+
+/// What the runtime refuses to unmap is as before, for which no descriptor is needed.
+#[test]
+fn refused_unmap_needs_no_descriptor() {
+    if process::ran_alone() {
+        return;
+    }
+    on_hostile(|hostile, vmm, base, _| {
+        allow_more(0);
+        hostile.set(c"hostile_unmap_fails_at", 1);
+        vmm.unmap(base, 4096).unwrap_err();
+        hostile.set(c"hostile_unmap_fails_at", 2);
+        vmm.unmap_many(&[(base, 2 * 4096)]).unwrap_err();
     });
 }

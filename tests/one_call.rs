@@ -241,7 +241,9 @@ fn who_was_refused_is_not_taken_to_be_let_in() {
             machine.simulation.set_faults(FaultPlan::none());
             assert_eq!(calls_of(agent, Access::None), (true, 0), "{era}: {agent}");
             assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{era}: {agent}");
-            assert_eq!(calls_of(agent, Access::None), (true, 1), "{era}: {agent}");
+            // What the runtime has mapped for the CPU is changed by mprotect.
+            let told = u64::from(agent != machine.cpu(0));
+            assert_eq!(calls_of(agent, Access::None), (true, told), "{era}: {agent}");
         }
     }
 }

@@ -1,12 +1,13 @@
-//! This process's own address space, inside ranges that the runtime reserved for us.
+//! This process's own address space, inside ranges that the runtime reserved for this library.
 //!
-//! These replace mappings (`MAP_FIXED`) and are therefore only called by the mapping code, on
-//! whole mappings of the ledger while the reservation's gate is held: nobody else may have put
-//! memory there that anybody could still use.
+//! [`map_shared`] and [`close`] replace what is in a range (`MAP_FIXED`). They are only called on
+//! ranges in which no foreign mapping can be: whole mappings of the ledger, while the reservation is
+//! locked, in which the runtime has left no hole. What may be a hole is filled by [`plug`], which
+//! replaces nothing.
 
 use core::ffi::c_void;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::os::fd::BorrowedFd;
 
 /// What this process's own loads and stores may do.
@@ -41,7 +42,21 @@ pub(crate) fn map_shared(
     Ok(())
 }
 
-/// Changes what loads and stores may do in a range that [`map_shared`] mapped.
+/// Maps the first page of a memory file or dma-buf anywhere, and removes it again.
+///
+/// # Errors
+/// Those of the driver that the memory is of. A driver may refuse after the kernel has removed what
+/// was at the address (`mmap_region` until Linux 6.11), so it is asked where nothing is.
+pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> Result<(), Errno> {
+    let (anywhere, size) = (core::ptr::null_mut(), 4096);
+    // SAFETY: without MAP_FIXED nothing is replaced.
+    unsafe {
+        let page = mmap(anywhere, size, bits(protection).0, MapFlags::SHARED, descriptor, 0)?;
+        munmap(page, size)
+    }
+}
+
+/// Changes what loads and stores may do in a range that [`map_shared`], or the runtime, mapped.
 pub(crate) fn protect(address: usize, size: usize, protection: Protection) -> Result<(), Errno> {
     // SAFETY: the range is a mapping of the ledger (see the module).
     unsafe { mprotect(address as *mut c_void, size, bits(protection).1) }

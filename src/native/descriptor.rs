@@ -6,6 +6,7 @@ use rustix::io::{Errno, close, fcntl_dupfd_cloexec};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::system::uname;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 /// A way to a place without a file behind it, asked of the kernel itself.
 fn open() -> Result<OwnedFd, Errno> {
@@ -38,6 +39,8 @@ pub(crate) struct Spare {
     own: Option<OwnedFd>,
     /// Whether the kernel takes a number for a connection before it sees that there can be none.
     accepts_late: bool,
+    /// For what must not fail when no other descriptor is left.
+    reserve: Mutex<Option<OwnedFd>>,
 }
 
 impl Spare {
@@ -45,7 +48,26 @@ impl Spare {
     pub fn open() -> Self {
         let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = rustix::fs::open("/", folder, Mode::empty()).or_else(|_| open()).ok();
-        Self { own, accepts_late: accepts_late(uname().release()) }
+        let reserve = Mutex::new(open().ok());
+        Self { own, accepts_late: accepts_late(uname().release()), reserve }
+    }
+
+    /// Does something that needs a descriptor for a moment: if there is none left, closes the reserve
+    /// first and opens it again afterwards. Another thread may open a file in between; it then has the
+    /// descriptor, and the reserve is opened again when there is one.
+    pub fn lend<T>(&self, act: impl FnOnce() -> T) -> T {
+        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_last() {
+            if reserve.is_none() {
+                *reserve = open().ok();
+            }
+            drop(reserve);
+            return act();
+        }
+        drop(reserve.take());
+        let done = act();
+        *reserve = open().ok();
+        done
     }
 
     /// Whether no other descriptor can be had just now.
@@ -102,7 +124,8 @@ mod tests {
         for own in [Spare::open().own, Some(open().unwrap()), Some(file), None] {
             for accepts_late in [false, true] {
                 let own = own.as_ref().map(|own| own.try_clone().unwrap());
-                assert!(!Spare { own, accepts_late }.is_last());
+                let reserve = Mutex::default();
+                assert!(!Spare { own, accepts_late, reserve }.is_last());
             }
         }
     }
@@ -111,7 +134,7 @@ mod tests {
     fn to_ask_leaves_none_open() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let (before, asked) = (count(), 500);
-        let copies = Spare { own: open().ok(), accepts_late: false };
+        let copies = Spare { own: open().ok(), accepts_late: false, reserve: Mutex::default() };
         for _ in 0..asked {
             assert!(!copies.is_last() && !out_of_descriptors());
         }

@@ -19,7 +19,7 @@ mod status;
 mod transfer;
 mod vmem;
 
-pub(crate) use address_space::{Protection, close, map_shared, plug, protect};
+pub(crate) use address_space::{Protection, close, map_shared, plug, protect, try_shared};
 pub(crate) use byte_lock::{ByteLock, lock_byte};
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{NativeAgent, NativePool};

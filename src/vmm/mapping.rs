@@ -8,7 +8,8 @@ use super::{
     VmmError, no_flags,
 };
 use crate::agent::AgentKind;
-use crate::native::{NativeHandle, close, plug};
+use crate::native::{Native, NativeHandle, close, plug};
+use crate::vmm::permission::Unfinished;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -36,11 +37,14 @@ pub(super) struct Broken {
 pub(super) enum Left {
     /// All of it, as it was.
     Whole,
-    /// The mapping that there was, without this process's view of it: the runtime refused to unmap
-    /// it, most likely before it did anything.
+    /// The mapping that there was: the runtime refused to unmap it, most likely before it did
+    /// anything.
     Refused,
-    /// One made anew, which not everybody may use as before.
-    Mapping,
+    /// One made anew, which not everybody may use as before, and the agents that the runtime was
+    /// told of.
+    Mapping {
+        granted: AgentSet,
+    },
     Nothing,
 }
 
@@ -75,13 +79,16 @@ impl Vmm {
 
     /// Unmaps a run of whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
-    /// Access need not be taken away first; the addresses stay reserved. Work of GPUs that still
+    /// Access need not be taken away first; the addresses stay reserved. There is one exception: until
+    /// ROCm 7.1, and only where dma-bufs cannot be mapped so that the runtime has mapped the memory for
+    /// the CPU, it leaves a hole for a moment. The hole is filled at once; if another thread has mapped
+    /// something there, that is not touched and the range is put into the quarantine. Work of GPUs that still
     /// uses the memory must have ended. What is in the memory stays there as long as its handle
     /// is referenced or mapped elsewhere.
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if the range cuts a mapping, has a hole, or reaches out of
-    /// the reservation.
+    /// the reservation; [`VmmError::Quarantined`] if the addresses could not be kept reserved.
     pub fn unmap(&self, address: Address, size: usize) -> Result<(), VmmError> {
         let operation = Operation::Unmap;
         self.shared.alive(operation)?;
@@ -283,7 +290,7 @@ impl Shared {
         Ok(mapped.into_iter().filter_map(|mapped| self.piece(mapped).map(&of)).collect())
     }
 
-    /// Unmaps one mapping in the runtime, the CPU's view of it first.
+    /// Unmaps one mapping in the runtime, and then removes the CPU's view of it.
     ///
     /// The inner result says whether the addresses are still reserved.
     pub(super) fn take_down(
@@ -293,8 +300,6 @@ impl Shared {
         record: &MappingRecord,
     ) -> Result<Result<(), Errno>, Broken> {
         let size = record.size;
-        self.hide_from_cpu(operation, start, record)
-            .map_err(|error| Broken { error, left: Left::Whole })?;
         self.call(|native| native.unmap(start, size)).map_err(|failure| Broken {
             error: self.failure(operation, failure, size),
             left: Left::Refused,
@@ -316,23 +321,24 @@ impl Shared {
         loop {
             let owner = owners.next().or(piece.owner);
             let piece = Piece { owner, ..*piece };
-            self.call_in_turn(Turn::Read, |native| native.map(piece.start, size, piece.native))
-                .map_err(|failure| Broken {
-                    error: self.failure(operation, failure, size),
-                    left: Left::Nothing,
-                })?;
-            match self.let_use(operation, &piece, record) {
+            let map = |native: &Native| native.map(piece.start, size, piece.native);
+            self.with_descriptor(|| {
+                self.call_in_turn(Turn::Read, map)
+                    .map_err(|failure| self.failure(operation, failure, size))
+            })
+            .map_err(|error| Broken { error, left: Left::Nothing })?;
+            match self.let_use(operation, &piece, record, AgentSet::NONE) {
                 Ok(granted) => return Ok(granted),
-                Err(error) if owners.peek().is_none() => {
-                    return Err(Broken { error, left: Left::Mapping });
-                }
-                // One that is not the owner was last. Of what was granted nobody knows how much.
-                Err(error) => {
-                    let unknown = MappingRecord { granted: AgentSet::default(), ..*record };
-                    if let Ok(Ok(())) = self.take_down(operation, piece.start, &unknown) {
-                        continue;
+                Err(Unfinished { error, granted }) => {
+                    let broken = Broken { error, left: Left::Mapping { granted } };
+                    if owners.peek().is_none() {
+                        return Err(broken);
                     }
-                    return Err(Broken { error, left: Left::Mapping });
+                    // One that is not the owner was last.
+                    let left = MappingRecord { granted, ..*record };
+                    if !matches!(self.take_down(operation, piece.start, &left), Ok(Ok(()))) {
+                        return Err(broken);
+                    }
                 }
             }
         }
@@ -368,10 +374,6 @@ impl Shared {
         piece: &Piece,
         record: &MappingRecord,
     ) -> Result<AgentSet, Broken> {
-        if self.lacks_descriptor(&record.access) {
-            let error = VmmError::OutOfDescriptors { operation };
-            return Err(Broken { error, left: Left::Whole });
-        }
         match self.take_down(operation, piece.start, &piece.record)? {
             Ok(()) => self.set_up(operation, piece, record),
             Err(errno) => {
@@ -414,9 +416,13 @@ impl Shared {
         operation: Operation,
         piece: &Piece,
     ) -> Result<AgentSet, VmmError> {
-        let mut granted = self.let_use(operation, piece, &piece.record)?;
-        piece.record.granted.iter().for_each(|index| granted.insert(index));
-        Ok(granted)
+        // If the CPU has what it had, the runtime is not asked: it might map over a foreign mapping.
+        let told = match self.fill_hole(operation, piece)? {
+            true => AgentSet::NONE,
+            false => piece.record.granted,
+        };
+        let granted = self.let_use(operation, piece, &piece.record, told)?;
+        Ok(granted.and(piece.record.granted))
     }
 
     /// Enters whom the runtime was told of again, after `error`; takes the range out of use if that could
@@ -453,7 +459,7 @@ impl Shared {
         if self.quirks.cpu_unmap_leaves_hole && self.cpu_was_granted_by_runtime(record) {
             return plug(start, size);
         }
-        if self.quirks.unmap_keeps_memory {
+        if self.quirks.unmap_keeps_memory || self.has_own_view(record) {
             return close(start, size);
         }
         Ok(())

@@ -6,7 +6,6 @@ use super::mapping::{Left, Piece, Run, Serial, torn_by};
 use super::permission::Change;
 use super::transfer::two_ranges;
 use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
-use crate::vmm::access::AgentSet;
 use std::collections::BTreeSet;
 
 impl Vmm {
@@ -162,8 +161,8 @@ impl Shared {
     ) -> Result<(), VmmError> {
         // Without one, what is taken down could not be made anew.
         self.check_a_descriptor(operation)?;
-        if after.iter().any(|piece| self.lacks_descriptor(&piece.record.access)) {
-            return Err(VmmError::OutOfDescriptors { operation });
+        for piece in after {
+            self.check_rebuild(operation, &piece.record.access)?;
         }
         let all = || before.iter().chain(after);
         for (down, piece) in before.iter().enumerate() {
@@ -186,8 +185,8 @@ impl Shared {
             match self.set_up(operation, piece, &piece.record) {
                 Ok(granted) => up.push(with(granted)),
                 Err(broken) => {
-                    if broken.left == Left::Mapping {
-                        up.push(with(AgentSet::default()));
+                    if let Left::Mapping { granted } = broken.left {
+                        up.push(with(granted));
                     }
                     return Err(self.hang_back(operation, entered, before, &up, broken.error));
                 }

@@ -1,12 +1,98 @@
 //! A reservation stays whole, whoever maps memory meanwhile.
 
 use crate::amd_runtime::on_each;
-use crate::machine::Library;
+use crate::machine::{Library, access, at};
+use crate::process::{assert_taken, assert_untouchable, permissions};
 use crate::stranger::besiege;
+use hsa_rocr::test::Ground;
+use hsa_vmm::Access;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[test]
 fn strangers_are_never_let_in() {
     on_each("besieged::strangers_are_never_let_in", |ground| {
         besiege(&Library::load(ground.runtime()), &ground.release().to_string());
+    });
+}
+
+/// AMD's runtime behind `read_only_exports.c`.
+fn with_read_only_exports(ground: &Ground) -> PathBuf {
+    let name = format!("read-only-exports-{}.so", std::process::id());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/amd/read_only_exports.c");
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/hsa/sys/include");
+    let output = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .env_remove("LD_PRELOAD")
+        .env_remove("LD_LIBRARY_PATH")
+        .args(["-shared", "-fPIC", "-O1", "-I", headers, "-Wl,--no-as-needed", "-o"])
+        .args([file.as_os_str(), source.as_ref(), ground.runtime().as_os_str()])
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    file
+}
+
+/// How often the runtime was asked to change access.
+fn changes_of_access(shim: &Path) -> i32 {
+    let name = CString::new(shim.to_str().unwrap()).unwrap();
+    // SAFETY: it is loaded already, and its variable is an int.
+    unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        assert!(!library.is_null());
+        let found = libc::dlsym(library, c"shim_changes_of_access".as_ptr());
+        assert!(!found.is_null());
+        found.cast::<i32>().read_volatile()
+    }
+}
+
+/// AMD's runtimes 6.1 and 6.4 take the CPU's access away with `munmap` and give it again with
+/// `MAP_FIXED`, over whatever has been mapped in between.
+#[test]
+fn cpu_access_changes_make_no_hole() {
+    on_each("besieged::cpu_access_changes_make_no_hole", |ground| {
+        let shim = with_read_only_exports(ground);
+        let library = Library::load(&shim);
+        let (vmm, cpu, size) = (&library.vmm, library.cpu(0), 64 << 10);
+        let base = library.reserve(2 * size);
+        for (number, gpu) in [0, 1].into_iter().enumerate() {
+            library.map(at(base, number * size), size, library.create(gpu, size));
+        }
+        library.grant(base, 2 * size, cpu, Access::Read);
+        let told = changes_of_access(&shim);
+        assert!(told > 0, "the runtime has mapped for the CPU");
+        for (wanted, expected) in [
+            (Access::Read, "r--"),
+            (Access::ReadWrite, "rw-"),
+            (Access::None, "---"),
+            (Access::ReadWrite, "rw-"),
+        ] {
+            library.grant(base, 2 * size, cpu, wanted);
+            let pieces = permissions(base.get(), 2 * size).expect("no hole");
+            assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{pieces:x?}");
+        }
+        assert_eq!(changes_of_access(&shim), told, "the runtime was asked");
+        vmm.write(at(base, size), b"kept").unwrap();
+        // Others come and go; 6.1 is told of the CPU each time.
+        for gpu in 0..2 {
+            library.grant(base, size, library.gpu(gpu), Access::ReadWrite);
+        }
+        library.grant(base, 2 * size, cpu, Access::None);
+        library.grant(at(base, size), size, library.gpu(0), Access::ReadWrite);
+        assert_untouchable(base.get(), 2 * size, "taken away");
+        vmm.set_access(base, 2 * size, &[access(cpu, Access::Read)]).unwrap();
+        let mut bytes = [0; 4];
+        vmm.revoke(base, 2 * size, &[library.gpu(0)]).unwrap();
+        assert_taken(base.get(), 2 * size, "revoked");
+        vmm.read(at(base, size), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept");
+        let pieces = permissions(base.get(), 2 * size).unwrap();
+        assert!(pieces.iter().all(|piece| piece.2.starts_with("r--")), "{pieces:x?}");
+        vmm.unmap(base, 2 * size).unwrap();
+        assert_untouchable(base.get(), 2 * size, "unmapped");
+        assert_eq!(vmm.quarantine(), []);
+        vmm.check().unwrap();
+        std::fs::remove_file(shim).unwrap();
     });
 }

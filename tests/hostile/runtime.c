@@ -21,7 +21,7 @@
 /* What a test sets and reads. */
 int hostile_meet;             /* how many calls of map wait for each other */
 int hostile_met;              /* how many have met */
-int hostile_strangers;        /* how many of the next unmaps let a stranger in */
+int hostile_strangers;        /* how many of the next unmaps and changes of access let a stranger in */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init;             /* what hsa_init answers */
 int hostile_started;          /* how often it was started and not stopped */
@@ -30,12 +30,31 @@ int hostile_release_lingers;  /* how many microseconds a release takes */
 int hostile_told;             /* how many changes of access it has made */
 int hostile_races;            /* how many creates and releases met an export */
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
+int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
+int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
+int hostile_hoards;           /* how many of the next unmaps take all file descriptors */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int waiting, unmaps;
+static int waiting, unmaps, changes;
 static atomic_int exporting;
 static struct { void *start; size_t size; int file; int cpu; } mappings[64];
+
+/* A page of somebody else's, where nothing is. */
+static void let_stranger_in(void *address) {
+  if (hostile_strangers <= 0) return;
+  hostile_strangers--;
+  void *page = mmap(address, 4096, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (page == address) memset(page, 0x77, 4096);
+}
+
+/* As another thread would that opens files. */
+static void hoard(void) {
+  if (hostile_hoards <= 0) return;
+  hostile_hoards--;
+  while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) {}
+}
 
 hsa_status_t hsa_status_string(hsa_status_t status, const char **text) {
   (void)status;
@@ -177,16 +196,12 @@ hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
     if (mappings[i].start != address || mappings[i].size != size) continue;
     if (mappings[i].cpu) {
       munmap(address, size);
-      if (hostile_strangers > 0) {
-        hostile_strangers--;
-        mmap(address, 4096, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-        memset(address, 0x77, 4096);
-      }
+      let_stranger_in(address);
     }
     mappings[i].start = 0;
     status = SUCCESS;
   }
+  hoard();
   pthread_mutex_unlock(&lock);
   return status;
 }
@@ -196,12 +211,21 @@ hsa_status_t hsa_amd_vmem_set_access(
   hsa_status_t status = ERROR;
   pthread_mutex_lock(&lock);
   if (hostile_linger) usleep(hostile_linger);
+  if (++changes == hostile_access_fails_at) {
+    pthread_mutex_unlock(&lock);
+    return ERROR;
+  }
   for (int i = 0; i < 64; i++) {
     char *start = mappings[i].start;
     if (!start || start < (char *)address || start >= (char *)address + size) continue;
     status = SUCCESS;
     for (size_t j = 0; j < count; j++) {
       if (access[j].agent_handle.handle != CPU) continue;
+      /* As AMD's runtime 6.4: access that changes is taken away before it is given again. */
+      if (mappings[i].cpu) {
+        munmap(start, mappings[i].size);
+        let_stranger_in(start);
+      }
       mappings[i].cpu = 1;
       mmap(start, mappings[i].size, (int)access[j].permissions, MAP_SHARED | MAP_FIXED,
            mappings[i].file, 0);
@@ -225,7 +249,7 @@ hsa_status_t hsa_amd_vmem_export_shareable_handle(
   snprintf(path, sizeof path, "/proc/self/fd/%d", (int)handle.handle);
   exporting++;
   if (hostile_linger) usleep(hostile_linger);
-  *descriptor = open(path, O_RDONLY);
+  *descriptor = open(path, hostile_writable ? O_RDWR : O_RDONLY);
   exporting--;
   return *descriptor < 0 ? ERROR : SUCCESS;
 }

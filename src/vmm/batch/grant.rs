@@ -33,6 +33,7 @@ impl Shared {
                 }
                 done = end;
             }
+            all.iter().for_each(|mapping| self.remove_view(&mapping.before, &mapping.record));
             let records = all.iter().map(|mapping| (mapping.before.start, &mapping.record));
             entered.write_access_and_leave(records);
             Ok(())

@@ -5,17 +5,8 @@ use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::Entered;
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::is_quarantined;
-use crate::vmm::{Address, Operation, Shared, VmmError};
+use crate::vmm::{Address, Operation, Shared, VmmError, system_failure};
 use rustix::io::Errno;
-
-/// A row that could not be unmapped, and why.
-struct Stuck {
-    error: VmmError,
-    /// Of how many this process's view was taken away.
-    hidden: usize,
-    /// Whether the runtime was asked, so that some of it may be gone.
-    asked: bool,
-}
 
 impl Shared {
     pub(super) fn unmap_many(&self, runs: &[(Address, usize)]) -> Result<(), VmmError> {
@@ -38,12 +29,12 @@ impl Shared {
                 match self.take_row_down(operation, row) {
                     Ok(strangers) => torn.extend(strangers),
                     // What a stranger has taken must not be mapped over.
-                    Err(stuck) if !torn.is_empty() => {
-                        self.make_whole(operation, &mut entered, row, &stuck);
+                    Err(error) if !torn.is_empty() => {
+                        self.make_whole(operation, &mut entered, row, error);
                         break;
                     }
-                    Err(stuck) => {
-                        let error = self.make_whole(operation, &mut entered, row, &stuck);
+                    Err(error) => {
+                        let error = self.make_whole(operation, &mut entered, row, error);
                         return Err(self.set_up_again(operation, &mut entered, before, error));
                     }
                 }
@@ -57,28 +48,18 @@ impl Shared {
         })
     }
 
-    /// Unmaps neighbours in one call of the runtime, this process's view of them first.
+    /// Unmaps neighbours in one call of the runtime, and then removes this process's view of them.
     ///
     /// Returns those whose addresses are not reserved any more.
     fn take_row_down(
         &self,
         operation: Operation,
         row: &[Piece],
-    ) -> Result<Vec<(usize, Errno)>, Stuck> {
+    ) -> Result<Vec<(usize, Errno)>, VmmError> {
         let Some(first) = row.first() else { return Ok(Vec::new()) };
-        for (hidden, piece) in row.iter().enumerate() {
-            self.hide_from_cpu(operation, piece.start, &piece.record).map_err(|error| Stuck {
-                error,
-                hidden,
-                asked: false,
-            })?;
-        }
         let size = row.iter().map(|piece| piece.record.size).sum();
-        self.call(|native| native.unmap(first.start, size)).map_err(|failure| Stuck {
-            error: self.failure(operation, failure, size),
-            hidden: row.len(),
-            asked: true,
-        })?;
+        self.call(|native| native.unmap(first.start, size))
+            .map_err(|failure| self.failure(operation, failure, size))?;
         let kept = |piece: &Piece| {
             Some((piece.start, self.keep_reserved(piece.start, &piece.record).err()?))
         };
@@ -92,19 +73,22 @@ impl Shared {
         operation: Operation,
         entered: &mut Entered<'_>,
         row: &[Piece],
-        stuck: &Stuck,
+        error: VmmError,
     ) -> VmmError {
         let make_whole = |piece: &Piece| match row.len() {
             // Most likely nothing has happened.
             1 => self
                 .let_use_again(operation, piece)
                 .or_else(|_| self.set_up_as_before(operation, piece)),
-            _ if stuck.asked && !self.is_mapped(operation, piece)? => {
+            _ if !self.is_mapped(operation, piece)? => {
+                // The runtime maps over whatever is there.
+                self.keep_reserved(piece.start, &piece.record)
+                    .map_err(|errno| system_failure(operation, "mmap", errno))?;
                 self.set_up_as_before(operation, piece)
             }
             _ => self.let_use_again(operation, piece),
         };
-        self.put_all_back(operation, entered, row[..stuck.hidden].iter(), make_whole, stuck.error)
+        self.put_all_back(operation, entered, row.iter(), make_whole, error)
     }
 
     /// Makes mappings anew that were taken down.

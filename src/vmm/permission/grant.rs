@@ -2,6 +2,7 @@
 
 use super::{Change, is_quarantined};
 use crate::agent::Agent;
+use crate::native::Protection;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, MappingRecord, Range};
 use crate::vmm::mapping::{Left, Piece, torn_by};
@@ -34,6 +35,7 @@ impl Shared {
         if let Err(error) = self.change_run(operation, run, changes) {
             return Err(self.undo(operation, &mut entered, run, error));
         }
+        run.iter().for_each(|mapping| self.remove_view(&mapping.before, &mapping.record));
         // Of all at once: who asks meanwhile is told of no run that is half changed.
         entered.write_access_and_leave(
             run.iter().map(|mapping| (mapping.before.start, &mapping.record)),
@@ -117,13 +119,19 @@ impl Shared {
         cpus: &[Change],
     ) -> Result<(), VmmError> {
         let after = changed(mapping.record.access, cpus);
-        if !self.change_cpu_view(operation, &mapping.before, &after)? {
-            // All CPUs share this address space: the runtime is told of one.
-            let cpu = Change::new(self.host_index(), self.cpu_access_of(&after));
-            self.tell_news(operation, std::slice::from_mut(mapping), &[cpu])?;
+        if self.change_cpu_view(operation, &mapping.before, &after)? {
+            mapping.record.access = after;
+            return Ok(());
         }
+        // All CPUs share this address space: the runtime is told of one. It maps once, for whatever
+        // may be asked for later.
+        let cpu = Change::new(self.host_index(), Access::ReadWrite);
+        self.tell_news(operation, std::slice::from_mut(mapping), &[cpu])?;
         mapping.record.access = after;
-        Ok(())
+        match self.protection(&after) {
+            Protection::ReadWrite => Ok(()),
+            less => self.protect_view(operation, &mapping.before, less),
+        }
     }
 
     /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
@@ -155,6 +163,8 @@ impl Shared {
         let Progress { before, record, .. } = *mapping;
         let wanted = MappingRecord { access: changed(record.access, gpus), ..record };
         let now = Piece { record, ..before };
+        self.check_rebuild(operation, &wanted.access)?;
+        self.check_a_descriptor(operation)?;
         match self.rebuild(operation, &now, &wanted) {
             Ok(granted) => {
                 mapping.record = MappingRecord { granted, ..wanted };
@@ -166,9 +176,14 @@ impl Shared {
                     Left::Whole => {}
                     Left::Nothing => mapping.mapped = false,
                     // Everybody may have lost it, or some have it anew.
-                    Left::Refused | Left::Mapping => {
+                    Left::Refused | Left::Mapping { .. } => {
                         mapping.asked = (0..self.runtime.agents().len()).collect();
-                        match self.take_down(operation, now.start, &now.record) {
+                        let granted = match broken.left {
+                            Left::Mapping { granted } => granted,
+                            _ => now.record.granted,
+                        };
+                        let left = MappingRecord { granted, ..now.record };
+                        match self.take_down(operation, now.start, &left) {
                             Ok(Ok(())) => mapping.mapped = false,
                             // It is down, but this process may still see what was there.
                             Ok(Err(errno)) => {
@@ -231,12 +246,16 @@ impl Shared {
         before: &Piece,
         asked: AgentSet,
     ) -> Result<AgentSet, VmmError> {
-        if !self.cpu_was_granted_by_runtime(&now.record) {
-            self.change_cpu_view(operation, now, &before.record.access)?;
+        let (has, had) =
+            (self.protection(&now.record.access), self.protection(&before.record.access));
+        // The view that there was is still there, at worst without access.
+        if has != had {
+            self.protect_view(operation, before, had)?;
         }
+        self.remove_view(now, &before.record);
         let told: Vec<Change> = asked
             .iter()
-            .filter(|&index| now.record.granted.contains(index))
+            .filter(|&index| !self.is_cpu(index) && now.record.granted.contains(index))
             .map(|index| Change::new(index, self.access_in_runtime(&before.record.access, index)))
             .collect();
         let record = MappingRecord { granted: now.record.granted, ..before.record };

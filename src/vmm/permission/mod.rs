@@ -5,6 +5,7 @@ mod revoke;
 mod tell;
 
 pub(super) use grant::Progress;
+pub(super) use tell::Unfinished;
 
 use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet, MOST_AGENTS};
@@ -47,7 +48,8 @@ impl Vmm {
     /// The runtime is told of GPUs in one call for all neighbouring mappings to which the same is
     /// news, from ROCm 6.4 on ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
-    /// For CPUs a permission is enforced by the memory's protection. For GPUs only the first
+    /// For CPUs a permission is enforced by the memory's protection (`mprotect`): taking it away and
+    /// giving it again leaves no hole in the reservation. For GPUs only the first
     /// grant has an effect: AMD's driver then maps the memory readable and writable, whatever
     /// was asked for, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
@@ -222,9 +224,10 @@ impl Shared {
         self.runtime.host().id().index()
     }
 
-    /// What the runtime is told that an agent may do.
+    /// What the runtime is told that an agent may do. Memory that the runtime has mapped for the CPU it
+    /// has mapped readable and writable; what the CPU may really do is `mprotect`'s business.
     fn access_in_runtime(&self, access: &AccessSet, index: usize) -> Access {
-        if self.is_cpu(index) { self.cpu_access_of(access) } else { access.get(index) }
+        if self.is_cpu(index) { Access::ReadWrite } else { access.get(index) }
     }
 
     /// What this process's own loads and stores may do is as much as any CPU agent may.

@@ -17,6 +17,9 @@ impl Shared {
         let pieces = self.run(operation, &entered, range)?;
         // Without one, what is taken down could not be made anew.
         self.check_a_descriptor(operation)?;
+        for piece in &pieces {
+            self.check_rebuild(operation, &piece.record.access)?;
+        }
         let mut done: Vec<(Piece, MappingRecord)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let mut record = piece.record;
@@ -48,12 +51,16 @@ impl Shared {
             entered.write_access(done.iter().map(|(piece, record)| (piece.start, record)));
             return error;
         }
-        let nobody = MappingRecord { granted: AgentSet::default(), ..failed.record };
-        let first = (failed, Piece { record: nobody, ..*failed }, left);
-        let rest = done
-            .iter()
-            .rev()
-            .map(|(piece, record)| (piece, Piece { record: *record, ..*piece }, Left::Mapping));
+        let granted = match left {
+            Left::Mapping { granted } => granted,
+            _ => AgentSet::default(),
+        };
+        let now = MappingRecord { granted, ..failed.record };
+        let first = (failed, Piece { record: now, ..*failed }, left);
+        let rest = done.iter().rev().map(|(piece, record)| {
+            let left = Left::Mapping { granted: record.granted };
+            (piece, Piece { record: *record, ..*piece }, left)
+        });
         for (before, now, left) in std::iter::once(first).chain(rest) {
             let undone = match left {
                 Left::Whole => Ok(before.record.granted),
@@ -61,9 +68,12 @@ impl Shared {
                     self.rebuild(operation, before, &before.record).map_err(|broken| broken.error)
                 }),
                 // Sending the access once more changes nothing where it is there.
-                Left::Mapping => self.let_use(operation, before, &before.record).or_else(|_| {
-                    self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
-                }),
+                Left::Mapping { granted } => {
+                    let again = self.let_use(operation, &now, &before.record, granted);
+                    again.or_else(|_| {
+                        self.rebuild(operation, &now, &before.record).map_err(|broken| broken.error)
+                    })
+                }
                 Left::Nothing => self.set_up_as_before(operation, before),
             };
             if let Err(worse) = self.note_undone(operation, entered, before, undone, error) {

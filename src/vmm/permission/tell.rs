@@ -2,7 +2,7 @@
 
 use super::Change;
 use super::grant::Progress;
-use crate::native::NativeAccess;
+use crate::native::{NativeAccess, Protection};
 use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::mapping::Piece;
@@ -11,6 +11,19 @@ use smallvec::SmallVec;
 
 /// A list for the runtime, which takes no memory of its own for as many as there are in most machines.
 type Natives = SmallVec<[NativeAccess; 8]>;
+
+/// A mapping that not all agents may use that should, and those that the runtime was told of.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vmm) struct Unfinished {
+    pub error: VmmError,
+    pub granted: AgentSet,
+}
+
+impl From<Unfinished> for VmmError {
+    fn from(unfinished: Unfinished) -> Self {
+        unfinished.error
+    }
+}
 
 /// What the runtime is to be told of a mapping. It is filled where it is: to move it costs more.
 #[derive(Debug, Default)]
@@ -144,30 +157,52 @@ impl Shared {
     }
 
     /// Lets the agents use a mapping as `record` says, and returns those that the runtime was
-    /// told of. What they may do already is not changed.
+    /// told of. What they may do already is not changed. `told` are those that the runtime knows of in
+    /// this mapping.
+    ///
+    /// # Errors
+    /// Those that were told before the failure come with it.
     pub(in crate::vmm) fn let_use(
         &self,
         operation: Operation,
         piece: &Piece,
         record: &MappingRecord,
-    ) -> Result<AgentSet, VmmError> {
-        let cpu_is_ours = self.show_to_cpu(operation, piece, &record.access)?;
+        told: AgentSet,
+    ) -> Result<AgentSet, Unfinished> {
         let mut after = MappingRecord { granted: AgentSet::default(), ..*record };
-        let mut told = Vec::new();
+        let nobody = |error| Unfinished { error, granted: AgentSet::default() };
+        // The CPU first, and by itself, so that it is known whether the runtime has mapped for it.
+        let host = self.host_index();
+        let is_mapped = told.contains(host);
+        if is_mapped || !self.show_to_cpu(operation, piece, &record.access).map_err(nobody)? {
+            after.granted.insert(host);
+            if !is_mapped {
+                let cpu = Change::new(host, Access::ReadWrite);
+                self.tell_again(operation, piece, &after, &[cpu]).map_err(nobody)?;
+            }
+            let protection = self.protection(&record.access);
+            if is_mapped || protection != Protection::ReadWrite {
+                self.protect_view(operation, piece, protection)
+                    .map_err(|error| Unfinished { error, granted: after.granted })?;
+            }
+        }
+        let cpus = after.granted;
+        let mut gpus = Vec::new();
         for index in 0..self.runtime.agents().len() {
-            if self.is_cpu(index) && (cpu_is_ours || index != self.host_index()) {
-                continue;
-            }
-            let access = self.access_in_runtime(&after.access, index);
-            if access != Access::None {
+            let access = record.access.get(index);
+            if !self.is_cpu(index) && access != Access::None {
                 after.granted.insert(index);
-                told.push(Change::new(index, access));
+                gpus.push(Change::new(index, access));
             }
         }
-        if self.lets_in(AgentSet::NONE, after.granted) {
-            self.check_a_descriptor(operation)?;
+        if gpus.is_empty() {
+            return Ok(after.granted);
         }
-        self.tell_again(operation, piece, &after, &told)?;
+        self.with_descriptor(|| {
+            self.check_a_descriptor(operation)?;
+            self.tell_again(operation, piece, &after, &gpus)
+        })
+        .map_err(|error| Unfinished { error, granted: cpus })?;
         Ok(after.granted)
     }
 
