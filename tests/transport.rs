@@ -198,7 +198,7 @@ fn nobody_waits_longer_than_their_patience() {
         return;
     }
     let (here, there) = UnixStream::pair().unwrap();
-    let silent = Channel::over(there.try_clone().unwrap()).patient_for(SOON);
+    let silent = Channel::over(there).patient_for(SOON);
     let begun = Instant::now();
     let timed_out = |step| Err(TransportError::TimedOut { step, patience: SOON });
     assert_eq!(silent.receive_descriptor().map(drop), timed_out(Step::Receive));
@@ -206,6 +206,8 @@ fn nobody_waits_longer_than_their_patience() {
     send_raw(&here, b"hsavmm", &[]);
     assert_eq!(silent.receive_descriptor().map(drop), timed_out(Step::Receive));
     // One who takes nothing.
+    let (here, there) = UnixStream::pair().unwrap();
+    let silent = Channel::over(there).patient_for(SOON);
     let null = File::open("/dev/null").unwrap();
     let full = loop {
         match silent.send_descriptor(&null, &example()) {
@@ -218,6 +220,92 @@ fn nobody_waits_longer_than_their_patience() {
     drop(here);
     let gone = silent.send_descriptor(&null, &example()).unwrap_err();
     assert!(matches!(gone, TransportError::Gone { step: Step::Send, .. }), "{gone}");
+}
+
+/// A pipe, whose reader sees the end once the last descriptor of its writer is closed, be it in some
+/// process or on its way to one.
+fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    std::io::pipe().unwrap()
+}
+
+#[track_caller]
+fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWriter) {
+    drop(writer);
+    let (told, tell) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(reader.read(&mut [0])));
+    let read = tell.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
+    assert_eq!(read.unwrap(), 0);
+}
+
+#[test]
+fn channel_ends_at_the_second_descriptor() {
+    if process::ran_alone() {
+        return;
+    }
+    let message = example().encode().unwrap();
+    for each in [1, 2, 4] {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (reader, writer) = pipe();
+        let before = process::descriptors();
+        for byte in &message[..10] {
+            send_raw(&here, &[*byte], &vec![writer.as_fd(); each]);
+        }
+        let there = Channel::over(there);
+        let begun = Instant::now();
+        let refused = there.receive_descriptor().map(drop);
+        let count = each.max(2);
+        assert_eq!(refused, Err(TransportError::Descriptors(count)), "{each} a byte");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert_eq!(process::descriptors(), before, "{each} a byte");
+        assert_all_closed(reader, writer);
+        let gone = there.receive_descriptor().map(drop);
+        assert!(matches!(gone, Err(TransportError::Gone { .. })), "{gone:?}");
+        let bytes = [IoSlice::new(&message)];
+        let none = &mut SendAncillaryBuffer::default();
+        let refused = sendmsg(&here, &bytes, none, SendFlags::NOSIGNAL);
+        assert_eq!(refused, Err(rustix::io::Errno::PIPE), "it can send no more");
+    }
+}
+
+#[test]
+fn channel_ends_after_part_of_a_message() {
+    if process::ran_alone() {
+        return;
+    }
+    let (here, there) = UnixStream::pair().unwrap();
+    let (reader, writer) = pipe();
+    let message = example().encode().unwrap();
+    let there = Channel::over(there).patient_for(3 * SOON);
+    let slow = std::thread::spawn({
+        let writer = writer.try_clone().unwrap();
+        move || {
+            let begun = Instant::now();
+            // One byte at a time, each within the channel's patience.
+            for (index, byte) in message.iter().enumerate() {
+                let descriptors = [writer.as_fd()];
+                let descriptors = &descriptors[..usize::from(index == 0)];
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut rights = SendAncillaryBuffer::new(&mut space);
+                if !descriptors.is_empty() {
+                    assert!(rights.push(SendAncillaryMessage::ScmRights(descriptors)));
+                }
+                let flags = SendFlags::NOSIGNAL;
+                if sendmsg(&here, &[IoSlice::new(&[*byte])], &mut rights, flags).is_err() {
+                    break;
+                }
+                std::thread::sleep(SOON);
+            }
+            begun.elapsed()
+        }
+    });
+    let late = there.receive_descriptor().map(drop);
+    assert_eq!(late, Err(TransportError::TimedOut { step: Step::Receive, patience: 3 * SOON }));
+    // The sender is told at once.
+    let sent_for = slow.join().unwrap();
+    assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");
+    assert_all_closed(reader, writer);
+    let gone = there.receive_descriptor().map(drop);
+    assert!(matches!(gone, Err(TransportError::Gone { .. })), "{gone:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod locked;
 mod memory;
 mod peer;
 mod pool;
+mod signals;
 mod status;
 mod transfer;
 mod vmem;
@@ -26,8 +27,9 @@ pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;
 pub(crate) use memory::{copy_memory, read_memory, write_memory};
-pub(crate) use peer::peer_of;
+pub(crate) use peer::{discard, peer_has_ended, peer_of, receive, send, wait};
 pub(crate) use pool::Known;
+pub(crate) use signals::without_sigpipe;
 pub use status::Status;
 pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
 

@@ -3,26 +3,17 @@
 use super::description::{HEADER, length};
 use super::{Description, Step, TransportError, Trust};
 use crate::Vmm;
-use crate::native::peer_of;
+use crate::native::{discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
-use core::mem::MaybeUninit;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
+use rustix::net::{Shutdown, shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// How long the other end may do nothing, unless it is said.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Room for this many descriptors in a message: one, and some more to find out that there are too
-/// many. The system closes what there is no room for.
-const ROOM: usize = 4;
-
 /// One end of a Unix socket over which memory is sent and received.
 ///
 /// ```
@@ -112,8 +103,10 @@ impl Channel {
     /// Receives memory.
     ///
     /// # Errors
-    /// [`TransportError`]; whatever arrived is closed, and the channel is of no more use unless
-    /// nothing arrived ([`TransportError::TimedOut`] while waiting).
+    /// [`TransportError`]; every descriptor that arrived is closed. After a part of a message, or a
+    /// message with more than one descriptor, the connection is shut down and what is left in it is
+    /// discarded: further calls return [`TransportError::Gone`]. While nothing has arrived
+    /// ([`TransportError::TimedOut`]), and after a whole message, the channel stays usable.
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), TransportError> {
         let (descriptor, description) = self.receive_descriptor()?;
         let allocation = Allocation::import(vmm, &descriptor)?;
@@ -135,24 +128,30 @@ impl Channel {
     ) -> Result<(), TransportError> {
         self.check_peer()?;
         let message = description.encode()?;
-        let deadline = self.deadline();
         let mut sent = 0;
-        while sent < message.len() {
+        let all = self.send_all(descriptor.as_fd(), &message, &mut sent);
+        if all.is_err() && sent > 0 {
+            self.shut_down();
+        }
+        all
+    }
+
+    fn send_all(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        message: &[u8],
+        sent: &mut usize,
+    ) -> Result<(), TransportError> {
+        let deadline = self.deadline();
+        while *sent < message.len() {
             self.wait(Step::Send, PollFlags::OUT, deadline)?;
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut rights = SendAncillaryBuffer::new(&mut space);
-            let descriptors = [descriptor.as_fd()];
             // The descriptor goes with the first byte.
-            if sent == 0 && !rights.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-                return Err(TransportError::system(Step::Send, Errno::NOBUFS));
-            }
-            let bytes = [IoSlice::new(&message[sent..])];
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match sendmsg(&self.socket, &bytes, &mut rights, flags) {
-                Ok(more) => sent += more,
+            let descriptor = (*sent == 0).then_some(descriptor);
+            match send(self.socket.as_fd(), &message[*sent..], descriptor) {
+                Ok(more) => *sent += more,
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => {
-                    return Err(TransportError::Gone { step: Step::Send, bytes: sent });
+                    return Err(TransportError::Gone { step: Step::Send, bytes: *sent });
                 }
                 Err(errno) => return Err(TransportError::system(Step::Send, errno)),
             }
@@ -166,68 +165,78 @@ impl Channel {
     /// As for [`receive`](Self::receive).
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), TransportError> {
         self.check_peer()?;
+        let mut arrived = Arrived::default();
+        let whole = self.receive_all(&mut arrived);
+        if whole.is_err() && arrived.is_part() {
+            self.shut_down();
+        }
+        let description = Description::decode(&whole?)?;
+        let descriptor = arrived.descriptor.ok_or(TransportError::Descriptors(0))?;
+        Ok((descriptor, description))
+    }
+
+    /// Receives the bytes of a message, and at most one descriptor with them.
+    fn receive_all(&self, arrived: &mut Arrived) -> Result<Vec<u8>, TransportError> {
         let deadline = self.deadline();
-        let mut descriptors = Vec::new();
         let mut message = vec![0; HEADER];
-        self.fill(&mut message, 0, &mut descriptors, deadline)?;
+        self.fill(&mut message, arrived, deadline)?;
         if let Some(header) = message.first_chunk::<HEADER>() {
             let all = length(header)?;
             message.resize(all, 0);
-            self.fill(&mut message, HEADER, &mut descriptors, deadline)?;
+            self.fill(&mut message, arrived, deadline)?;
         }
-        let description = Description::decode(&message)?;
-        let count = descriptors.len();
-        match descriptors.pop() {
-            Some(descriptor) if count == 1 => Ok((descriptor, description)),
-            _ => Err(TransportError::Descriptors(count)),
-        }
+        Ok(message)
     }
 
-    /// Receives bytes until a message is filled from some byte on, and the descriptors with them.
+    /// Receives bytes until a message is filled.
     fn fill(
         &self,
         message: &mut [u8],
-        from: usize,
-        descriptors: &mut Vec<OwnedFd>,
+        arrived: &mut Arrived,
         deadline: Instant,
     ) -> Result<(), TransportError> {
-        let mut filled = from;
-        while filled < message.len() {
-            self.wait(Step::Receive, PollFlags::IN, deadline)?;
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ROOM))];
-            let mut rights = RecvAncillaryBuffer::new(&mut space);
-            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let mut bytes = [IoSliceMut::new(&mut message[filled..])];
-            let received = match recvmsg(&self.socket, &mut bytes, &mut rights, flags) {
+        let step = Step::Receive;
+        while arrived.bytes < message.len() {
+            self.wait(step, PollFlags::IN, deadline)?;
+            let gone = TransportError::Gone { step, bytes: arrived.bytes };
+            let received = match receive(self.socket.as_fd(), &mut message[arrived.bytes..]) {
                 Ok(received) => received,
                 Err(Errno::INTR | Errno::AGAIN) => continue,
-                Err(Errno::CONNRESET) => {
-                    return Err(TransportError::Gone { step: Step::Receive, bytes: filled });
-                }
-                Err(errno) => return Err(TransportError::system(Step::Receive, errno)),
+                Err(Errno::CONNRESET) => return Err(gone),
+                Err(errno) => return Err(TransportError::system(step, errno)),
             };
-            for message in rights.drain() {
-                if let RecvAncillaryMessage::ScmRights(arrived) = message {
-                    descriptors.extend(arrived);
-                }
+            arrived.bytes += received.bytes;
+            arrived.descriptors += received.descriptors;
+            if received.cut_off {
+                return Err(self.descriptors_cut_off(arrived.descriptors));
             }
-            if received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(self.rights_were_cut_off(descriptors.len()));
+            if arrived.descriptors > 1 {
+                return Err(TransportError::Descriptors(arrived.descriptors));
             }
+            arrived.descriptor = received.descriptor.or(arrived.descriptor.take());
             if received.bytes == 0 {
-                return Err(TransportError::Gone { step: Step::Receive, bytes: filled });
+                return Err(gone);
             }
-            filled += received.bytes;
         }
         Ok(())
     }
 
-    /// More descriptors were sent than there is room for: in the message, or in this process.
-    fn rights_were_cut_off(&self, arrived: usize) -> TransportError {
+    /// Returns the error for more descriptors than there is room for: in the message, or in this
+    /// process.
+    fn descriptors_cut_off(&self, arrived: usize) -> TransportError {
         match fcntl_dupfd_cloexec(&self.socket, 0) {
             Err(Errno::MFILE) => TransportError::OutOfDescriptors { step: Step::Receive },
             _ => TransportError::Descriptors(arrived + 1),
         }
+    }
+
+    /// Ends the connection, and discards what the other end has put into it: descriptors that wait
+    /// there stay open as long as they do.
+    fn shut_down(&self) {
+        if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
+            tracing::debug!(%errno, "a channel was not shut down");
+        }
+        discard(self.socket.as_fd());
     }
 
     fn check_peer(&self) -> Result<(), TransportError> {
@@ -244,19 +253,25 @@ impl Channel {
 
     /// Waits until the socket can be used.
     fn wait(&self, step: Step, what: PollFlags, deadline: Instant) -> Result<(), TransportError> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            let socket: BorrowedFd<'_> = self.socket.as_fd();
-            match poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&timeout)) {
-                Ok(0) => return Err(TransportError::TimedOut { step, patience: self.patience }),
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(TransportError::system(step, errno)),
-            }
+        match wait(self.socket.as_fd(), what, deadline) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(TransportError::TimedOut { step, patience: self.patience }),
+            Err(errno) => Err(TransportError::system(step, errno)),
         }
+    }
+}
+
+/// What has arrived of a message.
+#[derive(Debug, Default)]
+struct Arrived {
+    bytes: usize,
+    descriptors: usize,
+    /// The only one.
+    descriptor: Option<OwnedFd>,
+}
+
+impl Arrived {
+    fn is_part(&self) -> bool {
+        self.bytes > 0 || self.descriptors > 0
     }
 }

@@ -10,8 +10,9 @@
 //!
 //! Neither trusts what it gets. The other end must be a process of the same user
 //! unless [`Trust`] says otherwise; a message that is malformed, cut off, too long, or brings any
-//! number of descriptors but one is refused, and everything it brought is closed; the size that was
-//! described must be the memory's; and nothing waits longer than its patience.
+//! number of descriptors but one is refused, and everything it brought is closed; a channel that has
+//! received more than one, or part of a message, is shut down; the size that was described must be the
+//! memory's; and nothing waits longer than its patience.
 //!
 //! Both work for processes of other namespaces as far as they can: a channel between any two, for it
 //! needs no number of a process; a ticket within one PID namespace, and it says so elsewhere. Of a
