@@ -39,6 +39,29 @@ pub(crate) fn user(process: Pid) -> Result<Option<u32>, Errno> {
     }
 }
 
+/// Another process as it was found, told from a later one of the same number by its start time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    process: Pid,
+    began: u64,
+    /// Its effective user.
+    pub user: u32,
+}
+
+impl Found {
+    /// Looks a process up; `None` if there is none of this number.
+    pub fn of(process: Pid) -> Result<Option<Self>, Errno> {
+        let (Some(began), Some(user)) = (began(process)?, user(process)?) else { return Ok(None) };
+        let found = Self { process, began, user };
+        Ok(found.is_alive()?.then_some(found))
+    }
+
+    /// Whether the number is still this process's.
+    pub fn is_alive(self) -> Result<bool, Errno> {
+        Ok(began(self.process)? == Some(self.began))
+    }
+}
+
 /// A file of a process's in `/proc`; `None` if there is no such process.
 fn read(process: &str, file: &str) -> Result<Option<String>, Errno> {
     // A program's name need not be text.
@@ -69,5 +92,14 @@ mod tests {
     fn numbers_of_no_process_are_nobody() {
         let none = Pid::from_raw(i32::MAX).unwrap();
         assert_eq!((began(none), user(none)), (Ok(None), Ok(None)));
+        assert_eq!(Found::of(none), Ok(None));
+    }
+
+    #[test]
+    fn found_tells_a_process_from_one_before_it() {
+        let found = Found::of(getpid()).unwrap().unwrap();
+        assert_eq!((found.user, found.is_alive()), (geteuid().as_raw(), Ok(true)));
+        let before = Found { began: found.began - 1, ..found };
+        assert_eq!(before.is_alive(), Ok(false));
     }
 }

@@ -108,6 +108,13 @@ pub enum Stale {
          memory (AMD's runtime), until the exporter calls get_mem_handle again"
     )]
     NoServer,
+    /// Another process listens under the name of the exporter's server.
+    #[error(
+        "another process listens at its abstract socket, hsa and its number, where anyone may; the \
+         memory can be opened when the exporter has called get_mem_handle again, after that process \
+         has ended"
+    )]
+    Impostor,
     /// The exporter's runtime does not answer.
     #[error("that process does not answer; is it stopped?")]
     NoAnswer,

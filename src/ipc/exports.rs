@@ -2,10 +2,10 @@
 
 use super::error::{IpcError, Operation, Problem};
 use super::handle::{IpcHandle, Registration};
-use super::server::{is_asked_for, is_taken};
+use super::server::{self, is_asked_for, is_taken};
 use super::table::{Entry, Table};
 use crate::memory::{Record, State};
-use crate::native::{Known, NativeIpc, Status};
+use crate::native::{Known, NativeIpc, Status, without_sigpipe};
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
@@ -108,9 +108,7 @@ pub(super) fn get(
 /// Refuses what AMD's runtime would end the process for, if it hands memory out by itself: somebody
 /// else waits at the name where it would.
 fn check_name(operation: Operation) -> Result<(), IpcError> {
-    // With its other value, or none, the driver hands it out (rocr, flag.h).
-    let by_itself = std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|it| it == "0");
-    if !by_itself {
+    if !server::is_in_use() {
         return Ok(());
     }
     let process = std::process::id();
@@ -120,16 +118,17 @@ fn check_name(operation: Operation) -> Result<(), IpcError> {
 /// Has the runtime make its handle, and be ready to hand the memory out. Also if it was already:
 /// AMD's server ends when an importer is killed in the middle, and only this starts another.
 fn create(operation: Operation, runtime: &Runtime, record: &Record) -> Result<NativeIpc, IpcError> {
-    runtime.native().ipc_create(record.start, record.size).map_err(
-        |failure| match IpcError::failure(operation, failure) {
-            IpcError::Runtime {
-                operation,
-                call,
-                status: status @ (Status::INVALID_ARGUMENT | Status::ERROR),
-            } => IpcError::NotShared { operation, call, status },
-            error => error,
-        },
-    )
+    // The server's thread inherits the signal mask. It writes to whoever has connected, and would end
+    // this process by `SIGPIPE` if that process has gone.
+    let created = without_sigpipe(|| runtime.native().ipc_create(record.start, record.size));
+    created.map_err(|failure| match IpcError::failure(operation, failure) {
+        IpcError::Runtime {
+            operation,
+            call,
+            status: status @ (Status::INVALID_ARGUMENT | Status::ERROR),
+        } => IpcError::NotShared { operation, call, status },
+        error => error,
+    })
 }
 
 fn enter(

@@ -3,16 +3,17 @@
 use super::error::{IpcError, Operation, Problem, Stale};
 use super::handle::IpcHandle;
 use super::relay;
-use super::server::{self, Denial};
+use super::server;
 use super::table::{Absent, while_exported};
 use crate::native::{Native, NativeAgent, NativeIpc};
-use crate::process::user;
+use crate::process::Found;
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::trust::Trust;
 use crate::vmm::Address;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 
 /// Identifies an export among all exports of all processes: process, generation, runtime's handle.
 type Name = (i32, u64, NativeIpc);
@@ -53,7 +54,8 @@ impl Import {
 /// The open imports, by start address.
 type Open = BTreeMap<usize, Import>;
 
-/// All open imports of a runtime. The lock is held while the runtime maps and unmaps.
+/// All open imports of a runtime. The lock is held while the runtime maps and unmaps, but never
+/// while another process is waited for.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
     open: Mutex<Open>,
@@ -89,28 +91,37 @@ pub(super) fn open(
         .map_err(|_| IpcError::refused(operation, Problem::OffsetBeyond))?;
     let stale = |stale| IpcError::Stale { operation, process, stale };
     let number = Pid::from_raw(process.max(0)).ok_or(stale(Stale::NoProcess))?;
-    let owner = user(number).map_err(system)?.ok_or(stale(Stale::NoProcess))?;
-    trust.check(owner).map_err(|stranger| IpcError::Stranger { operation, process, stranger })?;
-    let attach = || {
+    let exporter = Found::of(number).map_err(system)?.ok_or(stale(Stale::NoProcess))?;
+    trust.check(exporter.user).map_err(|stranger| IpcError::Stranger {
+        operation,
+        process,
+        stranger,
+    })?;
+    // What waits for the exporter comes before the lock: another open or close must not wait for it.
+    let fetch = || {
+        let memory = if server::is_asked_for(native, process) {
+            let fetched = server::fetch(native, process, trust);
+            Some(fetched.map_err(|denial| denial.into_error(operation, process))?)
+        } else {
+            None
+        };
+        let is_alive = exporter.is_alive().map_err(system)?;
+        if is_alive { Ok(memory) } else { Err(stale(Stale::NoProcess)) }
+    };
+    let attach = |memory: Option<OwnedFd>| {
         let attach = |native| {
             let (first, others) = agents;
             let attached = runtime.native().ipc_attach(native, size, first, others);
             attached.map_err(|failure| IpcError::failure(operation, failure))
         };
-        if !server::is_asked_for(native, process) {
-            return attach(native);
+        match memory {
+            Some(memory) => relay::hand_over(native, &memory, attach).map_err(system)?,
+            None => attach(native),
         }
-        let memory = server::fetch(native).map_err(|denial| match denial {
-            Denial::Unknown => stale(Stale::Freed),
-            Denial::Nobody => stale(Stale::NoServer),
-            Denial::Silent => stale(Stale::NoAnswer),
-            Denial::System(errno) => system(errno),
-        })?;
-        relay::hand_over(native, &memory, attach).map_err(system)?
     };
     // AMD's runtime takes any size for granted; copies beyond the real end are GPU page faults.
-    let attach_all = |open: &Open| {
-        let start = attach()?;
+    let attach_all = |open: &Open, memory: Option<OwnedFd>| {
+        let start = attach(memory)?;
         let error = match runtime.native().ipc_is_attached(start, size) {
             Ok(true) => return Ok(start),
             Ok(false) => stale(Stale::TooLarge),
@@ -124,9 +135,17 @@ pub(super) fn open(
         }
         Err(error)
     };
-    let mut open = runtime.imports().open();
     let Some(registration) = handle.registration() else {
-        let start = attach_all(&open)?;
+        // The runtime would connect to any server that the handle names, and ask it for anything.
+        if server::is_in_use()
+            && runtime.info().path.is_some()
+            && !server::is_asked_for(native, process)
+        {
+            return Err(stale(Stale::Freed));
+        }
+        let memory = fetch()?;
+        let mut open = runtime.imports().open();
+        let start = attach_all(&open, memory)?;
         let import = open.entry(start).or_insert(Import::new(size, None));
         import.size = import.size.max(size);
         *import.count(holder) += 1;
@@ -134,8 +153,22 @@ pub(super) fn open(
     };
     let opened = while_exported(handle, registration, |generation| {
         let name = Some((process, generation, native));
-        let known = open.iter().find(|(_, import)| import.name == name).map(|(start, _)| *start);
-        let start = known.map_or_else(|| attach_all(&open), Ok)?;
+        let count_one_more = |open: &mut Open| {
+            let (start, import) = open.iter_mut().find(|(_, import)| import.name == name)?;
+            *import.count(holder) += 1;
+            Some(*start)
+        };
+        let known = count_one_more(&mut runtime.imports().open());
+        if let Some(start) = known {
+            return Ok(start);
+        }
+        let memory = fetch()?;
+        let mut open = runtime.imports().open();
+        // Another thread may have opened it meanwhile.
+        if let Some(start) = count_one_more(&mut open) {
+            return Ok(start);
+        }
+        let start = attach_all(&open, memory)?;
         *open.entry(start).or_insert(Import::new(size, name)).count(holder) += 1;
         Ok(start)
     });

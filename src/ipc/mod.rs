@@ -31,8 +31,7 @@
 //! Everything here is bounded in time, also if the other process is stopped or killed in the
 //! middle: this process's runtime never waits for another's, which it would do for ever. What it
 //! needs is fetched by this library and given to it. Opening takes at most 15 seconds for an
-//! exporter that is about to free, 5 for one that does not answer; and 10 for a made-up handle of
-//! HIP's, which the runtime itself looks for that long.
+//! exporter that is about to free, and 5 for one that does not answer. Nothing else waits meanwhile.
 //!
 //! Memory of another user's process is refused unless [`Ipc::trusting`] says otherwise. Processes
 //! find each other by number, so both must be in one PID namespace, with `/proc` mounted in it; a
@@ -117,6 +116,9 @@ impl Ipc {
 
     /// Opens memory of these processes only; without this, of those of the same user.
     ///
+    /// Where the runtime shares memory by dma-buf, the server that hands it out must be the exporter
+    /// itself, and have been of such a user when it began to listen (`SO_PEERCRED`).
+    ///
     /// The kernel asks for more: it must let this process look at the other (`/proc/PID/fd`), which
     /// it lets root, and processes of the same user and user namespace.
     #[must_use]
@@ -173,7 +175,7 @@ impl Ipc {
     /// `flags` may be 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP insists on. The memory is mapped
     /// for [`agents`](Self::agents); whether this process's own loads reach it is up to the
     /// runtime. It is closed by [`close_mem_handle`](Self::close_mem_handle), as often as it was
-    /// opened. Opens of one process wait for each other.
+    /// opened.
     ///
     /// # Errors
     /// [`IpcError::SameProcess`] for a handle of this process; [`IpcError::InvalidArgument`] for

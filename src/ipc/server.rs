@@ -1,29 +1,26 @@
-//! AMD's server: what the exporter's runtime answers to whoever maps its memory.
+//! The client of AMD's IPC server: asks the exporter's runtime for its memory.
 //!
-//! Where the runtime shares memory by dma-buf, the exporting process has a thread that waits at
-//! the abstract socket `hsa<process>` for the address in decimal, and sends a descriptor. To an
-//! address that it does not know it answers by closing the connection, and then the importing
-//! runtime waits for ever; so it does if the exporter is killed meanwhile. Therefore the
-//! descriptor is fetched here, by somebody who takes no for an answer, and handed on by a
-//! [relay](super::relay).
+//! Where the runtime shares memory by dma-buf, a thread of the exporting process listens on the
+//! abstract socket `hsa<process>`, reads the address in decimal, and sends a descriptor. The importing
+//! runtime would connect to that name itself, but it does not look who listens there, and any user
+//! may. Therefore this library connects, checks who listens, fetches the descriptor by a deadline, and
+//! passes it to the runtime through a [relay](super::relay).
 
-use crate::native::NativeIpc;
+use super::error::{IpcError, Operation, Stale};
+use crate::native::{NativeIpc, peer_has_ended, peer_of, receive, send, wait};
+use crate::trust::{Stranger, Trust};
+use rustix::event::PollFlags;
 use rustix::fs::{FileType, stat};
-use rustix::io::{Errno, write};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recvmsg, socket_with,
-};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long the server is waited for. It is a thread that does nothing else.
+/// How long the exporter's server may take altogether. It is a thread that does nothing else.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What the server reads at a time.
-pub(super) const REQUEST: usize = 64;
+/// The bytes that the server reads at a time.
+const REQUEST: usize = 64;
 /// The room for a name in a Unix socket's address, after the byte that makes it abstract. The
 /// runtime's name is filled up with zeros to the end.
 const NAME: usize = 107;
@@ -34,19 +31,36 @@ pub(super) enum Denial {
     /// It knows of no such memory, or has no descriptor left.
     Unknown,
     /// There is no server: the process has ended, or its runtime's server has.
-    Nobody,
+    NoServer,
+    /// Another process listens under the server's name.
+    Impostor,
+    /// The server belongs to a user who is not trusted.
+    Stranger(Stranger),
     /// It does not answer: the process is stopped.
     Silent,
     /// The operating system refused.
     System(Errno),
 }
 
+impl Denial {
+    pub fn into_error(self, operation: Operation, process: i32) -> IpcError {
+        let stale = match self {
+            Self::Unknown => Stale::Freed,
+            Self::NoServer => Stale::NoServer,
+            Self::Impostor => Stale::Impostor,
+            Self::Silent => Stale::NoAnswer,
+            Self::Stranger(stranger) => return IpcError::Stranger { operation, process, stranger },
+            Self::System(errno) => return IpcError::system(operation, errno),
+        };
+        IpcError::Stale { operation, process, stale }
+    }
+}
+
 impl From<Errno> for Denial {
     fn from(errno: Errno) -> Self {
         match errno {
-            Errno::CONNREFUSED | Errno::NOENT => Self::Nobody,
+            Errno::CONNREFUSED | Errno::NOENT => Self::NoServer,
             Errno::CONNRESET | Errno::PIPE => Self::Unknown,
-            Errno::AGAIN | Errno::INTR => Self::Silent,
             errno => Self::System(errno),
         }
     }
@@ -58,7 +72,13 @@ pub(super) fn is_asked_for(native: NativeIpc, process: i32) -> bool {
     process > 0 && native[2] == process as u32
 }
 
-/// The address of a server: that of a process, or of anything else with a number.
+/// Whether AMD's runtime shares memory by dma-buf, through a server, and not by the kernel driver
+/// alone: with the variable's other values, or without it, the driver does all (rocr, flag.h).
+pub(super) fn is_in_use() -> bool {
+    std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|value| value == "0")
+}
+
+/// The address of a server of this number, which is a process's or a relay's.
 pub(super) fn address(number: u32) -> Result<SocketAddrUnix, Errno> {
     let mut name = [0; NAME];
     // As the runtime prints it.
@@ -95,90 +115,116 @@ fn has_socket(inodes: &[u64]) -> bool {
         .any(|it| FileType::from_raw_mode(it.st_mode).is_socket() && inodes.contains(&it.st_ino))
 }
 
-/// Gives reading and writing an end.
-pub(super) fn limit(stream: BorrowedFd<'_>, left: Duration) -> Result<(), Errno> {
-    let left = left.max(Duration::from_millis(1));
-    set_socket_timeout(stream, Timeout::Recv, Some(left))?;
-    set_socket_timeout(stream, Timeout::Send, Some(left))
-}
-
 /// Has the exporter's runtime hand the memory out, as a dma-buf.
-pub(super) fn fetch(native: NativeIpc) -> Result<OwnedFd, Denial> {
-    let deadline = Instant::now() + PATIENCE;
-    let address = address(native[2])?;
-    // Connecting waits for ever where the server's queue is full, unless it must not wait.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    loop {
-        match connect(&stream, &address) {
-            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            connected => break connected?,
-        }
-    }
-    rustix::io::ioctl_fionbio(&stream, false)?;
-    let stream_fd = std::os::fd::AsFd::as_fd(&stream);
-    limit(stream_fd, deadline.saturating_duration_since(Instant::now()))?;
+///
+/// The server must be `process`, of a trusted user. Its credentials are those it had when it began to
+/// listen, and they are only believed of a process that has not ended since.
+pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, Denial> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
+    // AMD's server ends when it is asked for the greatest number, and the runtime prints its requests
+    // as signed ones. Memory is at neither.
+    if i64::try_from(pointer).is_err() {
+        return Err(Denial::Unknown);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let stream = connect_by(deadline, &address(native[2])?)?;
+    check(&stream, process, trust)?;
     let mut request = [0; REQUEST];
     let text = pointer.to_string();
     request[..text.len()].copy_from_slice(text.as_bytes());
-    write(&stream, &request)?;
-    let descriptor = receive(stream_fd)?;
+    send(stream.as_fd(), &request, None)?;
+    let descriptor = receive_by(deadline, &stream)?;
     // The server waits for this, with its lock held.
-    let _ = write(&stream, &request);
+    let _ = send(stream.as_fd(), &request, None);
     Ok(descriptor)
 }
 
-/// Receives a byte and the descriptor that comes with it.
-fn receive(stream: BorrowedFd<'_>) -> Result<OwnedFd, Denial> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut bytes = [IoSliceMut::new(&mut byte)];
-    let received = recvmsg(stream, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    if received.bytes == 0 {
-        return Err(Denial::Unknown);
+fn connect_by(deadline: Instant, address: &SocketAddrUnix) -> Result<OwnedFd, Denial> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    loop {
+        match connect(&stream, address) {
+            Ok(()) => return Ok(stream),
+            // The server's queue is full.
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Err(Denial::Silent),
+            Err(errno) => return Err(errno.into()),
+        }
     }
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    // The kernel leaves out what there is no room for in this process's table.
-    descriptor.ok_or(Denial::System(Errno::MFILE))
+}
+
+/// Checks who listens at the other end.
+fn check(stream: &OwnedFd, process: i32, trust: Trust) -> Result<(), Denial> {
+    let peer = peer_of(stream)?;
+    if peer.process.map(NonZero::get) != Some(process) {
+        return Err(Denial::Impostor);
+    }
+    trust.check(peer.user).map_err(Denial::Stranger)?;
+    // A child may still listen for a process that has ended, whose number may be in use again.
+    if peer_has_ended(stream)? == Some(true) {
+        return Err(Denial::NoServer);
+    }
+    Ok(())
+}
+
+/// Receives a byte and the descriptor that comes with it.
+fn receive_by(deadline: Instant, stream: &OwnedFd) -> Result<OwnedFd, Denial> {
+    loop {
+        if !wait(stream.as_fd(), PollFlags::IN, deadline)? {
+            return Err(Denial::Silent);
+        }
+        let received = match receive(stream.as_fd(), &mut [0]) {
+            Ok(received) => received,
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        return match received.descriptor {
+            Some(descriptor) if !received.cut_off => Ok(descriptor),
+            // The kernel leaves out what this process's table has no room for.
+            None if received.cut_off => Err(Denial::System(Errno::MFILE)),
+            _ => Err(Denial::Unknown),
+        };
+    }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::ipc::relay;
+    use rustix::net::{Shutdown, accept, shutdown};
+    use rustix::process::geteuid;
     use std::io::{Read, Seek, SeekFrom, Write};
 
-    /// A server under a number that is no process's, which answers once, to one address.
-    fn serve(number: u32, known: u64, text: &str) -> std::thread::JoinHandle<()> {
-        let listener = relay::listen(number).unwrap();
-        let mut file = tempfile();
-        file.write_all(text.as_bytes()).unwrap();
-        std::thread::spawn(move || relay::serve(&listener, &file, |request| request == known))
-    }
+    /// Processes are numbered below this.
+    const FIRST: u32 = 1 << 22;
 
     pub fn tempfile() -> std::fs::File {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         std::fs::File::from(rustix::fs::memfd_create("test", flags).unwrap())
     }
 
+    fn own() -> i32 {
+        std::process::id() as i32
+    }
+
     fn handle(number: u32) -> NativeIpc {
         [0x2000, 0x7f00, number, 0, 0, 0, 0, 0]
     }
 
+    fn fetch_from(number: u32, process: i32, trust: Trust) -> Result<OwnedFd, Denial> {
+        fetch(handle(number), process, trust)
+    }
+
     #[test]
-    fn the_memory_is_handed_out() {
-        // Numbers of processes end at 2^22.
-        let number = (1 << 29) + std::process::id();
-        let server = serve(number, 0x7f00_0000_2000, "the memory");
-        let mut file = std::fs::File::from(fetch(handle(number)).unwrap());
-        server.join().unwrap();
+    fn fetch_returns_the_descriptor_of_the_server() {
+        let (number, listener) = relay::listen().unwrap();
+        let mut file = tempfile();
+        file.write_all(b"the memory").unwrap();
+        let server = std::thread::spawn(move || relay::serve(&listener, &file, &false.into()));
+        let mut file = std::fs::File::from(fetch_from(number, own(), Trust::SameUser).unwrap());
+        drop(server.join().unwrap());
         let mut text = String::new();
         file.seek(SeekFrom::Start(0)).unwrap();
         file.read_to_string(&mut text).unwrap();
@@ -186,12 +232,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_waits_at_an_address_is_told_from_oneself() {
-        let number = (1 << 27) + std::process::id();
-        assert!(!is_taken(number));
-        let listener = relay::listen(number).unwrap();
+    fn fetch_rejects_another_process_and_another_user() {
+        let (number, _listener) = relay::listen().unwrap();
+        let denied = |process, trust| fetch_from(number, process, trust).unwrap_err();
+        assert_eq!(denied(own() + 1, Trust::Anyone), Denial::Impostor);
+        let user = geteuid().as_raw();
+        let stranger = Stranger { user: Some(user), trusted: user + 1 };
+        assert_eq!(denied(own(), Trust::User(user + 1)), Denial::Stranger(stranger));
+    }
+
+    #[test]
+    fn is_taken_tells_this_process_from_others() {
+        let (number, listener) = relay::listen().unwrap();
         assert!(!is_taken(number), "that is this process itself");
-        let name = format!("@hsa{number}");
+        let name = format!("@hsa{}", number as i32);
         let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
         assert!(sockets.contains(&name), "{name} in {sockets}");
         assert!(!has_socket(&[0]), "it is told by its number");
@@ -200,11 +254,25 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_no_is_taken() {
-        let number = (1 << 28) + std::process::id();
-        assert_eq!(fetch(handle(number)).unwrap_err(), Denial::Nobody);
-        let server = serve(number, 0x7f00_0000_3000, "other memory");
-        assert_eq!(fetch(handle(number)).unwrap_err(), Denial::Unknown);
+    fn fetch_reports_a_server_that_refuses_or_is_not_there() {
+        let (number, listener) = relay::listen().unwrap();
+        let server = std::thread::spawn(move || {
+            let stream = accept(&listener).unwrap();
+            assert!(wait(stream.as_fd(), PollFlags::IN, Instant::now() + PATIENCE).unwrap());
+            shutdown(&stream, Shutdown::Both).unwrap();
+        });
+        let fetched = fetch_from(number, own(), Trust::SameUser);
+        assert_eq!(fetched.unwrap_err(), Denial::Unknown);
         server.join().unwrap();
+        let fetched = fetch_from(number, own(), Trust::SameUser);
+        assert_eq!(fetched.unwrap_err(), Denial::NoServer);
+        assert!((number as i32) < 0 || number >= FIRST);
+    }
+
+    #[test]
+    fn fetch_never_asks_for_what_ends_amds_server() {
+        let greatest = [u32::MAX, u32::MAX, FIRST, 0, 0, 0, 0, 0];
+        let fetched = fetch(greatest, own(), Trust::SameUser);
+        assert_eq!(fetched.unwrap_err(), Denial::Unknown);
     }
 }

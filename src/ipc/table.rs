@@ -14,6 +14,7 @@ use rustix::fs::{
     memfd_create, open, readlink,
 };
 use rustix::io::{Errno, pread, pwrite};
+use rustix::rand::GetRandomFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ impl Table {
         write(file.as_fd(), 0, &header(process))?;
         // Random, so that no other process with this number had the same; and two generations of a
         // table differ in the low 32 bits alone, which the check value always tells apart.
-        let first = AtomicU64::new(u64::from(random()?) << 32 | 1);
+        let first = AtomicU64::new(random()? << 32 | 1);
         let free = Mutex::new(Free { slots: Vec::new(), fresh: Some(0) });
         Ok(Self { file, namespace, next_generation: first, free })
     }
@@ -154,12 +155,12 @@ fn write(file: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> Result<(), Errno> {
     if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
-/// A random number.
-fn random() -> Result<u32, Errno> {
-    let source = open("/dev/urandom", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut bytes = [0; 4];
-    rustix::io::read(&source, &mut bytes)?;
-    Ok(u32::from_ne_bytes(bytes))
+/// A random number that no other process can guess.
+pub(super) fn random() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    // The kernel interrupts no request this short.
+    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// A slot's lock.

@@ -3,6 +3,7 @@
 
 mod forge;
 mod ground;
+mod impostor;
 mod player;
 #[path = "../process/mod.rs"]
 mod process;
@@ -15,6 +16,7 @@ mod lifetime;
 mod owners;
 mod rounds;
 mod strangers;
+mod stuck;
 mod trouble;
 
 use hsa_vmm::IpcHandle;

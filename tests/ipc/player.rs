@@ -214,6 +214,17 @@ impl Player {
         Ok(answer.parse().expect("an address"))
     }
 
+    /// Opens one handle in a thread and meanwhile opens and closes another: how long the first took,
+    /// and how long the longest of the others' steps.
+    #[track_caller]
+    pub fn open_beside(&mut self, first: &IpcHandle, other: &IpcHandle) -> (Duration, Duration) {
+        let [first, other] = [first, other].map(|handle| to_hex(&handle.to_bytes()));
+        let times = self.ok(&format!("open_beside {first} {other}"));
+        let (first, longest) = times.split_once(' ').expect("two numbers");
+        let [first, longest] = [first, longest].map(|text| text.parse().expect("a number"));
+        (Duration::from_millis(first), Duration::from_millis(longest))
+    }
+
     #[track_caller]
     pub fn close(&mut self, address: usize) {
         self.ok(&format!("close {address}"));

