@@ -8,6 +8,7 @@ use hsa_vmm::{
     Address, Ipc, IpcError, IpcHandle, MemoryError, OpenedMemory, PoolMemory, Runtime, Trust,
 };
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What a player has. Dropped in this order.
@@ -74,6 +75,7 @@ impl Props {
                 impostor::flood();
                 Ok(String::new())
             }
+            "flooded" => Ok(impostor::FLOODED.load(Ordering::Relaxed).to_string()),
             "serve_and_hang_up" => {
                 impostor::serve_and_hang_up();
                 Ok(String::new())

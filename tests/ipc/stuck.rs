@@ -101,7 +101,14 @@ plays! {
         let mut flooder = stage.spare_player();
         flooder.ok("flood");
         let rounds = format!("rounds {} 50", props::to_hex(&handle.to_bytes()));
-        within(60, || importer.ok(&rounds));
+        let connected = |flooder: &mut Player| flooder.ok("flooded") != "0";
+        within(60, || {
+            importer.ok(&rounds);
+            // Without a server there is no relay.
+            while ground.has_server() && !connected(&mut flooder) {
+                importer.ok(&rounds);
+            }
+        });
     }
 
     exporters_survive_importers_that_hang_up(ground) {
