@@ -41,10 +41,20 @@ impl Native {
             )
         };
         let outcome = started.and_then(|()| {
-            // The copy counts the signal down to 0, or sets it negative if it failed.
-            // SAFETY: the signal is alive until it is destroyed below.
-            let value = unsafe {
-                wait(signal, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, sys::HSA_WAIT_STATE_BLOCKED)
+            // The copy decrements the signal from 1 to 0, or sets it to a negative value if it
+            // failed. HSA allows a wait to return before the condition holds, so only the value
+            // says that the copy has ended; until then the memory must stay.
+            let value = loop {
+                // SAFETY: the signal is alive until it is destroyed below.
+                let value = unsafe {
+                    let (condition, state) =
+                        (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
+                    wait(signal, condition, 1, u64::MAX, state)
+                };
+                if value < 1 {
+                    break value;
+                }
+                tracing::trace!(value, "a wait for a copy returned early");
             };
             if value == 0 {
                 Ok(())

@@ -16,6 +16,8 @@ mod scene;
 mod serial;
 #[path = "../stranger/mod.rs"]
 mod stranger;
+#[path = "../successor/mod.rs"]
+mod successor;
 
 use std::thread;
 
@@ -33,5 +35,7 @@ mod serial_order;
 mod share;
 mod shortage;
 mod start;
+mod successors;
 mod threads;
+mod transfers;
 mod transport;

@@ -89,14 +89,25 @@ fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool 
     let copy = core.hsa_amd_memory_async_copy.expect("there");
     let wait = core.hsa_signal_wait_scacquire.expect("there");
     let destroy = core.hsa_signal_destroy.expect("there");
+    let lock = core.hsa_amd_memory_lock.expect("there");
+    let unlock = core.hsa_amd_memory_unlock.expect("there");
     // SAFETY: the list is what `collect` expects, the byte stays until the copy has ended, and
     // where there is nothing the simulation's GPU faults and not this process.
     unsafe {
         assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);
         assert_eq!(create(1, 0, null(), &mut done), 0);
         let agent = agents[agent];
-        assert_eq!(copy(to, agent, from, agent, 1, 0, null_mut(), done), 0);
-        let value = wait(done, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
+        let mut there = null_mut();
+        assert_eq!(lock(to, 1, null_mut(), 0, &mut there), 0);
+        assert_eq!(copy(there, agent, from, agent, 1, 0, null_mut(), done), 0);
+        // A wait may return before the condition holds.
+        let value = loop {
+            let value = wait(done, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
+            if value < 1 {
+                break value;
+            }
+        };
+        assert_eq!(unlock(to), 0);
         assert_eq!(destroy(done), 0);
         value == 0
     }

@@ -108,6 +108,10 @@ pub struct Config {
     /// at once, with addresses and handles by counting, and nothing is behind them. For measuring
     /// what is above. Such calls are not counted and cannot be planned to fail.
     pub does_nothing: bool,
+    /// Whether the first wait for each signal returns at once, whatever the signal's value: HSA allows
+    /// a wait to return before its condition holds. A copy begins when its signal has been read, or
+    /// one second later, so that the first wait for a copy always returns too early.
+    pub early_waits: bool,
     /// Calls that fail.
     pub faults: FaultPlan,
 }
@@ -134,6 +138,7 @@ impl Config {
             peer_access: true,
             believes_ipc_lengths: false,
             does_nothing: false,
+            early_waits: false,
             faults: FaultPlan::none(),
         }
     }
@@ -207,6 +212,20 @@ impl Config {
         self
     }
 
+    /// Waits that return [early](Self::early_waits), or not.
+    #[must_use]
+    pub fn with_early_waits(mut self, early: bool) -> Self {
+        self.early_waits = early;
+        self
+    }
+
+    /// XNACK on or off on every GPU, as `HSA_XNACK=1` and `0` do; see [`Gpu::has_xnack`].
+    #[must_use]
+    pub fn with_xnack(mut self, on: bool) -> Self {
+        self.gpus.iter_mut().for_each(|gpu| gpu.set_xnack(on));
+        self
+    }
+
     /// Calls that fail.
     #[must_use]
     pub fn with_faults(mut self, faults: FaultPlan) -> Self {
@@ -251,6 +270,24 @@ impl Gpu {
             domain: 0,
             uuid: 0x4f3a_91c8_5e20_b700,
         }
+    }
+
+    /// Whether it can fault pages in, so that it reaches all memory of the process. Without, it
+    /// reaches only the host memory that was allocated or locked for it. The
+    /// [features](Self::isa_features) of its instruction set say so: `:xnack+`.
+    #[must_use]
+    pub fn has_xnack(&self) -> bool {
+        self.isa_features.split(':').any(|feature| feature == "xnack+")
+    }
+
+    fn set_xnack(&mut self, on: bool) {
+        if self.has_xnack() == on {
+            return;
+        }
+        let others = self.isa_features.split(':').filter(|it| !it.is_empty());
+        let others = others.filter(|it| !it.starts_with("xnack"));
+        let feature = if on { "xnack+" } else { "xnack-" };
+        self.isa_features = others.chain([feature]).map(|feature| format!(":{feature}")).collect();
     }
 
     fn mi300a() -> Self {

@@ -49,7 +49,8 @@ pub enum ConfigError {
 
 const PRESETS: &str = "mi300x, consumer, apu, nothing";
 const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule, vram, \
-    permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, ipc-lengths, faults";
+    permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, early-waits, xnack, \
+    ipc-lengths, faults";
 
 /// A configuration as text: words with `,` between them, each a preset or `setting=value`.
 ///
@@ -64,6 +65,8 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
+/// | `early-waits` | `=on`: the first wait for each signal returns too early |
+/// | `xnack` | `=on`: GPUs reach host memory that is not locked |
 /// | `ipc-lengths=checked`, `believed` | whether a length that is not the exported memory's is refused, or taken as AMD's releases do |
 /// | `faults=function#N=effect;…` | calls that go wrong ([`hsa_faults`]) |
 ///
@@ -174,6 +177,8 @@ impl Config {
             "dmabuf-cpu-mapping" => self.dmabuf_cpu_mapping = switch()?,
             "vmem" => self.vmem = switch()?,
             "peer-access" => self.peer_access = switch()?,
+            "early-waits" => self.early_waits = switch()?,
+            "xnack" => *self = self.clone().with_xnack(switch()?),
             "ipc-lengths" => {
                 self.believes_ipc_lengths = match value {
                     "checked" => false,

@@ -3,10 +3,12 @@
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
+use crate::config::Gpu;
 use crate::era::Behaviour;
 use crate::events::{self, Fault};
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
+use crate::pool_memory::Origin;
 use crate::signal::Signal;
 use crate::status::{Answer, no_file};
 use core::ffi::c_void;
@@ -20,7 +22,10 @@ const CHUNK: usize = 1 << 20;
 /// Whose view of memory an access has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
+    /// A GPU's: its page table, and the host memory that was allocated or locked for it.
     Gpu(usize),
+    /// A GPU's, in a call that locks the host memory that it is given.
+    GpuThatLocks(usize),
     /// The process's own.
     Process,
 }
@@ -112,8 +117,24 @@ impl State {
         next.unwrap_or(usize::MAX) - address
     }
 
-    /// What a GPU finds at an address.
-    fn look_up(&self, gpu: usize, address: usize, way: Way) -> Result<Place, Fault> {
+    /// Whether the page of an address belongs to host memory that is locked: the kernel pins whole
+    /// pages.
+    fn is_locked(&self, address: usize) -> bool {
+        let page = address & !(PAGE - 1);
+        let before = self.allocations.range(..page.saturating_add(PAGE)).rev();
+        before
+            .filter(|(_, allocation)| matches!(allocation.origin, Origin::Locked(_)))
+            .any(|(start, allocation)| start + allocation.extent() > page)
+    }
+
+    /// What a GPU finds at an address; `all_of_host` if it reaches all memory of the process.
+    fn look_up(
+        &self,
+        gpu: usize,
+        address: usize,
+        way: Way,
+        all_of_host: bool,
+    ) -> Result<Place, Fault> {
         let fault = |reason| Fault { gpu, address: address & !(PAGE - 1), reason };
         let absent = fault(HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT);
         if let Some((start, end, entry)) = self.page_tables[gpu].find(address) {
@@ -132,10 +153,21 @@ impl State {
         }
         if let Some((_, reservation)) = self.reservation_at(address) {
             let plain = !reservation.is_registered() && self.mapping_at(address).is_none();
-            return if plain { Ok(Place::Host(self.host_extent(address))) } else { Err(absent) };
+            return if plain && all_of_host {
+                Ok(Place::Host(self.host_extent(address)))
+            } else {
+                Err(absent)
+            };
         }
         let Some((start, allocation)) = self.allocation_at(address) else {
-            return Ok(Place::Host(self.host_extent(address)));
+            return match () {
+                () if all_of_host => Ok(Place::Host(self.host_extent(address))),
+                () if self.is_locked(address) => {
+                    let left = PAGE - address % PAGE;
+                    Ok(Place::Host(left.min(self.host_extent(address))))
+                }
+                () => Err(absent),
+            };
         };
         if !allocation.is_open_to(Agent::Gpu(gpu)) {
             return Err(absent);
@@ -174,8 +206,8 @@ impl State {
         let source = source.and_then(|source| self.device_of(behaviour, source));
         let owner = destination.flatten().or(source.flatten());
         match (owner, destination.or(source)) {
-            (Some(gpu), _) => View::Gpu(gpu),
-            (None, Some(_)) if !self.page_tables.is_empty() => View::Gpu(0),
+            (Some(gpu), _) => View::GpuThatLocks(gpu),
+            (None, Some(_)) if !self.page_tables.is_empty() => View::GpuThatLocks(0),
             _ => View::Process,
         }
     }
@@ -190,10 +222,17 @@ impl Instance {
         mut address: usize,
         mut buffer: &mut [u8],
     ) -> Result<(), Failure> {
+        let gpu = match view {
+            View::Gpu(gpu) => Some((gpu, self.config.gpus.get(gpu).is_some_and(Gpu::has_xnack))),
+            View::GpuThatLocks(gpu) => Some((gpu, true)),
+            View::Process => None,
+        };
         while !buffer.is_empty() {
-            let place = match view {
-                View::Process => Place::Host(buffer.len()),
-                View::Gpu(gpu) => self.lock().look_up(gpu, address, way).map_err(Failure::Fault)?,
+            let place = match gpu {
+                None => Place::Host(buffer.len()),
+                Some((gpu, all_of_host)) => {
+                    self.lock().look_up(gpu, address, way, all_of_host).map_err(Failure::Fault)?
+                }
             };
             let done = match place {
                 Place::Memory(memory, offset, length) => {
@@ -210,13 +249,13 @@ impl Instance {
                     let length = length.min(buffer.len());
                     // SAFETY: the buffer is at least as long, and this function's alone.
                     let done = unsafe { transfer(way, address, buffer.as_mut_ptr(), length) };
-                    match view {
-                        View::Gpu(gpu) if done == 0 => {
+                    match gpu {
+                        Some((gpu, _)) if done == 0 => {
                             let reason = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
                             let address = address & !(PAGE - 1);
                             return Err(Failure::Fault(Fault { gpu, address, reason }));
                         }
-                        View::Process if done == 0 => {
+                        None if done == 0 => {
                             return Err(Failure::Status(HSA_STATUS_ERROR));
                         }
                         _ => done,
@@ -353,6 +392,9 @@ pub(crate) unsafe fn copy_async(
     let work = move || {
         for dependency in &dependencies {
             dependency.wait(&instance, |value| value == 0, None);
+        }
+        if instance.config.early_waits {
+            completion.wait_until_read(&instance);
         }
         if instance.is_closed() {
             return completion.update(|_| -1);

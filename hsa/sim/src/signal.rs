@@ -5,28 +5,57 @@ use crate::physical;
 use crate::status::{Answer, out};
 use hsa_sys::*;
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How often a wait looks whether the simulation is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long a copy waits for somebody to read its signal
+/// ([`Config::early_waits`](crate::Config::early_waits)).
+const UNREAD: Duration = Duration::from_secs(1);
+
 /// One signal.
 #[derive(Debug)]
 pub(crate) struct Signal {
-    value: Mutex<hsa_signal_value_t>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
+#[derive(Debug)]
+struct State {
+    value: hsa_signal_value_t,
+    /// Whether a caller has loaded or waited for the value yet.
+    read: bool,
+}
+
 impl Signal {
+    fn new(value: hsa_signal_value_t) -> Self {
+        Self { state: Mutex::new(State { value, read: false }), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn load(&self) -> hsa_signal_value_t {
-        *self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        self.read().0
     }
 
     pub(crate) fn update(&self, change: impl FnOnce(hsa_signal_value_t) -> hsa_signal_value_t) {
-        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        *value = change(*value);
+        let mut state = self.state();
+        state.value = change(state.value);
         self.changed.notify_all();
+    }
+
+    /// The value, and whether this is the first time that a caller reads it.
+    fn read(&self) -> (hsa_signal_value_t, bool) {
+        let mut state = self.state();
+        let first = !core::mem::replace(&mut state.read, true);
+        if first {
+            self.changed.notify_all();
+        }
+        (state.value, first)
     }
 
     /// Waits until the value is as wanted, the time is up or the simulation is gone.
@@ -36,18 +65,32 @@ impl Signal {
         wanted: impl Fn(hsa_signal_value_t) -> bool,
         timeout: Option<Duration>,
     ) -> hsa_signal_value_t {
+        self.wait_for(instance, |state| wanted(state.value), timeout)
+    }
+
+    /// Waits until a caller has read the value, for a second at most.
+    pub(crate) fn wait_until_read(&self, instance: &Instance) {
+        self.wait_for(instance, |state| state.read, Some(UNREAD));
+    }
+
+    fn wait_for(
+        &self,
+        instance: &Instance,
+        done: impl Fn(&State) -> bool,
+        timeout: Option<Duration>,
+    ) -> hsa_signal_value_t {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        while !wanted(*value) && !instance.is_closed() {
+        let mut state = self.state();
+        while !done(&state) && !instance.is_closed() {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 break;
             }
             let pause = left.map_or(LOOK, |left| left.min(LOOK));
-            let waited = self.changed.wait_timeout(value, pause);
-            value = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.changed.wait_timeout(state, pause);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        *value
+        state.value
     }
 }
 
@@ -96,7 +139,7 @@ pub(crate) unsafe fn create(
         // SAFETY: the caller vouches for the array.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
-    let made = Arc::new(Signal { value: Mutex::new(initial), changed: Condvar::new() });
+    let made = Arc::new(Signal::new(initial));
     let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
     let handle = known.next;
     known.next += 1;
@@ -125,7 +168,8 @@ pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal
     }
 }
 
-/// `hsa_signal_wait_scacquire`; 0 at once for what is no signal.
+/// `hsa_signal_wait_scacquire`; 0 at once for what is no signal. Returns before the condition holds
+/// where the configuration says so.
 pub(crate) fn wait(
     instance: &Instance,
     signal: hsa_signal_t,
@@ -135,6 +179,10 @@ pub(crate) fn wait(
     _state: hsa_wait_state_t,
 ) -> hsa_signal_value_t {
     let Some(signal) = instance.signals.get(signal) else { return 0 };
+    let (value, first) = signal.read();
+    if first && instance.config.early_waits {
+        return value;
+    }
     let wanted = |value| match condition {
         HSA_SIGNAL_CONDITION_EQ => value == compare,
         HSA_SIGNAL_CONDITION_NE => value != compare,

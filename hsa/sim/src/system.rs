@@ -1,5 +1,6 @@
 //! What the runtime says about itself.
 
+use crate::config::Gpu;
 use crate::instance::Instance;
 use crate::status::{Answer, out};
 use core::ffi::c_void;
@@ -47,8 +48,10 @@ pub(crate) unsafe fn info(
         }
         HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED
         | HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT
-        | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED
-        | HSA_AMD_SYSTEM_INFO_XNACK_ENABLED => truth(false),
+        | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED => truth(false),
+        HSA_AMD_SYSTEM_INFO_XNACK_ENABLED => {
+            truth(instance.config.gpus.iter().any(Gpu::has_xnack));
+        }
         HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED => truth(true),
         HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED if behaviour.has_vmem() => {
             truth(instance.config.vmem);

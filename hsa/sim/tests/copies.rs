@@ -167,8 +167,8 @@ fn in_the_background() {
     r.poke(one, 6);
     // The second copy waits for the first, which is asked for later and for another signal.
     let go = r.signal(1);
-    let host = vec![0u8; N];
-    let back = host.as_ptr().addr();
+    let mut host = vec![0u8; N];
+    let back = r.lock(host.as_mut_ptr().addr(), N).expect("host memory");
     assert_eq!(copy(back, r.cpus[0], two, r.gpus[0], &[first], second), OK);
     assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[go], first), OK);
     let load = r.hsa.hsa_signal_load_scacquire.expect("there");
@@ -190,6 +190,75 @@ fn in_the_background() {
     assert_eq!(copy(two, nobody, one, r.gpus[0], &[], first), INVALID_AGENT);
     let destroy = r.hsa.hsa_signal_destroy.expect("there");
     assert_eq!(unsafe { (destroy(third), destroy(third)) }, (OK, invalid));
+}
+
+/// Has GPU 0 copy eight bytes in the background, and waits: 0 if it did, negative after a fault.
+fn copies_in_background(r: &Rig, to: usize, from: usize) -> i64 {
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+    let (done, gpu) = (r.signal(1), r.gpus[0]);
+    let (to, from) = (without_provenance_mut(to), without_provenance(from));
+    assert_eq!(unsafe { copy(to, gpu, from, gpu, 8, 0, null(), done) }, OK);
+    r.wait_below(done, 1)
+}
+
+/// AMD's runtimes do so, too: `tests/amd/transfers.rs`.
+#[test]
+fn gpu_faults_on_host_memory_that_is_not_locked() {
+    for era in ["a", "b", "c", "d"] {
+        let r = start(&format!("gpus=1,era={era}"));
+        let faults = noted(&r);
+        let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
+        write(base, 6);
+        let mut host = vec![0u64; 3 * 512];
+        // Three pages with a whole one between them.
+        let page = host.as_mut_ptr().addr().next_multiple_of(4096);
+        assert_eq!(copies_in_background(&r, page, base), -1, "era {era}");
+        assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
+        assert_eq!(copies_in_background(&r, base, page), -1, "era {era}");
+        assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
+        assert_eq!(read(page), 0, "nothing was copied");
+
+        // Whole pages are locked, and only those.
+        let at = r.lock(page + 100, 8).expect("host memory");
+        assert_eq!(copies_in_background(&r, at - 100, base), 0, "era {era}");
+        assert_eq!(read(page), 6);
+        assert_eq!(copies_in_background(&r, at - 100 + 4096 - 4, base), -1, "era {era}");
+        assert_eq!(take(faults), [(r.gpus[0], page as u64 + 4096, ABSENT)]);
+        r.unlock(page + 100);
+        assert_eq!(copies_in_background(&r, page, base), -1, "not locked any more");
+        take(faults);
+
+        // A call without a signal locks what it is given.
+        assert_eq!(r.copy(page + 8, base, 8), OK);
+        assert_eq!(read(page + 8), 6);
+        assert_eq!(take(faults), []);
+    }
+}
+
+#[test]
+fn gpu_with_xnack_reaches_all_host_memory() {
+    let r = start("gpus=1,xnack=on");
+    let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    r.poke(base, 6);
+    let mut word = 0u64;
+    assert_eq!(copies_in_background(&r, (&raw mut word).addr(), base), 0);
+    assert_eq!(word, 6);
+}
+
+#[test]
+fn first_wait_returns_early_if_configured() {
+    for early in [false, true] {
+        let r = start(if early { "gpus=1,early-waits=on" } else { "gpus=1" });
+        let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+        let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+        let wait = r.hsa.hsa_signal_wait_scacquire.expect("there");
+        let (done, gpu) = (r.signal(1), r.gpus[0]);
+        let (to, from) = (without_provenance_mut(base), without_provenance(base + N / 2));
+        assert_eq!(unsafe { copy(to, gpu, from, gpu, N / 2, 0, null(), done) }, OK);
+        let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
+        let wait = || unsafe { wait(done, condition, 1, u64::MAX, state) };
+        assert_eq!((wait(), wait()), (i64::from(early), 0));
+    }
 }
 
 #[test]

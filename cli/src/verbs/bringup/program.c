@@ -18,7 +18,15 @@
 
 #define UNUSED __attribute__((unused))
 #define CHECK(...) check(__VA_ARGS__, #__VA_ARGS__)
-#define WAIT(...) finished(__VA_ARGS__, #__VA_ARGS__)
+/* A wait may return before the condition holds. */
+#define WAIT(...)                     \
+  do {                                \
+    hsa_signal_value_t value;         \
+    do {                              \
+      value = __VA_ARGS__;            \
+    } while (value >= 1);             \
+    finished(value, #__VA_ARGS__);    \
+  } while (0)
 
 static UNUSED hsa_agent_t cpu, gpu[64];
 static UNUSED int cpus, gpus;

@@ -383,8 +383,14 @@ impl Side {
         let status = unsafe { copy(to, agent, from, agent, size, 0, null(), signal) };
         let wait = self.core.hsa_signal_wait_scacquire.expect("there");
         let left = if status == OK && size > 0 {
-            let patience = u64::MAX;
-            unsafe { wait(signal, HSA_SIGNAL_CONDITION_LT, 1, patience, HSA_WAIT_STATE_BLOCKED) }
+            let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
+            // A wait may return before the condition holds.
+            loop {
+                let value = unsafe { wait(signal, condition, 1, u64::MAX, state) };
+                if value < 1 {
+                    break value;
+                }
+            }
         } else {
             1
         };

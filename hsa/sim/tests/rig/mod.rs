@@ -242,6 +242,21 @@ impl Rig {
         unsafe { fill(without_provenance_mut(address), value, count) }
     }
 
+    /// Locks memory of this process for all agents, and says where they find it.
+    pub fn lock(&self, address: usize, size: usize) -> Result<usize, hsa_status_t> {
+        let lock = self.hsa.hsa_amd_memory_lock.expect("there");
+        let mut there = null_mut();
+        let status =
+            unsafe { lock(without_provenance_mut(address), size, null_mut(), 0, &mut there) };
+        if status == OK { Ok(there.addr()) } else { Err(status) }
+    }
+
+    #[track_caller]
+    pub fn unlock(&self, address: usize) {
+        let unlock = self.hsa.hsa_amd_memory_unlock.expect("there");
+        assert_eq!(unsafe { unlock(without_provenance_mut(address)) }, OK);
+    }
+
     /// A 64-bit number as GPU memory has it, read with a copy.
     #[track_caller]
     pub fn peek(&self, address: usize) -> u64 {
@@ -300,7 +315,14 @@ impl Rig {
     pub fn wait_below(&self, signal: hsa_signal_t, value: i64) -> i64 {
         let wait = self.hsa.hsa_signal_wait_scacquire.expect("there");
         let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
-        unsafe { wait(signal, condition, value, 10_000_000_000, state) }
+        // A wait may return before the condition holds, and not only when the time is up.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let now = unsafe { wait(signal, condition, value, 10_000_000_000, state) };
+            if now < value || std::time::Instant::now() >= until {
+                return now;
+            }
+        }
     }
 }
 

@@ -100,10 +100,16 @@ impl Hsa<'_> {
         let names: Vec<&str> = into.iter().map(|argument| argument.0).collect();
         let c = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
         let (_, value) = self.recorder.around("hsa_signal_wait_scacquire", &into, Some(c), || {
-            // SAFETY: the signal is alive until after this.
-            let value = unsafe {
-                let state = sys::HSA_WAIT_STATE_BLOCKED;
-                wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
+            // HSA allows a wait to return before the condition holds; only the value counts.
+            let value = loop {
+                // SAFETY: the signal is alive until after this.
+                let value = unsafe {
+                    let state = sys::HSA_WAIT_STATE_BLOCKED;
+                    wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
+                };
+                if value < 1 {
+                    break value;
+                }
             };
             (value, None, out("value", value.to_string()))
         });

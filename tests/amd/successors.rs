@@ -1,0 +1,19 @@
+//! Owned values whose mappings were replaced by somebody else's.
+
+use crate::amd_runtime::on_each;
+use crate::machine::Library;
+use crate::successor;
+
+#[test]
+fn no_owned_value_acts_on_its_successor() {
+    on_each("successors::no_owned_value_acts_on_its_successor", |ground| {
+        let library = Library::load(ground.runtime());
+        successor::of_mapping(&library);
+        successor::of_growable_buffer(&library);
+        successor::of_ring_buffer(&library);
+        successor::of_pausable_buffer(&library);
+        successor::of_paged_buffer(&library);
+        successor::of_area_memory(&library);
+        successor::of_reservation(&library);
+    });
+}
