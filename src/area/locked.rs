@@ -22,13 +22,11 @@ fn locked() -> MutexGuard<'static, Locked> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of the caller. Whoever makes one sees to it that the memory outlives it, and that this
-/// process touches it through [`bytes`](Self::bytes) alone.
+/// Memory of the caller. Whoever makes one sees to it that the memory outlives it, and that nothing
+/// but [`bytes`](Self::bytes) and agents access it meanwhile.
 #[derive(Debug)]
 pub(super) struct LockedMemory {
-    /// Reads and writes by this process wait for each other: it is no device memory, but plain
-    /// memory of the program.
-    bytes: Mutex<Span>,
+    bytes: Span,
     start: usize,
     /// Where agents find it: not where this process does.
     device_address: usize,
@@ -58,13 +56,14 @@ impl LockedMemory {
             .map_err(|failure| AreaError::of_call(operation, failure, size))?;
         locked.insert(start, end);
         let agent = runtime.host().id();
-        let bytes = Mutex::new(Span { runtime: runtime.clone(), start, size, agent });
+        let bytes = Span { runtime: runtime.clone(), start, size, agent };
         Ok(Self { bytes, start, device_address, held: true })
     }
 
-    /// The memory, for this process's loads and stores.
-    pub fn bytes(&self) -> MutexGuard<'_, Span> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The memory, for this process's loads and stores, which are atomic: agents and other threads
+    /// may use it at the same time.
+    pub fn bytes(&self) -> &Span {
+        &self.bytes
     }
 
     pub fn address(&self) -> Address {

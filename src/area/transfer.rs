@@ -1,4 +1,7 @@
 //! Reading, writing, filling and copying memory of areas.
+//!
+//! Locked memory is read and written by this process as device memory is, with atomic accesses:
+//! the caller has lent it, and agents may use it at the same time.
 
 use super::backing::Holding;
 use super::error::{Argument, Cause, Problem};
@@ -11,6 +14,8 @@ const PORTION: usize = 1 << 20;
 
 impl AreaMemory<'_> {
     /// Copies from the memory (`hipMemcpyDtoH`).
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`AreaError::InvalidValue`] if not all of it is inside.
@@ -29,6 +34,8 @@ impl AreaMemory<'_> {
 
     /// Copies to the memory (`hipMemcpyHtoD`).
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// As for [`read`](Self::read).
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), AreaError> {
@@ -45,6 +52,8 @@ impl AreaMemory<'_> {
     }
 
     /// Fills a part with a 32-bit value (`hipMemsetD32`). `size` is in bytes.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`AreaError::InvalidValue`] if not all of it is inside, or offset or size is no multiple of
@@ -71,6 +80,8 @@ impl AreaMemory<'_> {
     /// A GPU does it that owns one of the two and may use both. Where there is none, as between
     /// memory of two GPUs that neither shows the other, it goes through this process's memory,
     /// and what was copied when it fails stays.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`AreaError::InvalidValue`] if not all of both is inside, or they overlap.

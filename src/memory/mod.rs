@@ -3,6 +3,9 @@
 //! Nothing is reserved and nothing mapped by hand; in return the memory can neither grow nor
 //! move. It is what HIP's IPC shares between processes ([`Ipc`](crate::Ipc)).
 //!
+//! Only its [`PoolMemory`] can free it: no other safe function takes its address to do so. What
+//! concurrent reads and writes do is described in the [memory model](crate::vmm#memory-model).
+//!
 //! | HIP | here | HSA |
 //! |---|---|---|
 //! | `hipMalloc`, `hipHostMalloc` | [`PoolMemory::allocate`] | `hsa_amd_memory_pool_allocate` |
@@ -204,6 +207,8 @@ impl PoolMemory {
     ///
     /// The owning GPU copies, so that it does not matter whether a CPU reaches the memory.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`MemoryError::InvalidArgument`] if not all of it is inside.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
@@ -212,6 +217,8 @@ impl PoolMemory {
 
     /// Copies to the memory (`hipMemcpyHtoD`).
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// As for [`read`](Self::read).
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
@@ -219,6 +226,8 @@ impl PoolMemory {
     }
 
     /// Fills a part with a 32-bit value (`hipMemsetD32`). `size` is in bytes.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`MemoryError::InvalidArgument`] if not all of it is inside, or offset or size is no
@@ -230,6 +239,8 @@ impl PoolMemory {
     /// Copies from other memory, of which the part does not overlap this one (`hipMemcpyDtoD`).
     ///
     /// The GPU that owns this memory copies; if this is the host's, the GPU that owns the source.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`MemoryError::InvalidArgument`] if not all of both is inside, or that GPU may not use
