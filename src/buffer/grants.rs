@@ -1,7 +1,7 @@
 //! Who may do what with all of a buffer.
 
 use crate::agent::AgentId;
-use crate::vmm::{Access, AccessDescriptor, Address, Vmm, VmmError};
+use crate::vmm::{Access, AccessDescriptor, Address, Only, VmmError};
 
 /// What agents have been granted: those that may do something, each once.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl Grants {
     /// Gives agents what they had at a run of mappings, where they may have no more than `most`.
     pub fn restore(
         &self,
-        vmm: &Vmm,
+        mappings: Only<'_>,
         (address, size): (Address, usize),
         agents: &[AgentId],
         most: Access,
@@ -44,9 +44,9 @@ impl Grants {
         if !known.is_empty() {
             let had = |agent| AccessDescriptor { agent, access: self.of(agent).min(most) };
             let before: Vec<_> = known.into_iter().map(had).collect();
-            vmm.set_access(address, size, &before)?;
+            mappings.set_access(address, size, &before)?;
         }
         // To forbid it would leave it to a GPU that has been let in.
-        if new.is_empty() { Ok(()) } else { vmm.revoke(address, size, &new) }
+        if new.is_empty() { Ok(()) } else { mappings.revoke(address, size, &new) }
     }
 }

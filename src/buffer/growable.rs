@@ -238,13 +238,16 @@ impl GrowableBuffer {
     /// What an agent may do with all of it.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's.
+    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's, or if a part of the
+    /// buffer was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
         self.vmm().check_agent(agent)?;
-        Ok(self.steps.access(agent))
+        Ok(self.steps.access(agent)?)
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`BufferError::BeyondEnd`]; else as for [`Vmm::read`].
@@ -252,7 +255,7 @@ impl GrowableBuffer {
         let mut rest = bytes;
         for part in self.parts(offset, rest.len())? {
             let (now, later) = rest.split_at_mut(part.len());
-            let read = self.vmm().read(self.at(part.start), now);
+            let read = self.vmm().only(&self.steps.serials(&part)).read(self.at(part.start), now);
             read.map_err(|error| error.about_offset(self.address()))?;
             rest = later;
         }
@@ -261,13 +264,16 @@ impl GrowableBuffer {
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`]; else as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
         let mut rest = bytes;
         for part in self.parts(offset, rest.len())? {
             let (now, later) = rest.split_at(part.len());
-            let written = self.vmm().write(self.at(part.start), now);
+            let serials = self.steps.serials(&part);
+            let written = self.vmm().only(&serials).write(self.at(part.start), now);
             written.map_err(|error| error.about_offset(self.address()))?;
             rest = later;
         }
@@ -277,11 +283,14 @@ impl GrowableBuffer {
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
     /// are in bytes, multiples of four.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
         for part in self.parts(offset, size)? {
-            let filled = self.vmm().fill(self.at(part.start), value, part.len());
+            let serials = self.steps.serials(&part);
+            let filled = self.vmm().only(&serials).fill(self.at(part.start), value, part.len());
             filled.map_err(|error| error.about_offset(self.address()))?;
         }
         Ok(())

@@ -7,7 +7,11 @@
 //! * [`RingBuffer`]: the same memory several times in a row, so that nothing has a seam.
 //!
 //! Device memory is never a slice: agents and other processes may change it at any time. What is
-//! read and written here is copied, and a wrong offset is an error and never a fault.
+//! read and written here is copied ([memory model](crate::vmm#memory-model)), and a wrong offset is an
+//! error and never a fault.
+//!
+//! If a part of a buffer is unmapped by its address ([`Vmm::unmap`]) and somebody maps other memory
+//! there, calls that concern that part fail with [`Problem::NotMapped`] and change nothing.
 
 mod addresses;
 mod error;

@@ -83,7 +83,9 @@ impl PagedBuffer {
             return Ok(());
         }
         let (here, place) = (self.core().address_of(pages.start), other.core().address_of(first));
-        self.core().vmm.exchange(place, here, pages.len() * self.core().page)?;
+        let (own, others) = (self.core().serials(&pages), other.core().serials(&there));
+        let size = pages.len() * self.core().page;
+        self.core().vmm.only(&own).exchange(here, (&others, place), size)?;
         tables.here().replace(&pages, theirs);
         tables.there().replace(&there, mine);
         Ok(())

@@ -3,9 +3,10 @@
 use super::{BufferError, round_up, wrong_size};
 use crate::agent::AgentId;
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Mapping, Problem,
-    Reservation, Vmm,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Mapping, Operation,
+    Problem, Reservation, Serial, Vmm,
 };
+use smallvec::SmallVec;
 
 /// How a [`RingBuffer`] is to be made; see [`RingBuffer::of`].
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +102,8 @@ impl RingBuffer {
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
         let descriptors = AccessDescriptor::of_each(agents, access);
-        Ok(self.vmm.set_access(self.address(), self.reservation.size(), &descriptors)?)
+        let (size, serials) = (self.reservation.size(), self.serials(0, self.reservation.size()));
+        Ok(self.vmm.only(&serials).set_access(self.address(), size, &descriptors)?)
     }
 
     /// Really takes it away from agents, GPUs too; the others lose it for a moment.
@@ -109,7 +111,8 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), BufferError> {
-        Ok(self.vmm.revoke(self.address(), self.reservation.size(), agents)?)
+        let (size, serials) = (self.reservation.size(), self.serials(0, self.reservation.size()));
+        Ok(self.vmm.only(&serials).revoke(self.address(), size, agents)?)
     }
 
     /// What an agent may do with all of it.
@@ -117,35 +120,53 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::get_access`].
     pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
-        Ok(self.vmm.get_access(agent, self.address())?)
+        let (size, serials) = (self.reservation.size(), self.serials(0, self.reservation.size()));
+        let mappings = self.vmm.only(&serials);
+        mappings.check(Operation::GetAccess, self.address(), size)?;
+        Ok(mappings.access(agent, self.address())?)
     }
 
     /// Copies what begins at a position; a CPU must have been granted to read.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::read`].
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), BufferError> {
         self.check(position, bytes.len())?;
-        Ok(self.vmm.read(self.address_of(position), bytes)?)
+        let serials = self.serials(self.offset(position), bytes.len());
+        Ok(self.vmm.only(&serials).read(self.address_of(position), bytes)?)
     }
 
     /// Copies to a position; a CPU must have been granted to write.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::write`].
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), BufferError> {
         self.check(position, bytes.len())?;
-        Ok(self.vmm.write(self.address_of(position), bytes)?)
+        let serials = self.serials(self.offset(position), bytes.len());
+        Ok(self.vmm.only(&serials).write(self.address_of(position), bytes)?)
     }
 
     /// Has the GPU that owns the memory fill what begins at a position with a 32-bit value. Position
     /// and `size` are in bytes, multiples of four.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::fill`].
     pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), BufferError> {
         self.check(position, size)?;
-        Ok(self.vmm.fill(self.address_of(position), value, size)?)
+        let serials = self.serials(self.offset(position), size);
+        Ok(self.vmm.only(&serials).fill(self.address_of(position), value, size)?)
+    }
+
+    /// Which mappings hold these bytes, whatever is mapped at their addresses by now.
+    fn serials(&self, offset: usize, size: usize) -> SmallVec<[Serial; 2]> {
+        let turns = offset / self.size..(offset + size).div_ceil(self.size);
+        self.mappings.get(turns).unwrap_or_default().iter().map(Mapping::serial).collect()
     }
 
     fn offset(&self, position: u64) -> usize {

@@ -6,7 +6,14 @@ use super::grants::Grants;
 use super::stock::Stock;
 use crate::Kept;
 use crate::agent::AgentId;
-use crate::vmm::{Access, AccessDescriptor, Address, Allocation, Mapping, Vmm, VmmError};
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Allocation, Mapping, Only, Operation, Serial, Vmm, VmmError,
+};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Of the mappings that a call touches: few, when it reads or writes.
+type Serials = SmallVec<[Serial; 8]>;
 
 /// Steps of one size, each a handle and a mapping. Every change is made or leaves all as it was.
 #[derive(Debug)]
@@ -94,8 +101,8 @@ impl Steps {
         }
         if !self.grants.list().is_empty() {
             for part in self.addresses.parts(self.bytes()..self.mappings.len() * self.size) {
-                let address = self.addresses.at(part.start);
-                self.vmm.set_access(address, part.len(), self.grants.list())?;
+                let (address, serials) = (self.addresses.at(part.start), self.serials(&part));
+                self.vmm.only(&serials).set_access(address, part.len(), self.grants.list())?;
             }
         }
         self.used = self.mappings.len();
@@ -152,23 +159,39 @@ impl Steps {
         Ok(())
     }
 
+    /// Which mappings hold these bytes, whatever is mapped at their addresses by now.
+    pub fn serials(&self, bytes: &Range<usize>) -> Serials {
+        let steps = bytes.start / self.size..bytes.end.div_ceil(self.size);
+        self.mappings.get(steps).unwrap_or_default().iter().map(Mapping::serial).collect()
+    }
+
     /// What an agent may do.
-    pub fn access(&self, agent: AgentId) -> Access {
-        self.grants.of(agent)
+    ///
+    /// # Errors
+    /// [`Problem::NotMapped`](crate::vmm::Problem::NotMapped) if a step was unmapped by its address.
+    pub fn access(&self, agent: AgentId) -> Result<Access, VmmError> {
+        for part in self.addresses.parts(0..self.bytes()) {
+            let (address, serials) = (self.addresses.at(part.start), self.serials(&part));
+            self.vmm.only(&serials).check(Operation::GetAccess, address, part.len())?;
+        }
+        Ok(self.grants.of(agent))
     }
 
     /// Grants agents access to all steps there are and will be.
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
         let descriptors = AccessDescriptor::of_each(agents, access);
-        let change = |address, size| self.vmm.set_access(address, size, &descriptors);
-        self.change_access(agents, change)?;
+        self.change_access(agents, |mappings, address, size| {
+            mappings.set_access(address, size, &descriptors)
+        })?;
         self.grants = self.grants.with(agents, access);
         Ok(())
     }
 
     /// Really takes all steps away from agents.
     pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), VmmError> {
-        self.change_access(agents, |address, size| self.vmm.revoke(address, size, agents))?;
+        self.change_access(agents, |mappings, address, size| {
+            mappings.revoke(address, size, agents)
+        })?;
         self.grants = self.grants.with(agents, Access::None);
         Ok(())
     }
@@ -177,13 +200,17 @@ impl Steps {
     fn change_access(
         &self,
         agents: &[AgentId],
-        change: impl Fn(Address, usize) -> Result<(), VmmError>,
+        change: impl Fn(Only<'_>, Address, usize) -> Result<(), VmmError>,
     ) -> Result<(), VmmError> {
         for part in self.addresses.parts(0..self.bytes()) {
-            if let Err(error) = change(self.addresses.at(part.start), part.len()) {
+            let serials = self.serials(&part);
+            let mappings = self.vmm.only(&serials);
+            if let Err(error) = change(mappings, self.addresses.at(part.start), part.len()) {
                 for done in self.addresses.parts(0..part.start) {
                     let place = (self.addresses.at(done.start), done.len());
-                    let undone = self.grants.restore(&self.vmm, place, agents, Access::ReadWrite);
+                    let serials = self.serials(&done);
+                    let mappings = self.vmm.only(&serials);
+                    let undone = self.grants.restore(mappings, place, agents, Access::ReadWrite);
                     if let Err(undo) = undone {
                         tracing::warn!(%undo, "access to a part of a buffer stays changed");
                     }

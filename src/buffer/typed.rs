@@ -145,6 +145,8 @@ impl<T: Pod> GrowableVec<T> {
 
     /// Copies several out, from one on.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// As for [`GrowableBuffer::read`]; offsets are in bytes there.
     pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), BufferError> {
@@ -152,6 +154,8 @@ impl<T: Pod> GrowableVec<T> {
     }
 
     /// Replaces several, from one on.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`GrowableBuffer::write`]; offsets are in bytes there.

@@ -50,7 +50,50 @@ pub(super) enum Left {
 
 /// Names a mapping that may have gone, and its address been used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Serial(pub u64);
+pub(crate) struct Serial(pub(super) u64);
+
+/// The mappings that an operation may act on. An owned value names its own: at their addresses may
+/// be others by now, which somebody mapped by address.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected<'a> {
+    /// Whatever is mapped: the caller named addresses.
+    Any,
+    /// Exactly these, by address.
+    Only(&'a [Serial]),
+}
+
+impl Expected<'_> {
+    /// Refuses mappings that are not the expected ones. The caller is inside the reservation, so that
+    /// they stay what they are until it has acted on them.
+    pub fn check(
+        self,
+        argument: Argument,
+        start: usize,
+        mut found: impl Iterator<Item = u64>,
+    ) -> Result<(), Refusal> {
+        let Self::Only(serials) = self else { return Ok(()) };
+        if serials.iter().all(|serial| found.next() == Some(serial.0)) && found.next().is_none() {
+            return Ok(());
+        }
+        Err(Refusal::new(argument, Problem::NotMapped { at: Address::new(start) }))
+    }
+
+    /// The same of the mappings that a range touches.
+    pub fn check_range(
+        self,
+        argument: Argument,
+        entered: &Entered<'_>,
+        range: Range,
+    ) -> Result<(), Refusal> {
+        match self {
+            Self::Any => Ok(()),
+            Self::Only(_) => {
+                let mappings = entered.around(range)?.mappings();
+                self.check(argument, range.start, mappings.serials_in(range))
+            }
+        }
+    }
+}
 
 impl Vmm {
     /// Maps physical memory at reserved addresses (`hipMemMap`, `hsa_amd_vmem_map`).
@@ -93,7 +136,7 @@ impl Vmm {
         let operation = Operation::Unmap;
         self.shared.alive(operation)?;
         let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        self.shared.unmap(operation, range, &[])
+        self.shared.unmap(operation, range, Expected::Any)
     }
 
     /// Maps parts of sparse arrays (`hipMemMapArrayAsync`): not supported, as in HIP on AMD.
@@ -173,12 +216,12 @@ impl Shared {
         }
     }
 
-    /// Unmaps a run of whole mappings; with serials only if they are still just those mappings.
+    /// Unmaps a run of whole mappings, if they are the expected ones.
     pub(super) fn unmap(
         &self,
         operation: Operation,
         range: Range,
-        serials: &[Serial],
+        expected: Expected<'_>,
     ) -> Result<(), VmmError> {
         self.at_gate(operation, range, |mut entered| {
             // Mostly it is one, and then there is no list.
@@ -193,12 +236,10 @@ impl Shared {
                     &several
                 }
             };
-            let found = run.iter().map(|(_, record)| Serial(record.serial));
-            if !serials.is_empty() && !found.eq(serials.iter().copied()) {
-                let at = Address::new(range.start);
-                let problem = Problem::NotMapped { at };
-                return Err(Refusal::new(Argument::Address, problem).during(operation));
-            }
+            let found = run.iter().map(|(_, record)| record.serial);
+            expected
+                .check(Argument::Address, range.start, found)
+                .map_err(|refusal| refusal.during(operation))?;
             let mut torn = None;
             let mut down = 0;
             for (start, record) in run {

@@ -23,6 +23,35 @@
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: the ledger counts |
 //! | `hipMemMapArrayAsync` | [`Vmm::map_array_async`] | none: not supported |
 //!
+//! # Memory model
+//!
+//! The rules for every type of this crate that reads, writes, fills or copies device memory, pool
+//! memory or locked memory:
+//!
+//! * The library never makes a reference or a slice to such memory. Its bytes are copied from and
+//!   to the caller's own.
+//! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads may
+//!   therefore read and write the same range at the same time, also with agents. A race is not
+//!   undefined behaviour: each byte that a reader gets is one that was there before or one that a
+//!   writer stored, and bytes of several writers may be mixed.
+//! * The accesses synchronise nothing. A program that needs all bytes of one write orders the
+//!   accesses itself, with a lock or a channel.
+//! * Copies and fills by agents are outside Rust's memory model. They have ended when the call
+//!   returns, with success or an error, and whatever the caller does next sees their result.
+//! * The caller's own bytes, a `&[u8]` or `&mut [u8]` argument, are read and written plainly.
+//!   Agents never access them: they copy from and to memory that the library has locked for the
+//!   call.
+//! * Memory of the program that an area maps
+//!   ([`MmapOptions::mapping`](crate::area::MmapOptions::mapping)) is borrowed mutably until it is
+//!   unmapped, so that no reference to it is live while an agent writes it. For memory that cannot
+//!   be borrowed, the function is unsafe.
+//! * An address ([`Address`], [`Mapping::address`]) is a number. A program that makes a pointer of
+//!   it, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself, and
+//!   makes no `&[u8]` of memory that an agent, a thread or another process may write.
+//!
+//! The simulation copies with system calls of the kernel, which are outside Rust's memory model as
+//! an agent's copies are.
+//!
 //! What HIP has no call for: [`Vmm::map_many`], [`Vmm::set_access_many`] and [`Vmm::unmap_many`] do many
 //! of these at once, or none.
 
@@ -37,6 +66,7 @@ mod ledger;
 mod look_up;
 mod mapping;
 mod name;
+mod only;
 mod owned;
 mod permission;
 mod physical;
@@ -56,6 +86,8 @@ pub use batch::NewMapping;
 pub use error::{Argument, Feature, Operation, Problem, VmmError};
 pub use handle::Handle;
 pub use invariant::BrokenInvariant;
+pub(crate) use mapping::Serial;
+pub(crate) use only::Only;
 pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
 pub use properties::{
     AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
@@ -74,6 +106,7 @@ use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
 use ledger::{Entered, Frozen, Ledger, Range, Reserved};
+use mapping::Expected;
 use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -442,7 +475,7 @@ impl Drop for Shared {
             all.map(|(start, record)| (start, record.size)).collect()
         });
         for (start, size) in mappings {
-            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, &[]);
+            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, Expected::Any);
             if let Err(error) = unmapped {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.

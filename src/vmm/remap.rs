@@ -2,7 +2,7 @@
 //! copied.
 
 use super::ledger::{Entered, MappingRecord, Range, Reserved};
-use super::mapping::{Left, Piece, Run, Serial, torn_by};
+use super::mapping::{Expected, Left, Piece, Run, Serial, torn_by};
 use super::permission::Change;
 use super::transfer::two_ranges;
 use super::{Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError};
@@ -30,7 +30,7 @@ impl Vmm {
         let operation = Operation::Exchange;
         self.shared.alive(operation)?;
         let (to, from) = two_ranges(operation, destination, source, size)?;
-        self.shared.exchange(to, from, None)
+        self.shared.exchange(to, from, (Expected::Any, Expected::Any))
     }
 
     /// Moves the memory behind a range to addresses where nothing is mapped, without copying it. HIP
@@ -58,12 +58,12 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Exchanges; with serials only if the ranges are still those two mappings.
+    /// Exchanges, if both ranges are the expected mappings.
     pub(super) fn exchange(
         &self,
         to: Range,
         from: Range,
-        serials: Option<(Serial, Serial)>,
+        (expected_to, expected_from): (Expected<'_>, Expected<'_>),
     ) -> Result<(), VmmError> {
         let operation = Operation::Exchange;
         let refuse = |argument, problem| Err(Refusal::new(argument, problem).during(operation));
@@ -71,11 +71,10 @@ impl Shared {
             return refuse(Argument::Source, Problem::Overlapping);
         }
         self.at_both_gates(operation, to, from, |mut entered| {
-            let (serial_to, serial_from) = serials.unzip();
             let there = (to, Argument::Destination);
-            let there = self.mapped_run(operation, &entered, there, serial_to)?;
+            let there = self.mapped_run(operation, &entered, there, expected_to)?;
             let here = (from, Argument::Source);
-            let here = self.mapped_run(operation, &entered, here, serial_from)?;
+            let here = self.mapped_run(operation, &entered, here, expected_from)?;
             let size = |piece: &Piece| piece.record.size;
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return refuse(Argument::Source, Problem::CutDifferently);
@@ -109,7 +108,10 @@ impl Shared {
         self.at_both_gates(operation, to, from, |mut entered| {
             let (reservation, serial) = serials.unzip();
             let source = (from, Argument::Source);
-            let before = self.mapped_run(operation, &entered, source, serial)?;
+            let expected = serial
+                .as_ref()
+                .map_or(Expected::Any, |serial| Expected::Only(core::slice::from_ref(serial)));
+            let before = self.mapped_run(operation, &entered, source, expected)?;
             let after: Vec<Piece> = before
                 .iter()
                 .map(|piece| Piece { start: to.start + (piece.start - from.start), ..*piece })
@@ -133,20 +135,19 @@ impl Shared {
         })
     }
 
-    /// The mappings of a run; with a serial only if it is still that one mapping.
+    /// The mappings of a run, if they are the expected ones.
     fn mapped_run(
         &self,
         operation: Operation,
         entered: &Entered<'_>,
         (range, argument): (Range, Argument),
-        serial: Option<Serial>,
+        expected: Expected<'_>,
     ) -> Result<Run<Piece>, VmmError> {
         let pieces = self.run(operation, entered, range).map_err(|error| error.about(argument))?;
-        let is_it = |serial: Serial| pieces.first().is_some_and(|it| it.record.serial == serial.0);
-        if serial.is_some_and(|serial| !is_it(serial)) {
-            let at = Address::new(range.start);
-            return Err(Refusal::new(argument, Problem::NotMapped { at }).during(operation));
-        }
+        let found = pieces.iter().map(|piece| piece.record.serial);
+        expected
+            .check(argument, range.start, found)
+            .map_err(|refusal| refusal.during(operation))?;
         Ok(pieces)
     }
 

@@ -215,10 +215,10 @@ impl Shared {
             not_open(operation, &reserved)?;
             // All of it may have been freed meanwhile.
             let Some(inside) = reserved.enter() else { continue };
-            reserved.check_free(range, inside.mappings()).map_err(refused)?;
             if serial.is_some_and(|serial| serial != reserved.serial) {
                 return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
             }
+            reserved.check_free(range, inside.mappings()).map_err(refused)?;
             // Removed first: once the runtime has freed it, another thread may be given the same
             // addresses and enter them.
             self.ledger.remove(&inside);

@@ -4,7 +4,7 @@
 //! meanwhile, so that a wrong address is an error and never a fault.
 
 use super::ledger::{Entered, Range};
-use super::mapping::{Piece, Run};
+use super::mapping::{Expected, Piece, Run};
 use super::{
     Access, Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, not_open,
 };
@@ -14,24 +14,24 @@ use crate::native::{Failure, Native, NativeAgent, copy_memory, read_memory, writ
 impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or no CPU may
     /// read it.
     pub fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), VmmError> {
-        let operation = Operation::Read;
-        let access = Access::Read;
-        self.shared.by_cpu(operation, address, bytes.len(), access, |at| read_memory(at, bytes))
+        self.shared.read(address, bytes, Expected::Any)
     }
 
     /// Copies to mapped memory, by this process's own stores.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or no CPU may
     /// write it.
     pub fn write(&self, address: Address, bytes: &[u8]) -> Result<(), VmmError> {
-        let operation = Operation::Write;
-        let access = Access::ReadWrite;
-        self.shared.by_cpu(operation, address, bytes.len(), access, |at| write_memory(at, bytes))
+        self.shared.write(address, bytes, Expected::Any)
     }
 
     /// Has an agent that may read and write all of a range use it, which cannot change meanwhile.
@@ -40,6 +40,7 @@ impl Vmm {
         operation: Operation,
         range: Range,
         agent: AgentId,
+        expected: Expected<'_>,
         act: impl FnOnce(NativeAgent) -> T,
     ) -> Result<T, VmmError> {
         let shared = &*self.shared;
@@ -48,6 +49,7 @@ impl Vmm {
         let (index, found) = shared.agent(agent, Argument::Agent).map_err(refused)?;
         shared.at_gate(operation, range, |entered| {
             let (argument, needed) = (Argument::Address, Access::ReadWrite);
+            expected.check_range(argument, &entered, range).map_err(refused)?;
             shared
                 .check_granted(argument, &entered, range, (index, agent), needed)
                 .map_err(refused)?;
@@ -57,6 +59,8 @@ impl Vmm {
 
     /// Has an agent copy between two mapped ranges that do not overlap, and waits for it
     /// (`hsa_amd_memory_async_copy`). For a CPU it is this process's own loads and stores.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of both is mapped, each in one reservation, the size
@@ -99,6 +103,8 @@ impl Vmm {
     /// Has an agent copy mapped memory to this process's own, and waits for it (`hipMemcpyDtoH`,
     /// `hsa_amd_memory_async_copy`). No CPU need reach the memory.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or the agent has
     /// not been granted to read it.
@@ -108,26 +114,13 @@ impl Vmm {
         bytes: &mut [u8],
         source: Address,
     ) -> Result<(), VmmError> {
-        let (operation, size) = (Operation::CopyToHost, bytes.len());
-        let needed = (Argument::Source, Access::Read);
-        self.shared.by_agent(
-            operation,
-            agent,
-            source,
-            size,
-            needed,
-            |native, at, mover| match mover {
-                Mover::Processor => {
-                    read_memory(at, bytes);
-                    Ok(())
-                }
-                Mover::Agent(agent) => native.read_by_agent(at, bytes, agent),
-            },
-        )
+        self.shared.copy_to_host(agent, bytes, source, Expected::Any)
     }
 
     /// Has an agent copy this process's own memory to mapped memory, and waits for it
     /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU need reach the memory.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, or the agent has
@@ -138,17 +131,7 @@ impl Vmm {
         destination: Address,
         bytes: &[u8],
     ) -> Result<(), VmmError> {
-        let (operation, size) = (Operation::CopyFromHost, bytes.len());
-        let needed = (Argument::Destination, Access::ReadWrite);
-        self.shared.by_agent(operation, agent, destination, size, needed, |native, at, mover| {
-            match mover {
-                Mover::Processor => {
-                    write_memory(at, bytes);
-                    Ok(())
-                }
-                Mover::Agent(agent) => native.write_by_agent(at, bytes, agent),
-            }
-        })
+        self.shared.copy_from_host(agent, destination, bytes, Expected::Any)
     }
 
     /// Has the GPU that owns the memory fill a mapped range with a 32-bit value, and waits for it.
@@ -158,39 +141,120 @@ impl Vmm {
     /// by copies (`hsa_amd_memory_lock`, `hsa_amd_memory_async_copy`): `hsa_amd_memory_fill` was
     /// seen to refuse such addresses in ROCm 6.4 and to crash on them in 6.1.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`VmmError::InvalidArgument`] if not all of it is mapped in one reservation, the size is zero,
     /// address or size are no multiples of four, or the owner has not been granted to write it.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), VmmError> {
+        self.shared.fill(address, value, size, Expected::Any)
+    }
+}
+
+impl Shared {
+    /// Copies from mapped memory, if it is that of the expected mappings.
+    pub(super) fn read(
+        &self,
+        address: Address,
+        bytes: &mut [u8],
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
+        let needed = (Access::Read, expected);
+        self.by_cpu(Operation::Read, address, bytes.len(), needed, |at| read_memory(at, bytes))
+    }
+
+    /// Copies to mapped memory, if it is that of the expected mappings.
+    pub(super) fn write(
+        &self,
+        address: Address,
+        bytes: &[u8],
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
+        let needed = (Access::ReadWrite, expected);
+        self.by_cpu(Operation::Write, address, bytes.len(), needed, |at| write_memory(at, bytes))
+    }
+
+    /// Has an agent copy from mapped memory, if it is that of the expected mappings.
+    pub(super) fn copy_to_host(
+        &self,
+        agent: AgentId,
+        bytes: &mut [u8],
+        source: Address,
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
+        let (operation, size) = (Operation::CopyToHost, bytes.len());
+        let needed = (Argument::Source, Access::Read);
+        self.by_agent(operation, agent, source, size, (needed, expected), |native, at, mover| {
+            match mover {
+                Mover::Processor => {
+                    read_memory(at, bytes);
+                    Ok(())
+                }
+                Mover::Agent(agent) => native.read_by_agent(at, bytes, agent),
+            }
+        })
+    }
+
+    /// Has an agent copy to mapped memory, if it is that of the expected mappings.
+    pub(super) fn copy_from_host(
+        &self,
+        agent: AgentId,
+        destination: Address,
+        bytes: &[u8],
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
+        let (operation, size) = (Operation::CopyFromHost, bytes.len());
+        let needed = (Argument::Destination, Access::ReadWrite);
+        self.by_agent(
+            operation,
+            agent,
+            destination,
+            size,
+            (needed, expected),
+            |native, at, mover| match mover {
+                Mover::Processor => {
+                    write_memory(at, bytes);
+                    Ok(())
+                }
+                Mover::Agent(agent) => native.write_by_agent(at, bytes, agent),
+            },
+        )
+    }
+
+    /// Fills mapped memory, if it is that of the expected mappings.
+    pub(super) fn fill(
+        &self,
+        address: Address,
+        value: u32,
+        size: usize,
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
         let operation = Operation::Fill;
-        let shared = &*self.shared;
         let refused = |refusal: Refusal| refusal.during(operation);
-        shared.alive(operation)?;
+        self.alive(operation)?;
         let range = Range::new(address, size).map_err(refused)?;
         for (argument, number) in [(Argument::Address, range.start), (Argument::Size, size)] {
             if number % 4 != 0 {
                 return Err(refused(Refusal::new(argument, Problem::NotWords)));
             }
         }
-        shared.at_gate(operation, range, |entered| {
+        self.at_gate(operation, range, |entered| {
+            expected.check_range(Argument::Address, &entered, range).map_err(refused)?;
             let mut parts = Vec::new();
-            for piece in shared.covering(operation, &entered, range)? {
+            for piece in self.covering(operation, &entered, range)? {
                 let start = piece.start.max(range.start);
                 let end = (piece.start + piece.record.size).min(range.end());
                 let part = Range { start, size: end - start };
-                parts.push((part, shared.filler(operation, &entered, piece.owner, part)?));
+                parts.push((part, self.filler(operation, &entered, piece.owner, part)?));
             }
             for (part, agent) in parts {
-                shared
-                    .call(|native| native.fill(part.start, value, part.size, agent))
-                    .map_err(|failure| shared.failure(operation, failure, size))?;
+                self.call(|native| native.fill(part.start, value, part.size, agent))
+                    .map_err(|failure| self.failure(operation, failure, size))?;
             }
             Ok(())
         })
     }
-}
 
-impl Shared {
     /// The GPU that fills a part of a mapping: the memory's owner, or if that is not known the
     /// first that may write it.
     fn filler(
@@ -221,7 +285,7 @@ impl Shared {
         operation: Operation,
         address: Address,
         size: usize,
-        needed: Access,
+        (needed, expected): (Access, Expected<'_>),
         act: impl FnOnce(usize),
     ) -> Result<(), VmmError> {
         self.alive(operation)?;
@@ -232,7 +296,10 @@ impl Shared {
         let range = Range::new(address, size).map_err(refused)?;
         self.at_gate(operation, range, |entered| {
             let host = self.runtime.host().id();
-            for piece in self.covering(operation, &entered, range)? {
+            let pieces = self.covering(operation, &entered, range)?;
+            let found = pieces.iter().map(|piece| piece.record.serial);
+            expected.check(Argument::Address, range.start, found).map_err(refused)?;
+            for piece in pieces {
                 if self.cpu_access_of(&piece.record.access) < needed {
                     let at = Address::new(piece.start.max(range.start));
                     let verb = if needed == Access::Read { "read" } else { "write" };
@@ -252,7 +319,7 @@ impl Shared {
         agent: AgentId,
         address: Address,
         size: usize,
-        (argument, needed): (Argument, Access),
+        ((argument, needed), expected): ((Argument, Access), Expected<'_>),
         act: impl FnOnce(&Native, usize, Mover) -> Result<(), Failure>,
     ) -> Result<(), VmmError> {
         self.alive(operation)?;
@@ -264,6 +331,7 @@ impl Shared {
         let about = |error: VmmError| error.about(argument);
         let range = Range::new(address, size).map_err(refused).map_err(about)?;
         self.at_gate(operation, range, |entered| {
+            expected.check_range(argument, &entered, range).map_err(refused)?;
             self.check_granted(argument, &entered, range, (index, agent), needed)
                 .map_err(refused)?;
             self.call(|native| act(native, range.start, found.mover()))

@@ -49,8 +49,7 @@ impl Core {
             return Ok(());
         }
         if !matches!(before, Backing::Nothing) {
-            let (address, size) = (self.address_of(run.start), run.len() * self.page);
-            self.vmm.unmap(address, size).map_err(Failure::of)?;
+            self.unmap_pages(run).map_err(Failure::of)?;
         }
         self.lay(run, grants, after).map_err(|failure| {
             let Failure { error, undone: lifted } = failure;
@@ -80,8 +79,7 @@ impl Core {
         };
         // The zero page is one for all.
         for (page, memory) in run.clone().zip(first.iter().cycle()) {
-            let mapped = self.vmm.map(self.address_of(page), self.page, 0, memory.handle(), 0);
-            mapped.map_err(|error| self.lift(run.start..page, error))?;
+            self.map_page(page, memory).map_err(|error| self.lift(run.start..page, error))?;
         }
         let limited = |granted: &AccessDescriptor| AccessDescriptor {
             access: granted.access.min(most),
@@ -92,7 +90,7 @@ impl Core {
             return Ok(());
         }
         let (address, size) = (self.address_of(run.start), run.len() * self.page);
-        let opened = self.vmm.set_access(address, size, &granted);
+        let opened = self.vmm.only(&self.serials(run)).set_access(address, size, &granted);
         opened.map_err(|error| self.lift(run.clone(), error))
     }
 
@@ -102,7 +100,7 @@ impl Core {
         if run.is_empty() || !failure.undone {
             return failure;
         }
-        let lifted = self.vmm.unmap(self.address_of(run.start), run.len() * self.page);
+        let lifted = self.unmap_pages(&run);
         let failed = |undo: &_| tracing::warn!(%undo, ?run, "pages could not be unmapped again");
         Failure { undone: lifted.inspect_err(failed).is_ok(), ..failure }
     }

@@ -7,14 +7,18 @@ use crate::buffer::stock::Stock;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{
-    Access, Address, Allocation, AllocationProperties, Operation, Reservation, Vmm, VmmError,
+    Access, Address, Allocation, AllocationProperties, Only, Operation, Reservation, Serial, Vmm,
+    VmmError,
 };
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What the buffer shares with its thread.
 #[derive(Debug)]
 pub(in crate::buffer) struct Core {
     table: Mutex<Table>,
+    /// Which mapping each page has that has any, the zero page's too. Changed with the table locked.
+    serials: Mutex<BTreeMap<usize, Serial>>,
     /// There is something to map ahead, or the end has come.
     pub(super) changed: Condvar,
     /// Whether there is a thread that waits for that.
@@ -44,6 +48,7 @@ impl Core {
     ) -> Self {
         Self {
             table: Mutex::new(Table::default()),
+            serials: Mutex::default(),
             changed: Condvar::default(),
             mapping: AtomicBool::new(false),
             zero: None,
@@ -57,6 +62,15 @@ impl Core {
         }
     }
 
+    /// Whether every page still has the mapping that it was given.
+    pub(super) fn check_mapped(&self, table: &Table) -> Result<(), VmmError> {
+        for (run, _) in table.runs(self.count, self.zero.is_some()) {
+            let (address, size) = (self.address_of(run.start), run.len() * self.page);
+            self.vmm.only(&self.serials(&run)).check(Operation::GetAccess, address, size)?;
+        }
+        Ok(())
+    }
+
     /// Before a lock is touched that another thread may have held when the process forked.
     pub fn alive(&self, operation: Operation) -> Result<(), VmmError> {
         if self.vmm.runtime().has_forked() { Err(VmmError::Forked { operation }) } else { Ok(()) }
@@ -64,6 +78,29 @@ impl Core {
 
     pub fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
+    }
+
+    /// Which mappings pages have, whatever is mapped at their addresses by now.
+    pub fn serials(&self, pages: &Range<usize>) -> Vec<Serial> {
+        lock(&self.serials).range(pages.clone()).map(|(_, &serial)| serial).collect()
+    }
+
+    /// Maps one page.
+    pub(super) fn map_page(&self, page: usize, memory: &Allocation) -> Result<(), VmmError> {
+        let (_, serial) = self.reservation.map_unowned(page * self.page, self.page, memory)?;
+        lock(&self.serials).insert(page, serial);
+        Ok(())
+    }
+
+    /// Unmaps a run of pages, all of them or none.
+    pub(super) fn unmap_pages(&self, run: &Range<usize>) -> Result<(), VmmError> {
+        let (address, size) = (self.address_of(run.start), run.len() * self.page);
+        self.vmm.only(&self.serials(run)).unmap(address, size)?;
+        let mut serials = lock(&self.serials);
+        for page in run.clone() {
+            serials.remove(&page);
+        }
+        Ok(())
     }
 
     pub fn address_of(&self, page: usize) -> Address {
@@ -169,22 +206,26 @@ impl Core {
         lost
     }
 
-    /// Changes access run by run, or leaves it as it was. `change` is told where, how much, and
-    /// whether it is the zero page.
+    /// Changes access run by run, or leaves it as it was. `change` is told what and where, how much,
+    /// and whether it is the zero page.
     pub(super) fn change_access(
         &self,
         table: &Table,
         agents: &[AgentId],
-        change: impl Fn(Address, usize, bool) -> Result<(), VmmError>,
+        change: impl Fn(Only<'_>, Address, usize, bool) -> Result<(), VmmError>,
     ) -> Result<(), VmmError> {
         let runs = table.runs(self.count, self.zero.is_some());
         for (number, (run, zero)) in runs.iter().enumerate() {
             let size = run.len() * self.page;
-            if let Err(error) = change(self.address_of(run.start), size, *zero) {
+            let serials = self.serials(run);
+            let mappings = self.vmm.only(&serials);
+            if let Err(error) = change(mappings, self.address_of(run.start), size, *zero) {
                 for (done, zero) in &runs[..number] {
                     let place = (self.address_of(done.start), done.len() * self.page);
                     let most = if *zero { Access::Read } else { Access::ReadWrite };
-                    if let Err(undo) = table.grants().restore(&self.vmm, place, agents, most) {
+                    let serials = self.serials(done);
+                    let mappings = self.vmm.only(&serials);
+                    if let Err(undo) = table.grants().restore(mappings, place, agents, most) {
                         tracing::warn!(%undo, ?done, "access to pages stays changed");
                     }
                 }
@@ -202,19 +243,16 @@ impl Drop for Core {
         }
         let table = self.table();
         for (run, _) in table.runs(self.count, self.zero.is_some()) {
-            let unmap = |run: Range<usize>| {
-                self.vmm.unmap(self.address_of(run.start), run.len() * self.page)
-            };
-            if let Err(error) = unmap(run.clone()) {
+            if let Err(error) = self.unmap_pages(&run) {
                 tracing::warn!(%error, ?run, "pages were not unmapped at once");
                 for page in run {
-                    let _ = unmap(page..page + 1);
+                    let _ = self.unmap_pages(&(page..page + 1));
                 }
             }
         }
         // What is behind a lost page is not known: nothing, or what cannot be unmapped.
         for page in table.lost() {
-            let _ = self.vmm.unmap(self.address_of(page), self.page);
+            let _ = self.unmap_pages(&(page..page + 1));
         }
     }
 }

@@ -13,8 +13,8 @@ pub use table::PageState;
 
 use super::BufferError;
 use crate::agent::AgentId;
-use crate::sync::thread;
-use crate::vmm::{Access, AccessDescriptor, Address, Operation, VmmError};
+use crate::sync::{MutexGuard, thread};
+use crate::vmm::{Access, AccessDescriptor, Address, Operation, Serial, VmmError};
 pub(super) use backing::{Backing, Failure};
 pub(super) use core::Core;
 use std::ops::Range;
@@ -67,6 +67,13 @@ pub struct PagedBuffer {
     core: Arc<Core>,
     /// The thread that maps ahead.
     mapper: Option<thread::JoinHandle<()>>,
+}
+
+/// Bytes of a buffer whose pages stay what they are meanwhile.
+struct Part<'a> {
+    address: Address,
+    serials: Vec<Serial>,
+    _table: MutexGuard<'a, Table>,
 }
 
 impl PagedBuffer {
@@ -198,8 +205,8 @@ impl PagedBuffer {
         let reading = AccessDescriptor::of_each(agents, access.min(Access::Read));
         core.vmm.check_access(&core.properties, &all)?;
         let mut table = core.table();
-        core.change_access(&table, agents, |address, size, zero| {
-            core.vmm.set_access(address, size, if zero { &reading } else { &all })
+        core.change_access(&table, agents, |mappings, address, size, zero| {
+            mappings.set_access(address, size, if zero { &reading } else { &all })
         })?;
         table.set_grants(|grants| grants.with(agents, access));
         Ok(())
@@ -213,8 +220,8 @@ impl PagedBuffer {
         let core = &self.core;
         core.alive(Operation::Revoke)?;
         let mut table = core.table();
-        core.change_access(&table, agents, |address, size, _| {
-            core.vmm.revoke(address, size, agents)
+        core.change_access(&table, agents, |mappings, address, size, _| {
+            mappings.revoke(address, size, agents)
         })?;
         table.set_grants(|grants| grants.with(agents, Access::None));
         Ok(())
@@ -223,58 +230,69 @@ impl PagedBuffer {
     /// What an agent may do with what is mapped, now and later.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's.
+    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's, or if a page was
+    /// unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
         self.core.vmm.check_agent(agent)?;
-        Ok(self.core.table().grants().of(agent))
+        let table = self.core.table();
+        self.core.check_mapped(&table)?;
+        Ok(table.grants().of(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`BufferError::BeyondEnd`]; [`BufferError::PageNotMapped`] without a zero page; else as for
     /// [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
-        let address = self.part(Operation::Read, offset, bytes.len())?;
-        let read = self.core.vmm.read(address, bytes);
+        let part = self.part(Operation::Read, offset, bytes.len())?;
+        let read = self.core.vmm.only(&part.serials).read(part.address, bytes);
         Ok(read.map_err(|error| error.about_offset(self.address()))?)
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`], [`BufferError::PageNotMapped`]; else as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
-        let address = self.part(Operation::Write, offset, bytes.len())?;
-        let written = self.core.vmm.write(address, bytes);
+        let part = self.part(Operation::Write, offset, bytes.len())?;
+        let written = self.core.vmm.only(&part.serials).write(part.address, bytes);
         Ok(written.map_err(|error| error.about_offset(self.address()))?)
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
     /// are in bytes, multiples of four.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`], [`BufferError::PageNotMapped`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
-        let address = self.part(Operation::Fill, offset, size)?;
-        let filled = self.core.vmm.fill(address, value, size);
+        let part = self.part(Operation::Fill, offset, size)?;
+        let filled = self.core.vmm.only(&part.serials).fill(part.address, value, size);
         Ok(filled.map_err(|error| error.about_offset(self.address()))?)
     }
 
-    /// The address at an offset, if `size` bytes from there may be used.
+    /// What is at an offset, if `size` bytes from there may be used.
     fn part(
         &self,
         operation: Operation,
         offset: usize,
         size: usize,
-    ) -> Result<Address, BufferError> {
+    ) -> Result<Part<'_>, BufferError> {
         let core = &self.core;
         core.alive(operation)?;
         let beyond = BufferError::BeyondEnd { offset, size, end: self.capacity() };
         let end = offset.checked_add(size).filter(|&end| end <= self.capacity()).ok_or(beyond)?;
         let pages = offset / core.page..end.div_ceil(core.page);
-        core.table().check_usable(&pages, operation == Operation::Read && core.zero.is_some())?;
-        Ok(Address::new(self.address().get() + offset))
+        let table = core.table();
+        table.check_usable(&pages, operation == Operation::Read && core.zero.is_some())?;
+        let address = Address::new(self.address().get() + offset);
+        Ok(Part { address, serials: core.serials(&pages), _table: table })
     }
 
     /// Whether the zero page still holds nothing but zeros; `true` without one. A GPU has stored to
@@ -289,11 +307,12 @@ impl PagedBuffer {
         else {
             return Ok(true);
         };
+        let serials = self.core.serials(&(page..page + 1));
         let mut bytes = vec![0; self.core.page.min(1 << 16)];
         for done in (0..self.core.page).step_by(bytes.len()) {
             let part = bytes.len().min(self.core.page - done);
             let address = Address::new(self.core.address_of(page).get() + done);
-            self.core.vmm.read(address, &mut bytes[..part])?;
+            self.core.vmm.only(&serials).read(address, &mut bytes[..part])?;
             if bytes[..part].iter().any(|&byte| byte != 0) {
                 return Ok(false);
             }

@@ -2,7 +2,7 @@
 
 use super::PausableBuffer;
 use crate::Errno;
-use crate::vmm::{Access, Address, Allocation, Operation, Reservation, VmmError};
+use crate::vmm::{Access, Allocation, Mapping, Operation, Reservation, VmmError};
 
 impl PausableBuffer {
     pub(super) fn save(&self, memory: &Allocation) -> Result<Vec<u8>, VmmError> {
@@ -14,14 +14,16 @@ impl PausableBuffer {
         })?;
         bytes.resize(self.size, 0);
         self.through_a_window(memory, Access::Read, |window| {
-            self.vmm.copy_to_host(self.owner, &mut bytes, window)
+            let only = [window.serial()];
+            self.vmm.only(&only).copy_to_host(self.owner, &mut bytes, window.address())
         })?;
         Ok(bytes)
     }
 
     pub(super) fn restore(&self, memory: &Allocation, bytes: &[u8]) -> Result<(), VmmError> {
         self.through_a_window(memory, Access::ReadWrite, |window| {
-            self.vmm.copy_from_host(self.owner, window, bytes)
+            let only = [window.serial()];
+            self.vmm.only(&only).copy_from_host(self.owner, window.address(), bytes)
         })
     }
 
@@ -31,12 +33,12 @@ impl PausableBuffer {
         &self,
         memory: &Allocation,
         access: Access,
-        act: impl FnOnce(Address) -> Result<(), VmmError>,
+        act: impl FnOnce(&Mapping) -> Result<(), VmmError>,
     ) -> Result<(), VmmError> {
         let reservation = Reservation::of(self.extent).reserve(&self.vmm)?;
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
-        act(window.address())?;
+        act(&window)?;
         window.unmap()?;
         Ok(reservation.free()?)
     }

@@ -188,49 +188,53 @@ impl PausableBuffer {
     /// What an agent may do with all of it; while it is paused, what it will when it resumes.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's.
+    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's, or if the buffer was
+    /// unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
         self.vmm.check_agent(agent)?;
+        if let State::Resident(mapping) = &self.state {
+            mapping.access(agent)?;
+        }
         Ok(self.grants.of(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
-        let address = self.at(offset, bytes.len())?;
-        Ok(self.vmm.read(address, bytes).map_err(|error| error.about_offset(self.address))?)
+        Ok(self.mapping(offset, bytes.len())?.read(offset, bytes)?)
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
-        let address = self.at(offset, bytes.len())?;
-        Ok(self.vmm.write(address, bytes).map_err(|error| error.about_offset(self.address))?)
+        Ok(self.mapping(offset, bytes.len())?.write(offset, bytes)?)
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
     /// are in bytes, multiples of four.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// [`BufferError::BeyondEnd`], [`BufferError::Paused`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
-        let address = self.at(offset, size)?;
-        Ok(self.vmm.fill(address, value, size).map_err(|error| error.about_offset(self.address))?)
+        Ok(self.mapping(offset, size)?.fill(offset, value, size)?)
     }
 
-    /// The address at an offset, if `size` bytes from there are the buffer's.
-    fn at(&self, offset: usize, size: usize) -> Result<Address, BufferError> {
-        if self.is_paused() {
-            return Err(BufferError::Paused);
-        }
+    /// What is mapped, if `size` bytes from the offset are the buffer's.
+    fn mapping(&self, offset: usize, size: usize) -> Result<&Mapping, BufferError> {
+        let State::Resident(mapping) = &self.state else { return Err(BufferError::Paused) };
         let beyond = BufferError::BeyondEnd { offset, size, end: self.size };
         let inside = offset.checked_add(size).is_some_and(|end| end <= self.size);
-        let address = self.address.checked_add(offset).filter(|_| inside);
-        address.ok_or(beyond)
+        inside.then_some(mapping).ok_or(beyond)
     }
 
     /// Gives the memory back and keeps the addresses. Nobody may be using the buffer.

@@ -153,6 +153,12 @@ impl Mappings {
         Ok(())
     }
 
+    /// The serials of the mappings that share bytes with the range, by address.
+    pub fn serials_in(&self, range: Range) -> impl Iterator<Item = u64> {
+        let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
+        self.entries.range(first..range.end()).map(|(_, entry)| entry.serial)
+    }
+
     /// The mappings that begin in the range, by address.
     pub fn inside(&self, range: Range) -> impl Iterator<Item = (usize, MappingRecord)> {
         let inside = self.entries.range(range.start..range.end());

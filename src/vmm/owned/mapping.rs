@@ -5,16 +5,20 @@ use crate::Kept;
 use crate::agent::AgentId;
 use crate::native::NativeAgent;
 use crate::vmm::ledger::Range;
-use crate::vmm::mapping::Serial;
+use crate::vmm::mapping::{Expected, Serial};
 use crate::vmm::{
     Access, AccessDescriptor, Address, Argument, Operation, Problem, Refusal, Vmm, VmmError,
 };
 
 /// Physical memory mapped at reserved addresses; dropping it unmaps it.
 ///
-/// Reading and writing check what may be touched and can therefore not fault. For everything
-/// else there is [`address`](Mapping::address); whoever keeps that longer than the mapping keeps
-/// a dangling pointer, as with any allocation.
+/// Reading and writing check what may be touched and can therefore not fault
+/// ([memory model](crate::vmm#memory-model)). For everything else there is
+/// [`address`](Mapping::address), which dangles once the mapping is gone, as the address of any
+/// allocation does.
+///
+/// A call by address can unmap the range ([`Vmm::unmap`]), and another can map it again. Every
+/// method then returns [`Problem::NotMapped`]: it never acts on the new mapping.
 #[derive(Debug)]
 pub struct Mapping {
     reservation: Reservation,
@@ -73,7 +77,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), VmmError> {
-        self.vmm().set_access(self.address, self.size, descriptors)
+        self.vmm().only(&[self.serial]).set_access(self.address, self.size, descriptors)
     }
 
     /// Gives several agents the same access (`hipMemSetAccess`).
@@ -90,7 +94,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), VmmError> {
-        self.vmm().revoke(self.address, self.size, agents)
+        self.vmm().only(&[self.serial]).revoke(self.address, self.size, agents)
     }
 
     /// Asks what an agent may do with it (`hipMemGetAccess`).
@@ -98,35 +102,44 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::get_access`].
     pub fn access(&self, agent: AgentId) -> Result<Access, VmmError> {
-        self.vmm().get_access(agent, self.address)
+        self.vmm().only(&[self.serial]).access(agent, self.address)
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`Vmm::read`]; also if the bytes reach beyond the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), VmmError> {
         let address = self.at(Operation::Read, offset, bytes.len())?;
-        self.vmm().read(address, bytes).map_err(|error| error.about_offset(self.address))
+        let read = self.vmm().only(&[self.serial]).read(address, bytes);
+        read.map_err(|error| error.about_offset(self.address))
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`Vmm::write`]; also if the bytes reach beyond the mapping.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), VmmError> {
         let address = self.at(Operation::Write, offset, bytes.len())?;
-        self.vmm().write(address, bytes).map_err(|error| error.about_offset(self.address))
+        let written = self.vmm().only(&[self.serial]).write(address, bytes);
+        written.map_err(|error| error.about_offset(self.address))
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
     /// are in bytes, multiples of four.
     ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    ///
     /// # Errors
     /// As for [`Vmm::fill`]; also if the bytes reach beyond the mapping.
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), VmmError> {
         let address = self.at(Operation::Fill, offset, size)?;
-        self.vmm().fill(address, value, size).map_err(|error| error.about_offset(self.address))
+        let filled = self.vmm().only(&[self.serial]).fill(address, value, size);
+        filled.map_err(|error| error.about_offset(self.address))
     }
 
     /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps
@@ -143,7 +156,9 @@ impl Mapping {
             let refusal = Refusal::new(Argument::Source, Problem::CutDifferently);
             return Err(refusal.during(operation));
         }
-        shared.exchange(self.range(), other.range(), Some((self.serial, other.serial)))?;
+        let serials = [self.serial, other.serial];
+        let expected = (Expected::Only(&serials[..1]), Expected::Only(&serials[1..]));
+        shared.exchange(self.range(), other.range(), expected)?;
         core::mem::swap(&mut self.allocation, &mut other.allocation);
         Ok(())
     }
@@ -188,8 +203,8 @@ impl Mapping {
         agent: AgentId,
         act: impl FnOnce(NativeAgent) -> T,
     ) -> Result<T, VmmError> {
-        let range = Range { start: self.address.get(), size: self.size };
-        self.vmm().lend(operation, range, agent, act)
+        let serials = [self.serial];
+        self.vmm().lend(operation, self.range(), agent, Expected::Only(&serials), act)
     }
 
     /// Unmaps it now, and says whether that worked (`hipMemUnmap`).
@@ -220,8 +235,9 @@ impl Mapping {
         let start = first.address.get();
         let range = Range { start, size: last.address.get() - start + last.size };
         let serials: Vec<Serial> = run.iter().map(|mapping| mapping.serial).collect();
-        let unmapped =
-            shared.alive(operation).and_then(|()| shared.unmap(operation, range, &serials));
+        let unmapped = shared
+            .alive(operation)
+            .and_then(|()| shared.unmap(operation, range, Expected::Only(&serials)));
         if let Err(error) = unmapped {
             return Err(Kept::new(run, error));
         }
@@ -229,7 +245,12 @@ impl Mapping {
         Ok(())
     }
 
-    fn vmm(&self) -> &Vmm {
+    /// Which mapping it is, whatever is mapped at its address by now.
+    pub(crate) fn serial(&self) -> Serial {
+        self.serial
+    }
+
+    pub(crate) fn vmm(&self) -> &Vmm {
         self.reservation.vmm()
     }
 
@@ -251,7 +272,7 @@ impl Mapping {
         let operation = Operation::Unmap;
         let shared = &self.vmm().shared;
         shared.alive(operation)?;
-        shared.unmap(operation, self.range(), &[self.serial])
+        shared.unmap(operation, self.range(), Expected::Only(&[self.serial]))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Allocation, Mapping};
 use crate::Kept;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::vmm::Serial;
 use crate::vmm::ledger::Range;
 use crate::vmm::reserve::Placement;
 use crate::vmm::{Address, Argument, Operation, Problem, Refusal, Vmm, VmmError};
@@ -122,6 +123,17 @@ impl Reservation {
         size: usize,
         allocation: &Allocation,
     ) -> Result<Mapping, VmmError> {
+        let (address, serial) = self.map_unowned(offset, size, allocation)?;
+        Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
+    }
+
+    /// Maps memory that the caller is to unmap, and returns what it knows the mapping by.
+    pub(crate) fn map_unowned(
+        &self,
+        offset: usize,
+        size: usize,
+        allocation: &Allocation,
+    ) -> Result<(Address, Serial), VmmError> {
         let operation = Operation::Map;
         let address = Address::new(self.part(operation, offset, size)?.start);
         let vmm = &self.inner.vmm;
@@ -130,7 +142,7 @@ impl Reservation {
             .shared
             .map(address, size, 0, handle, 0, Some(self.serial()))
             .map_err(|error| error.about_offset(self.address()))?;
-        Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
+        Ok((address, serial))
     }
 
     /// Frees the reservation now, and says whether that worked. It fails while clones or
@@ -196,10 +208,12 @@ impl Inner {
         if let Err(error) = shared.alive(operation) {
             return error;
         }
-        let found = shared
-            .ledger
-            .at(range.start, |reserved| reserved.check_free(range, &reserved.mappings()).err());
-        let refusal = match found {
+        // The addresses may be another reservation's by now.
+        let found = shared.ledger.at(range.start, |reserved| {
+            let own = (reserved.serial == self.serial).then(|| reserved.mappings());
+            own.map(|mappings| reserved.check_free(range, &mappings).err())
+        });
+        let refusal = match found.flatten() {
             Some(refusal) => refusal,
             None => Some(Refusal::new(Argument::Address, Problem::NotAReservation)),
         };

@@ -5,7 +5,7 @@ use crate::agent::Agent;
 use crate::native::Protection;
 use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, MappingRecord, Range};
-use crate::vmm::mapping::{Left, Piece, torn_by};
+use crate::vmm::mapping::{Expected, Left, Piece, torn_by};
 use crate::vmm::{Access, Argument, Feature, Operation, Problem, Refusal, Shared, VmmError};
 
 impl Shared {
@@ -16,6 +16,7 @@ impl Shared {
         mut entered: Entered<'_>,
         range: Range,
         changes: &[Change],
+        expected: Expected<'_>,
     ) -> Result<(), VmmError> {
         // Mostly it is one, and then there is no list.
         let (mut one, mut several);
@@ -29,6 +30,10 @@ impl Shared {
                 &mut several
             }
         };
+        let found = run.iter().map(|mapping| mapping.before.record.serial);
+        expected
+            .check(Argument::Address, range.start, found)
+            .map_err(|refusal| refusal.during(operation))?;
         for mapping in &*run {
             self.check_reach(operation, mapping.before.owner, changes)?;
         }

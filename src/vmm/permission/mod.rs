@@ -10,6 +10,7 @@ pub(super) use tell::Unfinished;
 use crate::agent::AgentId;
 use crate::vmm::access::{AccessSet, AgentSet, MOST_AGENTS};
 use crate::vmm::ledger::{Entered, Range};
+use crate::vmm::mapping::{Expected, Serial};
 use crate::vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Argument, Operation, Problem, Refusal,
     Shared, Vmm, VmmError,
@@ -63,15 +64,7 @@ impl Vmm {
         size: usize,
         descriptors: &[AccessDescriptor],
     ) -> Result<(), VmmError> {
-        let operation = Operation::SetAccess;
-        let shared = &*self.shared;
-        shared.alive(operation)?;
-        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        let mut changes = Changes::new();
-        shared.changes(operation, descriptors, &mut changes)?;
-        shared.at_gate(operation, range, |entered| {
-            shared.change_access(operation, entered, range, &changes)
-        })
+        self.shared.set_access(address, size, descriptors, Expected::Any)
     }
 
     /// Checks access that is to be set when there is memory with these properties.
@@ -112,21 +105,7 @@ impl Vmm {
     /// # Errors
     /// [`VmmError::InvalidArgument`] if nothing is mapped there or the agent is unknown.
     pub fn get_access(&self, agent: AgentId, address: Address) -> Result<Access, VmmError> {
-        let operation = Operation::GetAccess;
-        let shared = &*self.shared;
-        let refused = |refusal: Refusal| refusal.during(operation);
-        shared.alive(operation)?;
-        if address == Address::NULL {
-            return Err(refused(Refusal::new(Argument::Address, Problem::Null)));
-        }
-        let (index, _) = shared.agent(agent, Argument::Agent).map_err(refused)?;
-        match shared.ledger.access_at(address.get(), index) {
-            Some(access) => Ok(access),
-            None => {
-                let problem = Problem::NotMapped { at: address };
-                Err(refused(Refusal::new(Argument::Address, problem)))
-            }
-        }
+        self.shared.get_access(agent, address, None)
     }
 
     /// Really takes a run of whole mappings away from agents, GPUs too.
@@ -143,25 +122,79 @@ impl Vmm {
         size: usize,
         agents: &[AgentId],
     ) -> Result<(), VmmError> {
+        self.shared.revoke(address, size, agents, Expected::Any)
+    }
+}
+
+impl Shared {
+    /// Changes access to a run of whole mappings, if they are the expected ones.
+    pub(super) fn set_access(
+        &self,
+        address: Address,
+        size: usize,
+        descriptors: &[AccessDescriptor],
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
+        let operation = Operation::SetAccess;
+        self.alive(operation)?;
+        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
+        let mut changes = Changes::new();
+        self.changes(operation, descriptors, &mut changes)?;
+        self.at_gate(operation, range, |entered| {
+            self.change_access(operation, entered, range, &changes, expected)
+        })
+    }
+
+    /// Revokes access to a run of whole mappings, if they are the expected ones.
+    pub(super) fn revoke(
+        &self,
+        address: Address,
+        size: usize,
+        agents: &[AgentId],
+        expected: Expected<'_>,
+    ) -> Result<(), VmmError> {
         let operation = Operation::Revoke;
-        let shared = &*self.shared;
         let refused = |refusal: Refusal| refusal.during(operation);
-        shared.alive(operation)?;
+        self.alive(operation)?;
         let range = Range::new(address, size).map_err(refused)?;
         if agents.is_empty() {
             return Err(refused(Refusal::new(Argument::Descriptors, Problem::Zero)));
         }
         let mut revoked = AgentSet::default();
         for &agent in agents {
-            revoked.insert(shared.agent(agent, Argument::Agent).map_err(refused)?.0);
+            revoked.insert(self.agent(agent, Argument::Agent).map_err(refused)?.0);
         }
-        shared.at_gate(operation, range, |entered| {
-            shared.take_away(operation, entered, range, revoked)
+        self.at_gate(operation, range, |entered| {
+            self.take_away(operation, entered, range, revoked, expected)
         })
     }
-}
 
-impl Shared {
+    /// What an agent may do at an address; with a serial only if that mapping is there.
+    pub(super) fn get_access(
+        &self,
+        agent: AgentId,
+        address: Address,
+        serial: Option<Serial>,
+    ) -> Result<Access, VmmError> {
+        let operation = Operation::GetAccess;
+        let refused = |refusal: Refusal| refusal.during(operation);
+        self.alive(operation)?;
+        if address == Address::NULL {
+            return Err(refused(Refusal::new(Argument::Address, Problem::Null)));
+        }
+        let (index, _) = self.agent(agent, Argument::Agent).map_err(refused)?;
+        let found = match serial {
+            None => self.ledger.access_at(address.get(), index),
+            Some(serial) => {
+                let mapping = self.ledger.mapping_at(address.get());
+                let same = mapping.filter(|(_, record)| record.serial == serial.0);
+                same.map(|(_, record)| record.access.get(index))
+            }
+        };
+        let problem = Problem::NotMapped { at: address };
+        found.ok_or(refused(Refusal::new(Argument::Address, problem)))
+    }
+
     /// Lists what is asked for of each agent, the last if one is named twice. The list is filled where
     /// it is: to move what has just been written costs more than to write it.
     pub(super) fn changes(

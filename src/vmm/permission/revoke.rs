@@ -3,8 +3,8 @@
 use super::is_quarantined;
 use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{Entered, MappingRecord, Range};
-use crate::vmm::mapping::{Broken, Left, Piece};
-use crate::vmm::{Access, Operation, Shared, VmmError};
+use crate::vmm::mapping::{Broken, Expected, Left, Piece};
+use crate::vmm::{Access, Argument, Operation, Shared, VmmError};
 
 impl Shared {
     pub(super) fn take_away(
@@ -13,8 +13,13 @@ impl Shared {
         mut entered: Entered<'_>,
         range: Range,
         revoked: AgentSet,
+        expected: Expected<'_>,
     ) -> Result<(), VmmError> {
         let pieces = self.run(operation, &entered, range)?;
+        let found = pieces.iter().map(|piece| piece.record.serial);
+        expected
+            .check(Argument::Address, range.start, found)
+            .map_err(|refusal| refusal.during(operation))?;
         // Without one, what is taken down could not be made anew.
         self.check_a_descriptor(operation)?;
         for piece in &pieces {
