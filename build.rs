@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=ROCM_PATH");
-    let folders = std::env::var_os("ROCM_PATH").map(PathBuf::from);
+    // A relative folder would be another one where the program runs.
+    let folders = std::env::var_os("ROCM_PATH").map(PathBuf::from).filter(|it| it.is_absolute());
     let folders = folders.into_iter().chain([PathBuf::from("/opt/rocm")]);
     let holds_runtime = |folder: &PathBuf| folder.join("libhsa-runtime64.so.1").is_file();
     if let Some(folder) = folders.map(|rocm| Path::join(&rocm, "lib")).find(holds_runtime) {

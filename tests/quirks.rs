@@ -12,6 +12,7 @@ use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, HandleType, Runtime, Vmm, VmmError};
 use machine::{Machine, without_cpu_mapping};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -166,7 +167,9 @@ fn extension(config: &Config) -> (u16, u16) {
 }
 
 fn shows(failure: &Failure, config: Config, quirks: Quirks) -> bool {
-    let options = VmmOptions::new().with_quirks(quirks);
+    // SAFETY: what a missing quirk does on the simulation is an error or shown by what is compared, and
+    // descriptors that belong to the runtime are never closed.
+    let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let machine = Machine::with(config, options);
     let shows = (failure.shows)(&machine);
     if !shows {
@@ -237,9 +240,11 @@ fn quirks_do_no_harm_where_they_are_not_needed() {
 /// How often the runtime was entered by two calls that it does not protect from each other.
 fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = Hostile::new();
-    let runtime = Runtime::load_from(&hostile.path).unwrap();
-    let quirks = Some(quirks(runtime.info()));
-    let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_quirks(quirks)).unwrap();
+    // SAFETY: a runtime of this test's own.
+    let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
+    // SAFETY: the hostile runtime only counts who meets in it.
+    let options = unsafe { VmmOptions::new().with_exact_quirks(quirks(runtime.info())) };
+    let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
     let shared = vmm.create(4096, &properties.shareable_as(FILE), 0).unwrap();
     let over = AtomicBool::new(false);
@@ -274,4 +279,35 @@ fn calls_that_take_no_lock_meet_others_unless_they_take_turns() {
         };
         assert!(races(without) > 0, "nothing met in the runtime");
     });
+}
+
+#[test]
+fn with_quirks_keeps_needed_quirks() {
+    if process::ran_alone() {
+        return;
+    }
+    let config = era(Era::C);
+    let known = Quirks::of_extension(extension(&config));
+    // As safe as code can be, and it asks for none.
+    let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
+    assert_eq!(machine.vmm.quirks(), known);
+    let handle = machine.create(0, machine.granule());
+    let export = || machine.vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+    drop(export());
+    let of_the_program = File::open("/dev/null").unwrap();
+    drop(export());
+    let is_open = rustix::io::fcntl_getfd(&of_the_program);
+    assert!(is_open.is_ok(), "the program's descriptor was closed");
+}
+
+#[test]
+fn with_quirks_adds() {
+    let mut more = Quirks::default();
+    more.peer_after_owner_fails = true;
+    let config = era(Era::A);
+    let mut expected = Quirks::of_extension(extension(&config));
+    assert!(!expected.peer_after_owner_fails);
+    expected.peer_after_owner_fails = true;
+    let machine = Machine::with(config, VmmOptions::new().with_quirks(more));
+    assert_eq!(machine.vmm.quirks(), expected);
 }

@@ -13,6 +13,7 @@ use hsa_vmm::{
     AgentKind, AllocationProperties, Granularity, PoolFlags, Runtime, Segment, Vmm, VmmError,
 };
 use machine::{KIB, MIB, Machine, with_two_cpus};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -191,10 +192,16 @@ fn the_most_agents_there_can_be_are_no_problem() {
     assert!(machine.vmm.mappings()[0].access.is_empty());
 }
 
+/// Loads a file of a test's own, or one that cannot be loaded.
+fn load_from(path: impl AsRef<Path>) -> Result<Runtime, RuntimeError> {
+    // SAFETY: none of them has a constructor or a function with another type.
+    unsafe { Runtime::load_from(path) }
+}
+
 #[test]
 fn a_missing_library_is_named() {
     let path = "/nowhere/libhsa-runtime64.so.1";
-    let error = Runtime::load_from(path).unwrap_err();
+    let error = load_from(path).unwrap_err();
     assert!(matches!(error, RuntimeError::Load(_)), "{error:?}");
     let text = error.to_string();
     for word in [path, "No such file", "install ROCm", "HSA_VMM_RUNTIME", "sim"] {
@@ -205,23 +212,23 @@ fn a_missing_library_is_named() {
 #[test]
 fn a_file_that_is_no_library_is_named() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let text = Runtime::load_from(path).unwrap_err().to_string();
+    let text = load_from(path).unwrap_err().to_string();
     assert!(text.contains(path) && text.contains("ELF"), "{text}");
     let folder = env!("CARGO_MANIFEST_DIR");
-    assert!(Runtime::load_from(folder).unwrap_err().to_string().contains(folder));
-    assert!(Runtime::load_from("").is_err());
+    assert!(load_from(folder).unwrap_err().to_string().contains(folder));
+    assert!(load_from("").is_err());
 }
 
 #[test]
 fn a_library_that_lacks_a_function_is_told_by_it() {
     let path = library_of("lacking", "int hsa_init(void) { return 0; }\n");
-    let text = Runtime::load_from(&path).unwrap_err().to_string();
+    let text = load_from(&path).unwrap_err().to_string();
     let named = text.contains("`hsa_status_string`") || text.contains("`hsa_shut_down`");
     assert!(named && text.contains(path.to_str().unwrap()), "{text}");
     std::fs::remove_file(path).unwrap();
     // A library that has nothing to do with HSA at all.
     let path = library_of("unrelated", "int answer(void) { return 42; }\n");
-    let text = Runtime::load_from(&path).unwrap_err().to_string();
+    let text = load_from(&path).unwrap_err().to_string();
     assert!(text.contains("does not export `hsa_"), "{text}");
     std::fs::remove_file(path).unwrap();
 }
@@ -230,7 +237,7 @@ fn a_library_that_lacks_a_function_is_told_by_it() {
 fn a_runtime_that_does_not_start_says_what_to_look_at() {
     let hostile = Hostile::new();
     hostile.set(c"hostile_init", 0x1008);
-    let error = Runtime::load_from(&hostile.path).unwrap_err();
+    let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, RuntimeError::Start { .. }), "{error:?}");
     // What a `main` that returns it prints.

@@ -5,10 +5,30 @@ use hsa_sys::{Library, Search, Table};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is measured: one size for all.
 pub(crate) const SIZE: usize = 2 << 20;
+
+/// A library's file that is sound to load.
+#[derive(Clone, Debug)]
+pub struct LibraryFile(PathBuf);
+
+impl LibraryFile {
+    /// Takes a file that the other functions of this crate may load.
+    ///
+    /// # Safety
+    /// As for [`Runtime::load_from`]; the same for HIP's library.
+    pub unsafe fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 /// Which runtime.
 #[derive(Clone, Debug)]
@@ -17,7 +37,7 @@ pub enum Backend {
     /// nothing.
     Simulated(String),
     /// A library.
-    Loaded(PathBuf),
+    Loaded(LibraryFile),
 }
 
 impl Backend {
@@ -55,7 +75,8 @@ impl Ground {
                     config.map_err(|error| BenchError::Configuration(error.to_string()))?,
                 )?
             }
-            Backend::Loaded(path) => Runtime::load_from(path)?,
+            // SAFETY: whoever made the `LibraryFile` vouches for it.
+            Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         Self::on(runtime, backend)
     }
@@ -81,15 +102,19 @@ impl Ground {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
-    /// Takes the runtime for one as documented: the library works around none of its habits.
-    ///
-    /// A library that has them ends the process sooner or later; the simulation that does nothing has
-    /// none.
+    /// Opens the simulation whose virtual memory does nothing again, with no quirk worked around.
     ///
     /// # Errors
-    /// What [`Vmm::open`] answers.
+    /// [`BenchError::Configuration`] for any other runtime, whose quirks would end the process; what
+    /// [`Vmm::open`] answers.
     pub fn without_workarounds(mut self) -> Result<Self, BenchError> {
-        let options = VmmOptions::new().with_quirks(Quirks::default());
+        let does_nothing = self.runtime.simulation().is_some_and(|it| it.config().does_nothing);
+        if !does_nothing {
+            let text = "only the simulation `nothing` does without workarounds";
+            return Err(BenchError::Configuration(text.into()));
+        }
+        // SAFETY: its functions do nothing, so that it has no quirk.
+        let options = unsafe { VmmOptions::new().with_exact_quirks(Quirks::default()) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)
     }
@@ -129,5 +154,7 @@ mod tests {
         assert!(ground().quirks().grant_without_descriptor_aborts);
         let documented = ground().without_workarounds().unwrap();
         assert_eq!(documented.quirks(), Quirks::default());
+        let other = Ground::open(Backend::Simulated("mi300x".into())).unwrap();
+        assert!(other.without_workarounds().is_err());
     }
 }

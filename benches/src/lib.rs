@@ -19,7 +19,7 @@ mod operation;
 mod run;
 mod samples;
 
-pub use ground::{Backend, Ground};
+pub use ground::{Backend, Ground, LibraryFile};
 pub use level::Level;
 pub use opening::opening;
 pub use operation::Operation;

@@ -2,7 +2,7 @@
 //! then.
 
 use crate::clock::Clock;
-use crate::ground::Backend;
+use crate::ground::{Backend, LibraryFile};
 use crate::level::hip::Hip;
 use crate::run::{BenchError, Order, Result, result};
 use crate::samples::Samples;
@@ -10,7 +10,6 @@ use crate::{Level, Operation};
 use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
 use hsa_vmm::simulation::{Config, Simulation};
 use hsa_vmm::{Runtime, RuntimeError, Vmm};
-use std::path::Path;
 
 /// So many at most: an initialisation takes milliseconds.
 const MOST: usize = 200;
@@ -83,9 +82,9 @@ fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
     started.map_err(|error| RuntimeError::Simulation(error.to_string()).into())
 }
 
-fn library(path: &Path) -> std::result::Result<Library, BenchError> {
-    // SAFETY: that it is a runtime is what naming it means.
-    let library = unsafe { Library::load(&Search::only(path)) };
+fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
+    // SAFETY: whoever made the `LibraryFile` vouches for it.
+    let library = unsafe { Library::load(&Search::only(file.path())) };
     Ok(library.map_err(RuntimeError::from)?)
 }
 
@@ -121,7 +120,7 @@ impl Opener for Raw<'_> {
     fn open(&mut self) -> std::result::Result<(), BenchError> {
         let source = match self.backend {
             Backend::Simulated(text) => Source::Simulated(simulation(text)?),
-            Backend::Loaded(path) => Source::Loaded(Box::new(library(path)?)),
+            Backend::Loaded(file) => Source::Loaded(Box::new(library(file)?)),
         };
         // SAFETY: it takes no arguments.
         answered("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
@@ -146,7 +145,8 @@ impl Opener for Calls<'_> {
     fn open(&mut self) -> std::result::Result<(), BenchError> {
         let runtime = match self.backend {
             Backend::Simulated(text) => Runtime::simulated(config(text)?)?,
-            Backend::Loaded(path) => Runtime::load_from(path)?,
+            // SAFETY: whoever made the `LibraryFile` vouches for it.
+            Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         self.open = Some(Vmm::open(&runtime)?);
         Ok(())

@@ -2,7 +2,7 @@
 //! machine does befalls all of them alike.
 
 use crate::clock::Clock;
-use crate::ground::Ground;
+use crate::ground::{Ground, LibraryFile};
 use crate::level::hip::Hip;
 use crate::level::owned::Owned;
 use crate::level::raw::Raw;
@@ -30,7 +30,7 @@ pub struct Options {
     /// What; all if empty.
     pub operations: Vec<Operation>,
     /// HIP's library, for [`Level::Hip`].
-    pub hip: Option<PathBuf>,
+    pub hip: Option<LibraryFile>,
 }
 
 impl Default for Options {
@@ -195,7 +195,7 @@ impl Runner {
             Level::Owned => laid!(Owned::new(ground, properties, calls)),
             Level::C => laid!(Hip::linked(ground, calls)?),
             Level::Hip => {
-                let path = options.hip.as_deref().ok_or_else(|| {
+                let path = options.hip.as_ref().ok_or_else(|| {
                     BenchError::Configuration("no library of HIP's was named".into())
                 })?;
                 laid!(Hip::load(path, gpus, calls)?)

@@ -17,7 +17,9 @@ extern "C" {
 /* Once a runtime is open these answer hipErrorSetOnActiveProcess. */
 
 /* The runtime to open: a library's path; "sim" for the simulation, as HSA_SIM configures it; "auto" as
- * without this call: what HSA_VMM_RUNTIME names, else AMD's from the usual places. */
+ * without this call: what HSA_VMM_RUNTIME names, else AMD's from the usual places. The caller vouches
+ * for a file: its constructors run with the program's rights. A program that runs with more rights than
+ * its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM and HSA_VMM_LOG. */
 hipError_t hsavmm_use_runtime(const char *path);
 
 /* The simulation, with words like "mi300x,gpus=4,era=b" (null or "": two GPUs). hipErrorInvalidValue

@@ -2,16 +2,15 @@
 
 use crate::answer::Refusal;
 use crate::errors;
-use std::env::{self, VarError};
+use hsa_vmm::runtime::environment_variable;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Begins it, once; a program in Rust that has a log of its own keeps that.
 pub fn begin() -> Result<(), Refusal> {
-    let level: LevelFilter = match env::var("HSA_VMM_LOG") {
-        Err(VarError::NotPresent) => return Ok(()),
-        Ok(level) => level.parse().map_err(|_| refused(&level))?,
-        Err(VarError::NotUnicode(level)) => return Err(refused(&level.to_string_lossy())),
-    };
+    // It shows addresses: not to the caller of a program that has more rights.
+    let Some(level) = environment_variable("HSA_VMM_LOG") else { return Ok(()) };
+    let level = level.to_string_lossy();
+    let level: LevelFilter = level.parse().map_err(|_| refused(&level))?;
     // It fails where there is one already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)

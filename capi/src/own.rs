@@ -16,11 +16,17 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
         let backend = match path {
             "" => return Err(Refusal::value("path", "is empty")),
             "auto" => Backend::Usual,
-            "sim" => Backend::Simulation(std::env::var("HSA_SIM").unwrap_or_default()),
+            "sim" => Backend::Simulation(configuration()),
             path => Backend::File(path.to_owned()),
         };
         choose(|choice| choice.runtime = backend)
     })
+}
+
+/// `HSA_SIM`, which a program that runs with more rights than its caller ignores.
+fn configuration() -> String {
+    let text = hsa_vmm::runtime::environment_variable("HSA_SIM").unwrap_or_default();
+    text.to_string_lossy().into_owned()
 }
 
 #[unsafe(no_mangle)]

@@ -121,7 +121,8 @@ impl Process {
         };
         let runtime = match &choice.runtime {
             Backend::Usual => Runtime::load(),
-            Backend::File(path) => Runtime::load_from(path),
+            // SAFETY: the caller of hsavmm_use_runtime() vouches for the file (hsavmm.h).
+            Backend::File(path) => unsafe { Runtime::load_from(path) },
             Backend::Simulation(configuration) => simulated(configuration),
         };
         let runtime = runtime.map_err(|error| Refusal::new(code(&error), error))?;

@@ -156,7 +156,8 @@ impl RuntimeOptions {
         let simulated = |why| Ground::Simulation(Simulated { text: self.simulation(), why });
         Ok(match &self.choice {
             Choice::Simulation => simulated(None),
-            Choice::Library(path) => Ground::Library(Runtime::load_from(path)?),
+            // SAFETY: the user has named the file to run its code, as a shell would have.
+            Choice::Library(path) => Ground::Library(unsafe { Runtime::load_from(path)? }),
             Choice::Auto => match DriverState::probe() {
                 DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),
                 _ => match Runtime::load() {

@@ -24,8 +24,8 @@ pub struct Options {
     pub known: KnownFailures,
     /// Whose answers are expected where HIP's releases differ.
     pub profile: HipProfile,
-    /// The runtime's habits to work around; `None`: those known of its version.
-    pub quirks: Option<Quirks>,
+    /// The quirks to work around besides those known of the runtime's version.
+    pub quirks: Quirks,
     /// Whether open file descriptors are counted. That means something only while no other
     /// thread of this process opens or closes any.
     pub count_descriptors: bool,
@@ -43,7 +43,7 @@ impl Default for Options {
             fail_fast: false,
             known: KnownFailures::built_in().clone(),
             profile: HipProfile::default(),
-            quirks: None,
+            quirks: Quirks::default(),
             count_descriptors: true,
             partner: Vec::new(),
         }
@@ -69,7 +69,7 @@ pub(crate) const FAILED_BEFORE: &str = "not tried: another case failed before, w
 /// A case that crashes takes this process along, and one that hangs is waited for. [`contain`](crate::contain)
 /// does the same in processes of their own.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
-    let quirks = options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
+    let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
     let description = describe_with(runtime, quirks);
     let plan = Plan::new(options);
     let mut tally = Tally::new(&plan, options);

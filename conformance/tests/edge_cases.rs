@@ -145,7 +145,8 @@ fn the_simulation_answers_as_the_table_says() {
 fn amds_runtime_answers_as_the_table_says() {
     let name = "amds_runtime_answers_as_the_table_says";
     test::on_each_release(name, &Emulation::gpus(2), |ground| {
-        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         for profile in PROFILES {
             let what = format!("{profile} on AMD's {}", ground.release());
             let rows = decided(&runtime, profile, true, &what);

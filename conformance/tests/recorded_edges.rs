@@ -81,7 +81,8 @@ fn the_simulation_answers_as_recorded() {
 fn amds_runtime_answers_as_recorded() {
     let name = "amds_runtime_answers_as_recorded";
     test::on_each_release(name, &Emulation::gpus(2), |ground| {
-        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         let era = if ground.release() == Release::R7_2_4 { Era::B } else { Era::A };
         let page = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
         assert_eq!(wrong(&runtime, era), [page], "AMD's {}", ground.release());

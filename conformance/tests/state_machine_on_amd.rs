@@ -32,7 +32,8 @@ const CASES: u32 = 24;
 #[test]
 fn each_release() {
     test::on_each_release("each_release", &Emulation::gpus(2), |ground| {
-        let runtime = Runtime::load_from(ground.runtime()).expect("AMD's runtime");
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);
         sequences::run::<Amd>(&format!("amd_{}", ground.release()), CASES);
     });

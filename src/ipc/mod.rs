@@ -127,11 +127,30 @@ impl Ipc {
         self
     }
 
-    /// Works around these habits of the runtime; without this, around those known of its version.
-    /// The one that matters here is
-    /// [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop).
+    /// Works around these quirks, besides those known of the runtime's version. The one that matters
+    /// here is [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop).
     #[must_use]
     pub fn with_quirks(mut self, quirks: Quirks) -> Self {
+        self.quirks = self.quirks.union(quirks);
+        self
+    }
+
+    /// Works around these quirks and no others, whatever is known of the runtime's version: for
+    /// tests.
+    ///
+    /// # Safety
+    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what
+    /// that quirk makes undefined: without `ipc_server_outlives_stop`, dropping the last
+    /// [`Runtime`] after an export.
+    ///
+    /// ```compile_fail,E0133
+    /// # fn f(ipc: hsa_vmm::Ipc) {
+    /// let ipc = ipc.with_exact_quirks(hsa_vmm::vmm::Quirks::default());
+    /// # }
+    /// ```
+    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
+    #[must_use]
+    pub unsafe fn with_exact_quirks(mut self, quirks: Quirks) -> Self {
         self.quirks = quirks;
         self
     }

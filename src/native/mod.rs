@@ -94,9 +94,11 @@ pub(crate) type SharedSimulation = std::sync::Arc<hsa_sim::Simulation>;
 
 impl Native {
     /// Loads a library. Nothing is started.
-    pub fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
-        // SAFETY: the files are named by the user, by ROCm's own variable or by the linker under
-        // the runtime's name; that they are HSA runtimes is what asking for them means.
+    ///
+    /// # Safety
+    /// As for [`Library::load`].
+    pub unsafe fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
+        // SAFETY: the caller vouches for the files.
         let library = unsafe { Library::load(search)? };
         let path = Path::to_path_buf(library.path());
         Ok((Self { table: *library.table(), source: Source::Loaded(Box::new(library)) }, path))

@@ -12,6 +12,7 @@ use core::fmt;
 pub use driver::DriverState;
 pub use error::RuntimeError;
 use hsa_sys as sys;
+pub use hsa_sys::library::variable as environment_variable;
 pub use hsa_sys::{Attempt, LoadError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,25 +81,54 @@ impl Runtime {
     /// `HSA_SIM`); else `ROCM_PATH`, the dynamic linker's search, and where ROCm was when this
     /// was built. There is no falling back to the simulation.
     ///
+    /// A relative `ROCM_PATH` is refused. A program that runs with more rights than its caller
+    /// (set-user-id, set-group-id, file capabilities) ignores all three variables: the library is
+    /// the one that the administrator installed.
+    ///
+    /// This function is safe although it runs the library's code: the administrator or the user of
+    /// this process has chosen the library, as for every library that the dynamic linker loads
+    /// before `main`. A caller who chooses a file uses the unsafe [`load_from`](Self::load_from).
+    ///
     /// # Errors
     /// [`RuntimeError`] says what was tried, or what the runtime answered.
+    #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, RuntimeError> {
-        if std::env::var_os(sys::library::RUNTIME_VARIABLE).is_some_and(|value| value == "sim") {
+        let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
+        if runtime.is_some_and(|value| value == "sim") {
             return Self::simulated_by_environment();
         }
-        Self::open(&sys::Search::usual(option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new)))
+        let build_folder = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
+        // SAFETY: whoever installed the library, or set the variables of this process, chose these
+        // files to be HSA runtimes, and could as well have had the dynamic linker load them. The
+        // variables of a caller with fewer rights are ignored.
+        unsafe { Self::open(&sys::Search::usual(build_folder)) }
     }
 
     /// Loads the runtime from this file and starts it.
     ///
+    /// # Safety
+    /// Loading a library runs its constructors, and calling its functions trusts their types. The
+    /// file, and every library that it needs, must be an HSA runtime that is sound to load into this
+    /// process, and whoever can write to it must be trusted with this process's rights.
+    ///
+    /// ```compile_fail,E0133
+    /// let runtime = hsa_vmm::Runtime::load_from("/any/file.so");
+    /// ```
+    ///
     /// # Errors
     /// As for [`Runtime::load`].
-    pub fn load_from(path: impl AsRef<Path>) -> Result<Self, RuntimeError> {
-        Self::open(&sys::Search::only(path.as_ref()))
+    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
+    pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self, RuntimeError> {
+        // SAFETY: the caller vouches for the file.
+        unsafe { Self::open(&sys::Search::only(path.as_ref())) }
     }
 
-    fn open(search: &sys::Search) -> Result<Self, RuntimeError> {
-        let (native, path) = Native::load(search)?;
+    /// # Safety
+    /// As for [`sys::Library::load`].
+    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
+    unsafe fn open(search: &sys::Search) -> Result<Self, RuntimeError> {
+        // SAFETY: the caller vouches for the files.
+        let (native, path) = unsafe { Native::load(search)? };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Self::start(native, name, Some(path))
     }
@@ -126,12 +156,10 @@ impl Runtime {
 
     #[cfg(feature = "simulation")]
     fn simulated_by_environment() -> Result<Self, RuntimeError> {
-        let config = match std::env::var("HSA_SIM") {
-            Ok(text) => text.parse().map_err(|error| {
-                RuntimeError::Simulation(format!("HSA_SIM is not understood: {error}"))
-            })?,
-            Err(_) => hsa_sim::Config::default(),
-        };
+        let text = sys::library::variable("HSA_SIM").unwrap_or_default();
+        let config = text.to_string_lossy().parse::<hsa_sim::Config>().map_err(|error| {
+            RuntimeError::Simulation(format!("HSA_SIM is not understood: {error}"))
+        })?;
         Self::simulated(config)
     }
 

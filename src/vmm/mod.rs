@@ -93,6 +93,7 @@ pub use properties::{
     AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
 };
 pub use quarantine::Quarantined;
+pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
 
 use crate::Errno;
@@ -119,8 +120,7 @@ use turns::{Turn, Turns};
 pub struct VmmOptions {
     /// Whose answers it gives where HIP's releases differ.
     pub profile: HipProfile,
-    /// The runtime's habits to work around; `None`: those known of its version.
-    pub quirks: Option<Quirks>,
+    quirks: QuirkChoice,
 }
 
 impl VmmOptions {
@@ -136,10 +136,31 @@ impl VmmOptions {
         Self { profile, ..self }
     }
 
-    /// The same, with these quirks; `None`: those known of the runtime's version.
+    /// Works around these quirks, besides those known of the runtime's version: for a vendor's
+    /// build that lacks a fix.
     #[must_use]
-    pub fn with_quirks(self, quirks: impl Into<Option<Quirks>>) -> Self {
-        Self { quirks: quirks.into(), ..self }
+    pub fn with_quirks(self, quirks: Quirks) -> Self {
+        Self { quirks: QuirkChoice::Known(quirks), ..self }
+    }
+
+    /// Works around these quirks and no others, whatever is known of the runtime's version: for
+    /// tests and benchmarks.
+    ///
+    /// # Safety
+    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what
+    /// that quirk makes undefined. [`Quirks::KNOWN`] says of each what goes wrong: without
+    /// `export_keeps_descriptor`, for example, dropping an exported descriptor twice closes one that
+    /// belongs to somebody else.
+    ///
+    /// ```compile_fail,E0133
+    /// use hsa_vmm::vmm::{Quirks, VmmOptions};
+    ///
+    /// let options = VmmOptions::new().with_exact_quirks(Quirks::default());
+    /// ```
+    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
+    #[must_use]
+    pub unsafe fn with_exact_quirks(self, quirks: Quirks) -> Self {
+        Self { quirks: QuirkChoice::Exact(quirks), ..self }
     }
 }
 
@@ -234,8 +255,7 @@ impl Vmm {
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
         let cpus = cpus.map(|(index, _)| index).collect();
         let reached_by = who_reaches(runtime.agents());
-        let quirks =
-            options.quirks.unwrap_or_else(|| Quirks::of_extension(runtime.info().extension));
+        let quirks = options.quirks.apply_to(Quirks::of_extension(runtime.info().extension));
         // 0 is skipped when the counter wraps, so that no handle is ever 0.
         let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed).max(1);
         Ok(Self {

@@ -1,9 +1,9 @@
 //! What releases of AMD's runtime do differently from what they document.
 //!
 //! The table at the top says of each habit what goes wrong and what is done about it, where that
-//! is public, and which versions of AMD's extension have it. Each can be switched by hand
-//! ([`Vmm::open_with`](crate::Vmm::open_with)): a new release may fix it, a vendor's build may
-//! not.
+//! is public, and which versions of AMD's extension have it. Callers can switch more of them on
+//! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that
+//! lacks a fix. Switching a needed one off is unsafe.
 
 use core::ops::RangeInclusive;
 
@@ -105,7 +105,7 @@ quirks! {
     /// The thread that hands exported memory to other processes is told to end when the runtime
     /// stops, and not waited for: it frees what was freed already (until ROCm 7.2, where memory is
     /// shared by dma-buf). A runtime that has exported so stays started until the process ends.
-    /// Switched by [`Ipc::with_quirks`](crate::Ipc::with_quirks), as no `Vmm` takes part.
+    /// Switched on by [`Ipc::with_quirks`](crate::Ipc::with_quirks), as no `Vmm` takes part.
     ipc_server_outlives_stop, "rocm-systems#3256", 0..=15;
 }
 
@@ -125,6 +125,15 @@ impl Quirks {
         quirks
     }
 
+    /// Returns the quirks of both.
+    #[must_use]
+    pub fn union(mut self, other: Self) -> Self {
+        for quirk in Self::KNOWN.iter().filter(|quirk| other.has(quirk)) {
+            self.switch(quirk, true);
+        }
+        self
+    }
+
     /// Whether a quirk is worked around.
     #[must_use]
     pub fn has(mut self, quirk: &Quirk) -> bool {
@@ -137,9 +146,43 @@ impl Quirks {
     }
 }
 
+/// Which quirks a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum QuirkChoice {
+    /// Those known of the runtime's version, and these.
+    Known(Quirks),
+    /// These alone: only an unsafe function makes it.
+    Exact(Quirks),
+}
+
+impl Default for QuirkChoice {
+    fn default() -> Self {
+        Self::Known(Quirks::default())
+    }
+}
+
+impl QuirkChoice {
+    /// Returns the quirks to work around on a runtime of which `known` are known.
+    pub fn apply_to(self, known: Quirks) -> Quirks {
+        match self {
+            Self::Known(more) => known.union(more),
+            Self::Exact(quirks) => quirks,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn union_has_the_quirks_of_both() {
+        let one = Quirks { import_is_lazy: true, ..Quirks::default() };
+        let other = Quirks { unmap_keeps_memory: true, ..Quirks::default() };
+        let both = Quirks { import_is_lazy: true, unmap_keeps_memory: true, ..Quirks::default() };
+        assert_eq!(one.union(other), both);
+        assert_eq!(both.union(Quirks::default()), both);
+    }
 
     #[test]
     fn quirks_follow_the_extension() {

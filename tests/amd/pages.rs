@@ -92,11 +92,14 @@ fn a_paused_buffers_memory_can_be_used_by_others() {
 fn covering_gives_memory_back_on_the_emulated_driver() {
     on_each("pages::covering_gives_memory_back_on_the_emulated_driver", |ground| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
         quirks.memory_returns_with_addresses = false;
-        take_turns(&Library::open(runtime, VmmOptions::new().with_quirks(quirks)));
+        // SAFETY: without the quirk memory is given back later, or not at all.
+        let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
+        take_turns(&Library::open(runtime, options));
     });
 }
 

@@ -15,7 +15,8 @@ fn a_failing_driver_is_an_error_that_says_what_is_there() {
         for call in FIRST_CALLS {
             let end = in_child(|| {
                 kernel_fails(&format!("{call}=ENODEV"));
-                match Runtime::load_from(ground.runtime()) {
+                // SAFETY: AMD's own runtime.
+                match unsafe { Runtime::load_from(ground.runtime()) } {
                     Err(RuntimeError::Start { path, driver, .. }) => {
                         assert_eq!(path, ground.runtime().canonicalize().unwrap());
                         assert_eq!(driver, DriverState::Present);

@@ -36,7 +36,8 @@ fn options(flags: AreaFlags) -> MmapOptions<'static> {
 
 impl Stage {
     fn new(ground: &Ground, flags: AreaFlags) -> Self {
-        let runtime = Runtime::load_from(ground.runtime()).expect("a runtime");
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("a runtime");
         let vmm = Vmm::open(&runtime).expect("virtual memory");
         let area = Area::create_in(&vmm, 0, flags).unwrap();
         let memory = area.mmap(SIZE, options(flags)).unwrap();

@@ -177,7 +177,8 @@ fn a_forged_length_is_refused_by_the_library() {
 }
 
 fn open(ground: &Ground) -> (Runtime, Ipc) {
-    let runtime = Runtime::load_from(ground.runtime()).unwrap();
+    // SAFETY: AMD's own runtime.
+    let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
     (runtime, ipc)
 }

@@ -70,12 +70,19 @@ fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
 }
 
 fn through_the_library(ground: &Ground, quirks: Option<Quirks>) {
-    let runtime = Runtime::load_from(ground.runtime()).unwrap();
+    // SAFETY: AMD's own runtime.
+    let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
     let of = runtime.clone();
     let share = move || {
         let memory = PoolMemory::allocate(&of, gpu, SIZE).unwrap();
-        let ipc = quirks.into_iter().fold(Ipc::open(&of).unwrap(), Ipc::with_quirks);
+        let ipc = Ipc::open(&of).unwrap();
+        let ipc = match quirks {
+            // SAFETY: this is a process of its own, whose crash is what is looked for.
+            Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
+            // It asks for none, and gets those that are known.
+            None => ipc.with_quirks(Quirks::default()),
+        };
         ipc.get_mem_handle(memory.address()).unwrap();
         memory
     };
@@ -130,7 +137,8 @@ fn a_runtime_that_stayed_started_is_used_again() {
     on_each("ipc_server::a_runtime_that_stayed_started_is_used_again", |ground| {
         share_by_dma_buf();
         for _ in 0..3 {
-            let runtime = Runtime::load_from(ground.runtime()).unwrap();
+            // SAFETY: AMD's own runtime.
+            let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
@@ -177,7 +185,8 @@ fn a_namesake_of_the_runtime() {
 fn a_namesake_of_the_library() {
     on_each("ipc_server::a_namesake_of_the_library", |ground| {
         share_by_dma_buf();
-        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&runtime).unwrap();

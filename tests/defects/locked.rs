@@ -44,7 +44,8 @@ fn twice_on_the_runtime() {
 fn twice_through_the_library() {
     on_each("locked::twice_through_the_library", |ground| {
         let raw = Raw::start(ground);
-        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         let area = Area::create(&runtime, 0, AreaFlags::MAPPED).unwrap();
         let here = pages();
         let map = |size| {

@@ -32,7 +32,7 @@ AMD's runtime or driver, and is listed so that you know.
 
 What is worked around is data, a row for each habit. A row is in force by the version that the runtime
 says its AMD extension has (`hsa-vmm info`): ROCm 6.1 is 1.4, 6.4 is 1.7, 7.2 is 1.15. Each can be
-switched by hand, for a vendor's build that has or lacks a fix: `VmmOptions::with_quirks` with
+switched on by hand, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
 `Vmm::open_with`, and `Ipc::with_quirks`.
 
 | quirk | extension | what goes wrong, and what is done | public as |

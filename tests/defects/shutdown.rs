@@ -35,7 +35,8 @@ fn through_the_library() {
             drop(library);
         }
         // It really has stopped: it starts anew.
-        let runtime = Runtime::load_from(ground.runtime()).unwrap();
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         assert_eq!(runtime.gpus().count(), 2);
     });
 }

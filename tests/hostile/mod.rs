@@ -75,7 +75,8 @@ impl Hostile {
     }
 
     pub fn open(&self) -> (Runtime, Vmm, AgentId) {
-        let runtime = Runtime::load_from(&self.path).expect("it starts");
+        // SAFETY: a runtime of this test's own.
+        let runtime = unsafe { Runtime::load_from(&self.path) }.expect("it starts");
         let vmm = Vmm::open(&runtime).expect("it has virtual memory");
         let gpu = runtime.gpus().next().expect("it has a GPU").id();
         (runtime, vmm, gpu)

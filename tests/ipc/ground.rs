@@ -46,7 +46,8 @@ impl Ground {
                 let legacy = if *way == Way::Kernel { "1" } else { "0" };
                 // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
                 unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", legacy) };
-                Runtime::load_from(runtime)
+                // SAFETY: AMD's own runtime.
+                unsafe { Runtime::load_from(runtime) }
             }
         };
         opened.expect("a runtime")

@@ -17,7 +17,11 @@ impl Library {
     /// The library on the runtime in this file.
     #[track_caller]
     pub fn load(runtime: impl AsRef<Path>) -> Self {
-        Self::open(Runtime::load_from(runtime).expect("a runtime"), VmmOptions::default())
+        // SAFETY: AMD's own runtime.
+        Self::open(
+            unsafe { Runtime::load_from(runtime) }.expect("a runtime"),
+            VmmOptions::default(),
+        )
     }
 
     #[track_caller]

@@ -1,14 +1,13 @@
 //! HIP's calls in C: this library's, which are linked in, or HIP's own, loaded when this runs.
 
 use super::{Caller, Field, Outcome, refused};
-use crate::ground::{Backend, Ground, SIZE};
+use crate::ground::{Backend, Ground, LibraryFile, SIZE};
 use crate::run::BenchError;
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::ptr::null_mut;
 use std::error::Error;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 // What C's programs link to is in here.
 use hsavmm as _;
@@ -173,7 +172,8 @@ impl Hip {
     fn choose_linked(backend: &Backend) -> Result<(), BenchError> {
         let wrong = |what: &str| BenchError::Configuration(what.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| wrong("a name contains a zero"));
-        // SAFETY: strings that end with a zero and outlive the calls.
+        // SAFETY: strings that end with a zero and outlive the calls; whoever made the `LibraryFile`
+        // vouches for it.
         let status = unsafe {
             // What another measurement left open.
             hsavmm_shut_down();
@@ -182,8 +182,8 @@ impl Hip {
                 Backend::Simulated(words) => {
                     hsavmm_use_simulation(text(words.as_bytes())?.as_ptr())
                 }
-                Backend::Loaded(path) => {
-                    hsavmm_use_runtime(text(path.as_os_str().as_bytes())?.as_ptr())
+                Backend::Loaded(file) => {
+                    hsavmm_use_runtime(text(file.path().as_os_str().as_bytes())?.as_ptr())
                 }
             }
         };
@@ -194,12 +194,13 @@ impl Hip {
     }
 
     /// HIP's own library.
-    pub fn load(path: &Path, gpus: usize, n: usize) -> Result<Self, BenchError> {
+    pub fn load(file: &LibraryFile, gpus: usize, n: usize) -> Result<Self, BenchError> {
+        let path = file.path();
         let wrong = |error: &dyn core::fmt::Display| BenchError::Hip {
             path: path.to_owned(),
             why: error.to_string(),
         };
-        // SAFETY: that it is HIP's library is what naming it means.
+        // SAFETY: whoever made the `LibraryFile` vouches for it.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| wrong(&in_full(&error)))?;
         // SAFETY: as above; it stays loaded for good.

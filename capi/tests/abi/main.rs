@@ -5,5 +5,6 @@ mod hip_tests;
 mod interface;
 mod layout;
 mod own;
+mod privileges;
 mod program;
 mod torture;

@@ -33,8 +33,8 @@ pub fn serve(
     let (mut orders, answers) = begin()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
-            let known = || Quirks::of_extension(runtime.info().extension);
-            let description = describe_with(&runtime, options.quirks.unwrap_or_else(known));
+            let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
+            let description = describe_with(&runtime, quirks);
             answers.tell(&Answer::Started { note, runtime: Box::new(description) })?;
             runtime
         }

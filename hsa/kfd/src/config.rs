@@ -1,8 +1,8 @@
 //! What the environment asks for.
 
+use crate::environment;
 use crate::faults::Faults;
 use crate::profile::{self, PROFILES, Profile};
-use std::env;
 use std::path::PathBuf;
 
 /// The machine to emulate.
@@ -25,16 +25,15 @@ pub(crate) const MOST_GPUS: usize = 8;
 impl Config {
     /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and what is wrong in it.
     pub(crate) fn from_environment() -> Result<Self, String> {
-        let read = |name| match env::var(name) {
-            Ok(text) => Ok(text),
-            Err(env::VarError::NotPresent) => Ok(String::new()),
-            Err(error) => Err(format!("{name}: {error}")),
+        let read = |name| {
+            let value = environment::variable(name).unwrap_or_default().into_string();
+            value.map_err(|value| format!("{name}: {value:?} is not UTF-8"))
         };
         let mut config =
             Self::read(&read("HSA_KFD")?).map_err(|wrong| format!("HSA_KFD: {wrong}"))?;
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
             .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
-        if let Some(path) = env::var_os("HSA_KFD_PAGE_TABLES") {
+        if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
             // The process may be in another folder when it ends.
             let path = std::path::absolute(path)
                 .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;

@@ -25,6 +25,7 @@ mod config;
 mod descriptors;
 mod driver;
 mod drm;
+mod environment;
 mod errno;
 mod faults;
 mod foreign;

@@ -2,8 +2,8 @@
 
 use crate::abi::{Plain, bits};
 use crate::errno::Result;
-use crate::own;
 use crate::real::Mapping;
+use crate::{environment, own};
 use libc::c_void;
 use std::collections::BTreeMap;
 use std::fmt::{Arguments, Write as _};
@@ -39,7 +39,7 @@ pub(crate) fn complain(what: Arguments<'_>) {
 impl Log {
     /// Opens the file; an error names it.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {
-        let file = match std::env::var_os("HSA_KFD_LOG") {
+        let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {
                 let opened = File::options().create(true).append(true).open(&path);
                 let kept = opened.and_then(own::keep_file);

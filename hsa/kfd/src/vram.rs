@@ -7,7 +7,7 @@
 
 use crate::config::MOST_GPUS;
 use crate::errno::{ENOMEM, Errno, Result};
-use crate::own;
+use crate::{environment, own};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -104,7 +104,7 @@ impl Drop for Memory {
 
 /// The file of a user's machine.
 fn path(user: u32, name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("hsa-kfd-{user}-{name}.machine"))
+    environment::temporary_folder().join(format!("hsa-kfd-{user}-{name}.machine"))
 }
 
 fn byte(place: usize) -> i64 {

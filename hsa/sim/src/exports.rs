@@ -70,7 +70,7 @@ fn configure() -> bool {
         }
         return true;
     }
-    let text = std::env::var_os(VARIABLE).unwrap_or_default();
+    let text = hsa_sys::library::variable(VARIABLE).unwrap_or_default();
     let text = text.to_string_lossy();
     let config = text.parse::<Config>().map_err(|error| error.to_string());
     match config.and_then(|config| Instance::new(config, 0).map_err(|error| error.to_string())) {

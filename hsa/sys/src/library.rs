@@ -16,26 +16,50 @@ pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
 /// The environment variable that names ROCm's folder.
 pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 
+/// Whether this process runs with more rights than its caller: set-user-id, set-group-id, file
+/// capabilities, or as a security module says (`AT_SECURE`).
+#[must_use]
+pub fn is_privileged() -> bool {
+    // SAFETY: it reads the vector that the kernel has put on the stack.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Returns an environment variable that says which code or file is loaded, read or written.
+///
+/// `None` if it is empty, and always in a process that [is privileged](is_privileged): its caller's
+/// environment must not choose what runs with its rights.
+#[must_use]
+pub fn variable(name: &str) -> Option<OsString> {
+    // Not `secure_getenv`: std reads the environment under its lock.
+    let value = if is_privileged() { None } else { std::env::var_os(name) };
+    value.filter(|value| !value.is_empty())
+}
+
 /// Which files to try, in which order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     candidates: Vec<PathBuf>,
+    /// What was named and is not tried.
+    refused: Vec<Attempt>,
 }
 
 impl Search {
     /// The usual places: what `HSA_VMM_RUNTIME` names and only that; or else the `lib` folder of
     /// `ROCM_PATH`, the linker's own search, `build_folder` (where ROCm was when this was built)
     /// and `/opt/rocm/lib`.
+    ///
+    /// Folders that are not absolute are refused: what they hold depends on the folder that the
+    /// program is started in. A file in `HSA_VMM_RUNTIME` may be relative, as for the dynamic
+    /// linker. A process that [is privileged](is_privileged) ignores both variables.
     #[must_use]
     pub fn usual(build_folder: Option<&Path>) -> Self {
-        let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         Self::from(variable(RUNTIME_VARIABLE), variable(ROCM_VARIABLE), build_folder)
     }
 
     /// This file and no other.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
-        Self { candidates: vec![path.into()] }
+        Self { candidates: vec![path.into()], refused: Vec::new() }
     }
 
     /// The files to try, in order. A bare name is searched by the dynamic linker.
@@ -48,17 +72,23 @@ impl Search {
         if let Some(path) = runtime {
             return Self::only(path);
         }
-        let mut candidates = Vec::new();
-        if let Some(rocm) = rocm {
-            candidates.push(Path::new(&rocm).join("lib").join(FILE_NAME));
+        let (mut candidates, mut refused) = (Vec::new(), Vec::new());
+        if let Some(rocm) = rocm.map(PathBuf::from) {
+            if rocm.is_absolute() {
+                candidates.push(rocm.join("lib").join(FILE_NAME));
+            } else {
+                let reason = format!("{ROCM_VARIABLE} is not absolute, and ignored");
+                refused.push(Attempt { path: rocm, reason });
+            }
         }
         candidates.push(PathBuf::from(FILE_NAME));
         candidates.push(PathBuf::from("libhsa-runtime64.so"));
+        let build = build.filter(|folder| folder.is_absolute());
         candidates.extend(build.map(|folder| folder.join(FILE_NAME)));
         candidates.push(Path::new("/opt/rocm/lib").join(FILE_NAME));
         let mut seen = Vec::new();
         candidates.retain(|path| !seen.contains(path) && (seen.push(path.clone()), true).1);
-        Self { candidates }
+        Self { candidates, refused }
     }
 }
 
@@ -113,7 +143,7 @@ impl Library {
     /// Loading runs the library's initialisers and trusts its functions to have the types of
     /// the HSA ABI. The files of `search` must be HSA runtimes.
     pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
-        let mut attempts = Vec::new();
+        let mut attempts = search.refused.clone();
         for path in search.candidates() {
             // SAFETY: the caller vouches for the file.
             match unsafe { Self::open(path) } {
@@ -218,6 +248,18 @@ mod tests {
                 "/opt/rocm/lib/libhsa-runtime64.so.1",
             ]
         );
+    }
+
+    #[test]
+    fn relative_folders_are_refused() {
+        let search = Search::from(None, Some("rocm".into()), Some(Path::new("built/lib")));
+        assert_eq!(
+            paths(&search),
+            ["libhsa-runtime64.so.1", "libhsa-runtime64.so", "/opt/rocm/lib/libhsa-runtime64.so.1",]
+        );
+        let [refused] = &search.refused[..] else { panic!("{search:?}") };
+        assert_eq!(refused.path, Path::new("rocm"));
+        assert!(refused.reason.contains("ROCM_PATH is not absolute"), "{refused:?}");
     }
 
     #[test]

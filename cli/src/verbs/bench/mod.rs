@@ -12,7 +12,7 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
 use hsa_vmm::vmm::Quirks;
-use hsa_vmm_bench::{Backend, Ground, Level, Operation, Options, Result};
+use hsa_vmm_bench::{Backend, Ground, Level, LibraryFile, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
 use std::path::PathBuf;
@@ -137,7 +137,8 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
             calls: verb.calls.map(usize::from),
             levels: levels.clone(),
             operations: operations.clone(),
-            hip: verb.hip.clone(),
+            // SAFETY: the user has named the file to run its code.
+            hip: verb.hip.as_ref().map(|path| unsafe { LibraryFile::new(path) }),
         };
         let mut told = |part: f64| bar.set_position(100 * number as u64 + (part * 100.0) as u64);
         results.extend(hsa_vmm_bench::run(&ground, &options, &mut told)?);
@@ -195,11 +196,15 @@ impl Bench {
             return self.with_quirks(ground);
         }
         if self.no_workarounds {
-            bail!("--no-workarounds is for --runtime nothing: other runtimes need them");
+            bail!(
+                "--no-workarounds needs --runtime nothing: a runtime with quirks would crash without \
+                 their workarounds"
+            );
         }
         let runtime = self.common.runtime.open()?;
         let backend = match runtime.info().path.clone() {
-            Some(path) => Backend::Loaded(path),
+            // SAFETY: it is loaded and started already.
+            Some(path) => Backend::Loaded(unsafe { LibraryFile::new(path) }),
             None if self.hip.is_some() => {
                 bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
             }

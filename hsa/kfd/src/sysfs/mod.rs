@@ -11,7 +11,7 @@ pub(crate) use topology::machine_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER};
-use crate::{memory_file, own};
+use crate::{environment, memory_file, own};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -68,11 +68,12 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     (files, links).hash(&mut hasher);
     let user = own::user();
     let name = format!("hsa-kfd-{user}-{:016x}", hasher.finish());
-    let folder = std::env::temp_dir().join(&name);
+    let folder = environment::temporary_folder().join(&name);
     if is_own(&folder, user) {
         return Ok(folder);
     }
-    let draft = std::env::temp_dir().join(format!("{name}.{:016x}", memory_file::token()));
+    let draft =
+        environment::temporary_folder().join(format!("{name}.{:016x}", memory_file::token()));
     fs::DirBuilder::new().mode(0o700).create(&draft)?;
     let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
     if let Err(error) = stored {

@@ -1,0 +1,41 @@
+//! A set-user-id program in C obeys none of its caller's variables that choose a runtime.
+
+use crate::program::{Language, Program, library_folder, well};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+const NOBODY: u32 = 65534;
+
+#[test]
+fn privileged_program_ignores_variables() {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("SKIPPED: only root can make a set-user-id program of root's");
+        return;
+    }
+    let compiled = Program::compile("tests/c/privileged.c", Language::C99, &[]);
+    // Others must reach it.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("program");
+    fs::copy(compiled.file(), &program).unwrap();
+    let run = |user: u32, argument: Option<&str>| {
+        let mut command = Command::new(&program);
+        command.args(argument).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", "gpus=3");
+        // Without privileges, the linker needs to be told once more; with them, it obeys the program.
+        command.env("LD_LIBRARY_PATH", library_folder());
+        well(&command.uid(user).gid(user).output().unwrap(), "the program")
+    };
+    assert_eq!(run(0, None), "privileged 0: hipSuccess, 3 devices\n");
+    assert_eq!(run(0, Some("sim")), "privileged 0: hipSuccess, 3 devices\n");
+    fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
+    let text = run(NOBODY, None);
+    if !text.starts_with("privileged 1: ") {
+        eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
+        return;
+    }
+    assert_eq!(text, "privileged 1: hipErrorSharedObjectInitFailed, 0 devices\n");
+    // The program's own choice, and not its caller's configuration.
+    assert_eq!(run(NOBODY, Some("sim")), "privileged 1: hipSuccess, 2 devices\n");
+}

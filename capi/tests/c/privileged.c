@@ -1,0 +1,12 @@
+/* Says whether it runs with more rights than its caller, and what came of opening the runtime. */
+#include <hsavmm.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+
+int main(int argc, char **argv) {
+  int devices = 0;
+  hipError_t error = argc > 1 ? hsavmm_use_runtime(argv[1]) : hipSuccess;
+  if (error == hipSuccess) error = hipGetDeviceCount(&devices);
+  printf("privileged %lu: %s, %d devices\n", getauxval(AT_SECURE), hipGetErrorName(error), devices);
+  return 0;
+}

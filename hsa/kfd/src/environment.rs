@@ -1,0 +1,22 @@
+//! Environment variables that say what is read and written.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Whether the process runs with more rights than its caller (set-user-id, set-group-id, file
+/// capabilities): the caller's variables must not name the files that it writes.
+fn is_privileged() -> bool {
+    // SAFETY: it reads the vector that the kernel has put on the stack.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The variable's value; always `None` in a privileged process.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    if is_privileged() { None } else { env::var_os(name) }
+}
+
+/// The folder for temporary files: `TMPDIR`, or `/tmp`.
+pub(crate) fn temporary_folder() -> PathBuf {
+    if is_privileged() { PathBuf::from("/tmp") } else { env::temp_dir() }
+}

@@ -1,0 +1,66 @@
+//! A set-user-id program that has the emulation linked in writes no file that its caller names.
+
+mod ground;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+const NOBODY: u32 = 65534;
+
+const PROGRAM: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+int main(void) {
+  int opened = open("/dev/kfd", O_RDWR);
+  printf("privileged %lu, opened %d\n", getauxval(AT_SECURE), opened >= 0);
+  return 0;
+}
+"#;
+
+#[test]
+fn privileged_program_ignores_variables() {
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: only root can make a set-user-id program of root's");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("hsa-kfd-privileges-{}", std::process::id()));
+    let (open, program) = (folder.join("open"), folder.join("program"));
+    fs::create_dir(&folder).unwrap();
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    fs::write(folder.join("program.c"), PROGRAM).unwrap();
+    fs::copy(ground::object(), folder.join("libhsa_kfd.so")).unwrap();
+    let compiled = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-Wl,--no-as-needed", "-L", folder.to_str().unwrap(), "-o"])
+        .args([&program, &folder.join("program.c")])
+        .arg("-lhsa_kfd")
+        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    let files = ["log", "tables"].map(|name| open.join(name));
+    let run = |mode: u32| {
+        fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(&program);
+        command.env("HSA_KFD_LOG", &files[0]).env("HSA_KFD_PAGE_TABLES", &files[1]);
+        let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
+        let written = files.each_ref().map(|file| fs::remove_file(file).is_ok());
+        (String::from_utf8(output.stdout).unwrap(), written)
+    };
+    let (text, written) = run(0o4755);
+    if text.contains("privileged 1") {
+        assert_eq!(text, "privileged 1, opened 1\n");
+        assert_eq!(written, [false, false], "its caller's files were written");
+        // The same without privileges: the files are those that are written.
+        let (text, written) = run(0o755);
+        assert_eq!((text.as_str(), written), ("privileged 0, opened 1\n", [true, true]));
+    } else {
+        eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
