@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use hsa_vmm::HipError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What came of one case.
@@ -165,6 +166,14 @@ pub enum ReadError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The file is too large for a report: another file, or a device without an end.
+    #[error("{} is larger than {} MiB, and no report", path.display(), limit >> 20)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The largest file that is read, in bytes.
+        limit: u64,
+    },
     /// The file holds something else.
     #[error(
         "{} is no report, which `hsa-vmm conform --format json` and `info --format json` write",
@@ -177,6 +186,9 @@ pub enum ReadError {
         source: serde_json::Error,
     },
 }
+
+/// The largest file that is read, in bytes: a report of all cases has 0.2 million.
+const LARGEST: u64 = 64 << 20;
 
 impl Report {
     /// Reads the JSON of a report.
@@ -198,7 +210,12 @@ impl Report {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let path = path.as_ref();
         let file = |source| ReadError::File { path: path.into(), source };
-        let json = std::fs::read(path).map_err(file)?;
+        let mut json = Vec::new();
+        let opened = std::fs::File::open(path).map_err(file)?;
+        opened.take(LARGEST + 1).read_to_end(&mut json).map_err(file)?;
+        if json.len() as u64 > LARGEST {
+            return Err(ReadError::TooLarge { path: path.into(), limit: LARGEST });
+        }
         Self::from_json(&json).map_err(|source| ReadError::Content { path: path.into(), source })
     }
 

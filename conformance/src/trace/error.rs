@@ -31,6 +31,17 @@ pub enum TraceError {
         /// What was found instead.
         source: serde_json::Error,
     },
+    /// The line is too long for a trace.
+    #[error(
+        "line {line}: is longer than {} MiB, and no trace: each needs a line of its own",
+        limit >> 20
+    )]
+    TooLong {
+        /// The line.
+        line: u64,
+        /// The longest line that is read, in bytes.
+        limit: usize,
+    },
     /// A trace could not be written.
     #[error("trace {line} cannot be written: {source}")]
     Write {
@@ -47,9 +58,10 @@ impl TraceError {
     pub fn line(&self) -> Option<u64> {
         match *self {
             Self::Open { .. } => None,
-            Self::Read { line, .. } | Self::Parse { line, .. } | Self::Write { line, .. } => {
-                Some(line)
-            }
+            Self::Read { line, .. }
+            | Self::Parse { line, .. }
+            | Self::TooLong { line, .. }
+            | Self::Write { line, .. } => Some(line),
         }
     }
 }

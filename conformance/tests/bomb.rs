@@ -1,0 +1,81 @@
+//! Files that would fill the memory are refused.
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hsa_vmm_conformance::Report;
+use hsa_vmm_conformance::trace::{Reader, TraceError};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+const MIB: usize = 1 << 20;
+
+/// A line of 128 MiB that does not end, in half a megabyte of gzip.
+fn bomb(path: &Path, text: &[u8]) {
+    let file = fs::File::create(path).unwrap();
+    let mut gzip = GzEncoder::new(file, Compression::fast());
+    let chunk = text.repeat(MIB / text.len());
+    (0..128).for_each(|_| gzip.write_all(&chunk).unwrap());
+    gzip.finish().unwrap();
+}
+
+/// The most memory that this process ever had, in bytes.
+fn most_memory() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+fn reader_bounds_memory_of_long_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bomb.jsonl.gz");
+    for text in [&b"aaaa"[..], b"    ", b"[[[["] {
+        bomb(&path, text);
+        let before = most_memory();
+        let errors = [
+            Reader::open(&path).unwrap().next().unwrap().unwrap_err(),
+            Reader::open(&path).unwrap().with_sequences().next().unwrap().unwrap_err(),
+        ];
+        let grown = most_memory() - before;
+        assert!(grown < 64 * MIB, "{grown} bytes for {text:?}");
+        for error in errors {
+            assert!(matches!(error, TraceError::TooLong { line: 1, .. }), "{error}");
+            assert!(error.to_string().contains("longer than 8 MiB"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn reader_bounds_memory_of_many_fields() {
+    // As much as a line may have, of what takes the most memory for its length.
+    let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
+    let tail = r#""size":1,"result":"SUCCESS"}]}"#;
+    let length = 8 * MIB - head.len() - tail.len() - 16;
+    for (name, many) in [("array", "1,"), ("nested", "[],")] {
+        let inner = many.repeat(length / many.len());
+        let line = format!("{head}\"x\":[{}1],{tail}", inner);
+        let before = most_memory();
+        let read = Reader::new(line.as_bytes()).unwrap().next().unwrap();
+        let grown = most_memory() - before;
+        println!("{name}: {} MiB, {:?}", grown / MIB, read.map(|_| ()).map_err(|e| e.to_string()));
+        assert!(grown < 512 * MIB, "{name}: {grown} bytes");
+    }
+}
+
+#[test]
+fn reader_survives_deep_nesting() {
+    let line = "[".repeat(4 * MIB);
+    let error = Reader::new(line.as_bytes()).unwrap().next().unwrap().unwrap_err();
+    assert!(matches!(error, TraceError::Parse { line: 1, .. }), "{error}");
+    let line = format!(r#"{{"operations":{line}"#);
+    let mut reader = Reader::new(line.as_bytes()).unwrap().with_sequences();
+    let error = reader.next().unwrap().unwrap_err();
+    assert!(matches!(error, TraceError::Parse { line: 1, .. }), "{error}");
+}
+
+#[test]
+fn report_bounds_file_size() {
+    let error = Report::read("/dev/zero").unwrap_err();
+    assert!(error.to_string().contains("larger than 64 MiB"), "{error}");
+}
