@@ -271,3 +271,30 @@ fn traces_and_sequences_need_a_file_each() {
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("gpus=none"), "{output:?}");
 }
+
+#[test]
+fn fuzz_creates_its_file_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
+    let how = ["--sim", faults, "--processes", "1", "--seed", "7", "--shrink", "100ms"];
+    let (first, _) = fuzz(folder.path(), &how);
+    let name = first["finding"]["file"].as_str().unwrap();
+    assert!(name.starts_with("fuzz-7-") && folder.path().join(name).exists(), "{name}");
+    // The name is known; others have put a link there.
+    let target = folder.path().join("target");
+    std::fs::write(&target, "of the user").unwrap();
+    std::fs::remove_file(folder.path().join(name)).unwrap();
+    std::os::unix::fs::symlink(&target, folder.path().join(name)).unwrap();
+    let (second, output) = fuzz(folder.path(), &how);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "of the user");
+    let other = second["finding"]["file"].as_str().unwrap();
+    assert_ne!(other, name);
+    let saved = std::fs::read_to_string(folder.path().join(other)).unwrap();
+    assert!(saved.contains("\"operations\""), "{saved}");
+    // A dangling link creates nothing either, and what is there is kept.
+    std::fs::remove_file(&target).unwrap();
+    fuzz(folder.path(), &how);
+    assert!(!target.exists());
+    assert_eq!(std::fs::read_to_string(folder.path().join(other)).unwrap(), saved);
+}

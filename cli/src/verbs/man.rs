@@ -4,8 +4,9 @@ use crate::Ending;
 use crate::arguments::Arguments;
 use anyhow::Context;
 use clap::{Args, CommandFactory};
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 pub struct Man {
@@ -15,11 +16,22 @@ pub struct Man {
     pub folder: Option<PathBuf>,
 }
 
+/// Writes the pages aside first: each then replaces what has its name, also if that is a link.
+fn write(command: clap::Command, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let new = tempfile::Builder::new().prefix(".hsa-vmm-").tempdir_in(folder)?;
+    clap_mangen::generate_to(command, &new)?;
+    for page in fs::read_dir(&new)? {
+        let page = page?;
+        fs::rename(page.path(), folder.join(page.file_name()))?;
+    }
+    Ok(())
+}
+
 pub fn run(verb: &Man) -> anyhow::Result<Ending> {
     let command = Arguments::command().disable_help_subcommand(true);
     match &verb.folder {
-        Some(folder) => std::fs::create_dir_all(folder)
-            .and_then(|()| clap_mangen::generate_to(command, folder))
+        Some(folder) => write(command, folder)
             .with_context(|| format!("the pages cannot be written to {}", folder.display()))?,
         None => {
             let mut page = Vec::new();

@@ -2,9 +2,10 @@
 
 use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release};
-use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const RUNTIME: &str = "libhsa-runtime64-1";
@@ -126,7 +127,10 @@ pub fn fetch(
 pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
     fs::create_dir_all(folder).map_err(at(folder))?;
     let path = folder.join("lock");
-    let lock = File::create(&path).map_err(at(&path))?;
+    // A link is not followed, and nothing is truncated.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    let lock = options.open(&path).map_err(at(&path))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(&path)(error.into()))?;
     let disk = statvfs(folder).map_err(|error| at(folder)(error.into()))?;
     let left = disk.f_bavail.saturating_mul(disk.f_frsize);

@@ -8,8 +8,8 @@ use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence,
 use std::env;
 use std::fmt;
 use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ const SHORT: Duration = Duration::from_secs(2);
 /// How often what is saved is performed again, if there is time: where memory lies differs from process to
 /// process, and what is found may depend on it.
 const TRIES: u32 = 5;
+/// How many files of one name are kept.
+const MOST_FILES: u32 = 1000;
 
 impl Finding {
     /// Performs a sequence again that has shown something, makes it small and saves it.
@@ -63,15 +65,17 @@ impl Finding {
                 None => (found, vec![sequence], Again { seen: 0, tries: 1 }),
                 Some((sequences, found)) => smaller(&mut performer, sequences, found, until)?,
             };
-        let name = format!("fuzz-{}-{number}.jsonl", drawing.seed);
-        let file = verb.save.clone().unwrap_or_else(|| name.into());
+        let (file, opened) = match verb.save.clone() {
+            Some(file) => (file.clone(), File::create(file)),
+            None => create_new(&format!("fuzz-{}-{number}", drawing.seed)),
+        };
         let command = command(verb, drawing, &file);
         let mut finding = Self { found, sequences, length, again, file, command };
-        finding.save()?;
+        finding.save(opened)?;
         Ok(finding)
     }
 
-    fn save(&mut self) -> anyhow::Result<()> {
+    fn save(&mut self, file: io::Result<File>) -> anyhow::Result<()> {
         if let Some(last) = self.sequences.last_mut() {
             last.found = Some(self.found.to_string());
         }
@@ -80,7 +84,7 @@ impl Finding {
             serde_json::to_writer(&mut text, sequence)?;
             text.push(b'\n');
         }
-        let written = File::create(&self.file).and_then(|mut file| file.write_all(&text));
+        let written = file.and_then(|mut file| file.write_all(&text));
         written.with_context(|| {
             // What was found is not lost with the file.
             let text = String::from_utf8_lossy(&text);
@@ -99,6 +103,22 @@ impl Finding {
             "file": self.file,
             "command": self.command,
         })
+    }
+}
+
+/// Creates `NAME.jsonl`, or `NAME-2.jsonl` and so on. Whatever has the name already is left alone: a
+/// file, or a link that others have put there.
+fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
+    let mut number = 1;
+    loop {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let path = PathBuf::from(format!("{name}{suffix}.jsonl"));
+        let file = File::create_new(&path);
+        let exists = matches!(&file, Err(error) if error.kind() == io::ErrorKind::AlreadyExists);
+        if !exists || number == MOST_FILES {
+            return (path, file);
+        }
+        number += 1;
     }
 }
 
@@ -206,7 +226,7 @@ fn smaller(
 }
 
 /// What does it again.
-fn command(verb: &Fuzz, drawing: &Drawing, file: &std::path::Path) -> String {
+fn command(verb: &Fuzz, drawing: &Drawing, file: &Path) -> String {
     let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
     // What `hsa-vmm emulate` or `hsa-vmm rocr run` was asked for.
     let under = env::var(crate::program::UNDER).map(|words| format!("{program} {words} -- "));
