@@ -1,6 +1,7 @@
 //! Which runtime to use, and saying which it is.
 
 use crate::arguments::word;
+use crate::screen::Screen;
 use anstyle::Style;
 use anyhow::Context;
 use clap::Args;
@@ -11,13 +12,16 @@ use hsa_vmm_conformance::fuzz::Sequence;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Says something on standard error that is good to know.
 pub fn say(note: &str) {
     let dim = Style::new().dimmed();
-    anstream::eprintln!("{dim}{note}{dim:#}");
+    let mut screen = Screen::stderr();
+    // Nobody reads what cannot be written.
+    let _ = screen.styled(dim, note).and_then(|()| writeln!(screen));
 }
 
 /// What `--runtime` asks for.

@@ -7,6 +7,7 @@ mod output;
 mod performer;
 mod program;
 mod progress;
+mod screen;
 mod table;
 mod verbs;
 
@@ -14,7 +15,12 @@ use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
 use clap::Parser;
 use hsa_vmm_conformance::contain::NotRun;
+use hsa_vmm_conformance::printable;
 use hsa_vmm_conformance::worker::LastCall;
+use screen::{Screen, note};
+use std::env;
+use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::prelude::*;
 
@@ -30,11 +36,19 @@ pub enum Ending {
 }
 
 const FAILED: u8 = 1;
-// 2 is bad usage, which clap answers by itself.
+/// As clap answers, too.
+const BAD_USAGE: u8 = 2;
 const NO_RUNTIME: u8 = 3;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    if hsa_sys::library::is_privileged() {
+        note!(
+            "error: hsa-vmm cannot run set-user-id, set-group-id or with file capabilities: its \
+             arguments choose code that it runs; run it as the user who may use the GPU"
+        );
+        return ExitCode::from(BAD_USAGE);
+    }
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     log(&arguments);
     let ending = match &arguments.verb {
         Verb::Info(verb) => verbs::info::run(verb),
@@ -59,10 +73,29 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-            anstream::eprintln!("{red}error{red:#}: {error:#}");
+            let mut screen = Screen::stderr();
+            // Nobody reads what cannot be written.
+            let _ = screen.styled(red, "error").and_then(|()| writeln!(screen, ": {error:#}"));
             ExitCode::from(if is_no_runtime(&error) { NO_RUNTIME } else { FAILED })
         }
     }
+}
+
+/// Prints help, or what is wrong with the arguments, and ends the process.
+fn refuse(error: &clap::Error) -> ! {
+    let is_printable = |text: OsString| {
+        let text = text.to_string_lossy();
+        printable(&text) == text
+    };
+    // Errors show arguments, and both errors and help show variables.
+    if env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable) {
+        error.exit()
+    }
+    let text = error.to_string();
+    let mut screen = if error.use_stderr() { Screen::stderr() } else { Screen::stdout() };
+    // Nobody reads what cannot be written.
+    let _ = write!(screen, "{text}").and_then(|()| screen.flush());
+    std::process::exit(error.exit_code())
 }
 
 /// There is no runtime to work with, or it does not start.
@@ -103,8 +136,8 @@ fn log(arguments: &Arguments) {
     }
     let printed = level.map(|level| {
         tracing_subscriber::fmt::layer()
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .with_writer(Screen::stderr)
+            .with_ansi(false)
             .with_filter(level)
     });
     tracing_subscriber::registry().with(printed).with(page.map(last_call::layer)).init();

@@ -3,6 +3,7 @@
 //! Whether the file can be written is asked before the work ([`Output::check`]); if it cannot be in
 //! the end all the same (a full disk, a folder that is gone), the result goes to standard output.
 
+use crate::screen::Screen;
 use anyhow::Context;
 use clap::Args;
 use std::fs;
@@ -28,18 +29,17 @@ impl Output {
     /// Writes the result, with colours where it goes to a terminal.
     pub fn write(
         &self,
-        write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+        write: impl FnOnce(&mut Screen<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let Some(path) = &self.output else {
-            let mut out = anstream::stdout().lock();
+            let mut out = Screen::stdout();
             write(&mut out)?;
             return Ok(out.flush()?);
         };
-        let mut text = anstream::StripStream::new(Vec::new());
-        write(&mut text)?;
-        let text = text.into_inner();
+        let mut text = Vec::new();
+        write(&mut Screen::plain(&mut text))?;
         let Err(error) = keep(path, &text) else { return Ok(()) };
-        let mut out = anstream::stdout().lock();
+        let mut out = Screen::stdout();
         out.write_all(&text).and_then(|()| out.flush())?;
         Err(error).context("the result is on standard output, and in no file")
     }

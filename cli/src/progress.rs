@@ -1,5 +1,7 @@
 //! Progress of long work: a bar on a terminal, nothing in a pipe.
 
+use crate::screen::note;
+use hsa_vmm_conformance::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
@@ -39,9 +41,9 @@ impl Steps {
     /// What begins now.
     pub fn next(&self, what: &str) {
         if self.bar.is_hidden() {
-            anstream::eprintln!("{what}");
+            note!("{what}");
         } else {
-            self.bar.set_message(what.to_owned());
+            self.bar.set_message(printable(what).into_owned());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reports as JUnit's XML, which continuous integration reads.
 
-use crate::{CaseReport, Report, Status};
+use crate::{CaseReport, Report, Status, printable};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ pub(crate) fn junit(report: &Report) -> String {
     let mut all = Duration::ZERO;
     for cases in report.cases.chunk_by(|one, next| one.area() == next.area()) {
         let Some(first) = cases.first() else { continue };
-        let mut suite = TestSuite::new(first.area());
+        let mut suite = TestSuite::new(printable(first.area()));
         let mut time = Duration::ZERO;
         for case in cases {
             suite.add_test_case(test_case(case));
             time += duration(case);
         }
         suite.set_time(time);
-        suite.add_property(("runtime", report.runtime.name.as_str()));
-        suite.add_property(("extension", report.runtime.extension.as_str()));
+        suite.add_property(("runtime", &*printable(&report.runtime.name)));
+        suite.add_property(("extension", &*printable(&report.runtime.extension)));
         all += time;
         whole.add_test_suite(suite);
     }
@@ -37,18 +37,18 @@ fn test_case(case: &CaseReport) -> TestCase {
         Status::Pass => TestCaseStatus::success(),
         Status::Fail => {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_message(&case.detail).set_type("failure");
+            status.set_message(printable(&case.detail)).set_type("failure");
             status
         }
         // JUnit has no word for what fails and is known to; it must not fail the run.
         Status::Skip | Status::Known => {
             let mut status = TestCaseStatus::skipped();
-            status.set_message(&case.detail).set_type(case.status.to_string());
+            status.set_message(printable(&case.detail)).set_type(case.status.to_string());
             status
         }
     };
-    let mut test = TestCase::new(case.name.as_str(), status);
-    test.set_classname(case.area()).set_time(duration(case));
-    test.add_property(("source", case.source.as_str()));
+    let mut test = TestCase::new(printable(&case.name), status);
+    test.set_classname(printable(case.area())).set_time(duration(case));
+    test.add_property(("source", &*printable(&case.source)));
     test
 }

@@ -279,9 +279,38 @@ fn the_quirks_that_are_worked_around_are_named() {
         "some_calls_take_no_lock",
         "ipc_server_outlives_stop",
     ];
-    assert_eq!(names(None), of_6_4);
+    assert_eq!(names(Quirks::default()), of_6_4);
     let mut one = Quirks::default();
-    one.cpu_unmap_leaves_hole = true;
-    assert_eq!(names(Some(one)), ["cpu_unmap_leaves_hole"]);
-    assert!(names(Some(Quirks::default())).is_empty());
+    one.set_access_drops_unnamed_agents = true;
+    assert_eq!(names(one), [&["set_access_drops_unnamed_agents"], &of_6_4[..]].concat());
+}
+
+#[test]
+fn junit_holds_no_forbidden_characters() {
+    let forbidden = "a\u{0}\u{1}\u{8}\u{b}\u{c}\u{1b}[31m\u{1f}\u{7f}\u{85}\u{fffe}\u{ffff}z";
+    let mut report = report("reserve", FaultPlan::none());
+    report.runtime.name = forbidden.to_owned();
+    for case in &mut report.cases {
+        case.status = hsa_vmm_conformance::Status::Fail;
+        case.name = format!("{}{forbidden}", case.name);
+        case.source = forbidden.to_owned();
+        case.detail = forbidden.to_owned();
+    }
+    let text = report.junit();
+    // XML 1.0, production 2; the surrogates are no characters.
+    let is_allowed = |it: char| matches!(it, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..);
+    assert!(text.chars().all(is_allowed), "{text:?}");
+    assert!(text.contains("\\u001b[31m") && text.contains("\\uffff"), "{text}");
+}
+
+#[test]
+fn html_escapes_text() {
+    let mut report = report("reserve", FaultPlan::none());
+    let evil = "<script>alert(1)</script>\"'&";
+    report.runtime.name = evil.to_owned();
+    for case in &mut report.cases {
+        (case.source, case.detail) = (evil.to_owned(), evil.to_owned());
+        case.status = hsa_vmm_conformance::Status::Fail;
+    }
+    assert!(!report.html().unwrap().contains("<script>alert"));
 }

@@ -25,6 +25,6 @@ pub fn run(verb: &Completions) -> anyhow::Result<Ending> {
     // `generate` panics where it cannot write.
     let mut script = Vec::new();
     generate(verb.shell, &mut command, name, &mut script);
-    anstream::stdout().write_all(&script)?;
+    std::io::stdout().write_all(&script)?;
     Ok(Ending::Well)
 }

@@ -3,10 +3,10 @@
 use crate::Ending;
 use crate::arguments::Format;
 use crate::output::Output;
-use crate::table::table;
+use crate::screen::Screen;
+use crate::table::{Cell, table};
 use anstyle::Style;
 use clap::Args;
-use comfy_table::Cell;
 use hsa_vmm_conformance::Report;
 use hsa_vmm_conformance::diff::{CaseChange, CaseKind, Change, Diff, Outcome};
 use std::io::Write;
@@ -64,10 +64,11 @@ pub fn run(verb: &Arguments) -> anyhow::Result<Ending> {
     Ok(if failed { Ending::Failed } else { Ending::Well })
 }
 
-fn print(out: &mut dyn Write, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> anyhow::Result<()> {
+fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> anyhow::Result<()> {
     let bold = Style::new().bold();
     for ((path, report), name) in sides.into_iter().zip(["A", "B"]) {
-        writeln!(out, "{bold}{name}{bold:#}  {}", head(path, report))?;
+        out.styled(bold, name)?;
+        writeln!(out, "  {}", head(path, report))?;
     }
     writeln!(out)?;
     for sentence in diff.words().iter().chain(&diff.timings.words()) {
@@ -76,20 +77,22 @@ fn print(out: &mut dyn Write, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> a
     let rows = rows(diff);
     if !rows.is_empty() {
         let mut differs = table(&["", "A", "B"]);
-        differs.add_rows(rows);
-        writeln!(out, "\n{differs}")?;
+        rows.into_iter().for_each(|row| differs.add_row(row));
+        writeln!(out)?;
+        out.table(&differs)?;
     }
     if !diff.cases.is_empty() {
         let mut cases = table(&["case", "A", "B", "detail"]);
         for case in &diff.cases {
-            cases.add_row(vec![
-                Cell::new(&case.name),
+            cases.add_row([
+                Cell::from(&case.name),
                 status(case.a.as_ref()),
                 status(case.b.as_ref()),
-                Cell::new(detail(case)),
+                Cell::from(detail(case)),
             ]);
         }
-        writeln!(out, "\n{cases}")?;
+        writeln!(out)?;
+        out.table(&cases)?;
     }
     Ok(())
 }
@@ -144,5 +147,5 @@ fn detail(case: &CaseChange) -> &str {
 }
 
 fn status(outcome: Option<&Outcome>) -> Cell {
-    outcome.map_or_else(|| Cell::new("–"), |outcome| crate::table::status(outcome.status))
+    outcome.map_or_else(|| Cell::from("–"), |outcome| crate::table::status(outcome.status))
 }

@@ -2,6 +2,7 @@
 
 use super::rocr;
 use crate::Ending;
+use crate::screen::note;
 use clap::{Args, ValueEnum};
 use hsa_rocr::{Emulation, Installation, Release, folder};
 use std::ffi::OsString;
@@ -67,7 +68,7 @@ pub fn run(verb: &Emulate) -> anyhow::Result<Ending> {
         None => match rocr::newest().filter(|newest| newest.program(program).is_some()) {
             Some(newest) => {
                 let (name, release) = (program.display(), newest.release());
-                anstream::eprintln!("{name}: that of release {release}, with its runtime");
+                note!("{name}: that of release {release}, with its runtime");
                 rocr::command(&newest, program)
             }
             None => Command::new(program),

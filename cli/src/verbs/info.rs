@@ -2,6 +2,7 @@
 
 use crate::Ending;
 use crate::arguments::{Common, Format};
+use crate::screen::Screen;
 use crate::table::table;
 use clap::Args;
 use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
@@ -19,7 +20,7 @@ pub struct Info {
 
 pub fn run(verb: &Info) -> anyhow::Result<Ending> {
     let runtime = verb.common.runtime.open()?;
-    let mut out = anstream::stdout().lock();
+    let mut out = Screen::stdout();
     match verb.format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &describe(&runtime))?;
@@ -35,7 +36,7 @@ pub fn run(verb: &Info) -> anyhow::Result<Ending> {
     Ok(Ending::Well)
 }
 
-fn features(out: &mut impl Write, runtime: &RuntimeDescription) -> anyhow::Result<()> {
+fn features(out: &mut Screen<'_>, runtime: &RuntimeDescription) -> anyhow::Result<()> {
     let path = runtime.path.as_ref().map(|path| path.display().to_string());
     let mut rows: Vec<(&str, String)> = path.map(|path| ("runtime", path)).into_iter().collect();
     rows.extend(runtime.facts().into_iter().filter_map(|fact| Some((fact.what, fact.value?))));
@@ -50,7 +51,7 @@ fn features(out: &mut impl Write, runtime: &RuntimeDescription) -> anyhow::Resul
     Ok(())
 }
 
-fn agents(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut agents =
         table(&["agent", "kind", "name", "product", "NUMA", "PCI", "large BAR", "permissions"]);
     for agent in runtime.agents() {
@@ -74,11 +75,12 @@ fn agents(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
     }
     // The address on the bus is copied.
     agents.unbroken([5]);
-    writeln!(out, "{agents}\n")?;
+    out.table(&agents)?;
+    writeln!(out)?;
     Ok(())
 }
 
-fn pools(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+fn pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut pools = table(&[
         "agent",
         "pool",
@@ -94,7 +96,8 @@ fn pools(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
             pools.add_row(row(agent, pool));
         }
     }
-    writeln!(out, "{pools}\n")?;
+    out.table(&pools)?;
+    writeln!(out)?;
     Ok(())
 }
 
@@ -112,7 +115,7 @@ fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
     ]
 }
 
-fn links(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
+fn links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut links = table(&["agent", "reaches", "by"]);
     for agent in runtime.agents() {
         for peer in agent.peers() {
@@ -125,8 +128,7 @@ fn links(out: &mut impl Write, runtime: &Runtime) -> anyhow::Result<()> {
             links.add_row(vec![number(agent), peer.agent.index().to_string(), by]);
         }
     }
-    writeln!(out, "{links}")?;
-    Ok(())
+    Ok(out.table(&links)?)
 }
 
 fn number(agent: &Agent) -> String {

@@ -2,6 +2,7 @@
 
 use crate::Ending;
 use crate::progress::Steps;
+use crate::screen::{Screen, note};
 use crate::table::table;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -136,13 +137,13 @@ fn show(installations: &[Installation]) -> anyhow::Result<Ending> {
         files.push(installation.runtime().display().to_string());
         files.extend(installation.hip().map(|path| path.display().to_string()));
     }
-    let mut out = anstream::stdout().lock();
-    writeln!(out, "{rows}").context("cannot write the table")?;
+    let mut out = Screen::stdout();
+    out.table(&rows).context("cannot write the table")?;
     if !files.is_empty() {
         writeln!(out, "\n{}", files.join("\n")).context("cannot write the files")?;
     }
     if installations.is_empty() {
-        anstream::eprintln!("nothing was fetched yet: `hsa-vmm rocr fetch` does it");
+        note!("nothing was fetched yet: `hsa-vmm rocr fetch` does it");
     }
     Ok(Ending::Well)
 }

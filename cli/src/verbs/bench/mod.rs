@@ -7,14 +7,15 @@ use crate::arguments::Common;
 use crate::choice::Choice;
 use crate::output::Output;
 use crate::progress;
-use crate::table::table;
+use crate::screen::note;
+use crate::table::{Cell, Rows, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use comfy_table::{Cell, CellAlignment};
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm_bench::{Backend, Ground, Level, LibraryFile, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
+use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -145,7 +146,10 @@ pub fn run(verb: &Bench) -> anyhow::Result<Ending> {
     }
     bar.finish_and_clear();
     let shown = match verb.format {
-        BenchFormat::Table => show(&results),
+        BenchFormat::Table => {
+            verb.output.write(|out| Ok(out.table(&rows(&results))?))?;
+            return Ok(Ending::Well);
+        }
         BenchFormat::Json => {
             let runtime: RuntimeDescription = describe(ground.runtime()).runtime;
             let quirks = ground.quirks();
@@ -192,7 +196,7 @@ impl Bench {
         {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
             let ground = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
-            anstream::eprintln!("runtime: simulation whose virtual memory does nothing");
+            note!("runtime: simulation whose virtual memory does nothing");
             return self.with_quirks(ground);
         }
         if self.no_workarounds {
@@ -215,7 +219,7 @@ impl Bench {
 }
 
 /// A table, a row an operation and a level.
-fn show(results: &[Result]) -> String {
+fn rows(results: &[Result]) -> Rows {
     let mut rows =
         table(&["operation", "level", "live", "GPUs", "median", "p99", "over raw", "% of raw"]);
     for result in results {
@@ -229,11 +233,10 @@ fn show(results: &[Result]) -> String {
             result.over_raw_ns.map(time).unwrap_or_default(),
             part.map(|part| format!("{part:.0}")).unwrap_or_default(),
         ];
-        let names = [result.operation.name(), result.level.name()].map(Cell::new);
-        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-        rows.add_row(names.into_iter().chain(cells.map(right)));
+        let names = [result.operation.name(), result.level.name()].map(Cell::from);
+        rows.add_row(names.into_iter().chain(cells.map(|text| Cell::from(text).right())));
     }
-    format!("{rows}\n")
+    rows
 }
 
 /// A time that people can read: `83 ns`, `1.28 µs`.

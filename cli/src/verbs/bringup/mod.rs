@@ -25,6 +25,7 @@ mod show;
 pub use arguments::{ABOUT, Bringup};
 
 use crate::arguments::Format;
+use crate::screen::Screen;
 use crate::{Ending, output};
 use anyhow::Context;
 use ascent::{Ascent, Outcome, ascend};
@@ -47,7 +48,7 @@ pub fn run(verb: &Bringup) -> anyhow::Result<Ending> {
     verb.program.as_deref().map_or(Ok(()), output::check)?;
     let mut log = verb.log.as_deref().map(create).transpose()?;
     let mut kernel = KernelLog::from_now();
-    let mut out = anstream::stdout().lock();
+    let mut out = Screen::stdout();
     let table = verb.format == Format::Table;
     let mut ascents: Vec<Ascent> = Vec::new();
     let mut log_written = Ok(());
@@ -112,7 +113,7 @@ fn create(path: &Path) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn name_runtime(out: &mut impl Write, ascent: &Ascent) -> std::io::Result<()> {
+fn name_runtime(out: &mut Screen<'_>, ascent: &Ascent) -> std::io::Result<()> {
     match &ascent.runtime {
         Some(Some(path)) => writeln!(out, "runtime: {path}\n"),
         Some(None) => writeln!(out, "runtime: simulation\n"),

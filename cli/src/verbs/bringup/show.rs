@@ -3,6 +3,7 @@
 use super::ascent::{Ascent, Outcome};
 use super::failure::{Answer, Blamed, Failure};
 use super::level::Level;
+use crate::screen::Screen;
 use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -20,7 +21,7 @@ const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
 /// One rung, when its level has been climbed.
-pub fn rung(out: &mut impl Write, ascent: &Ascent) -> io::Result<()> {
+pub fn rung(out: &mut Screen<'_>, ascent: &Ascent) -> io::Result<()> {
     let title = ascent.level.title();
     match &ascent.outcome {
         Outcome::Reached => {
@@ -46,7 +47,7 @@ fn calls(ascent: &Ascent) -> String {
 }
 
 /// The rungs above the one that failed.
-pub fn above(out: &mut impl Write, level: Level, until: Level) -> io::Result<()> {
+pub fn above(out: &mut Screen<'_>, level: Level, until: Level) -> io::Result<()> {
     for title in Level::ALL.into_iter().filter(|other| level < *other && *other <= until) {
         line(out, DIM, "·", title.title(), "not tried", None)?;
     }
@@ -54,7 +55,7 @@ pub fn above(out: &mut impl Write, level: Level, until: Level) -> io::Result<()>
 }
 
 fn line(
-    out: &mut impl Write,
+    out: &mut Screen<'_>,
     style: Style,
     mark: &str,
     title: &str,
@@ -66,17 +67,24 @@ fn line(
     let room = WIDTH - DETAIL - 10;
     let mut parts = wrap(detail, room).into_iter();
     let first = parts.next().unwrap_or_default();
-    write!(out, "{style}{mark}{style:#} {title:19} ")?;
+    out.styled(style, mark)?;
+    write!(out, " {title:19} ")?;
     match took.is_empty() {
         true => writeln!(out, "{first}")?,
-        false => writeln!(out, "{first:room$} {DIM}{took:>9}{DIM:#}")?,
+        false => {
+            write!(out, "{first:room$} ")?;
+            out.styled(DIM, format_args!("{took:>9}"))?;
+            writeln!(out)?;
+        }
     }
     parts.try_for_each(|part| writeln!(out, "{:DETAIL$}{part}", ""))
 }
 
 /// Everything about the failure.
-pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Result<()> {
-    writeln!(out, "\n{RED}{}{RED:#}: {}", level.title(), failure.what)?;
+pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Result<()> {
+    writeln!(out)?;
+    out.styled(RED, level.title())?;
+    writeln!(out, ": {}", failure.what)?;
     if let Some(call) = &failure.call {
         blamed(out, call)?;
     }
@@ -95,7 +103,8 @@ pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Res
             };
             let (file, request) = (short(interface.file), short(interface.request));
             let line = format!("{file:9} {request:29} {}", interface.function);
-            writeln!(out, "{style}{mark}{style:#} {}", line.trim_end())?;
+            out.styled(style, mark)?;
+            writeln!(out, " {}", line.trim_end())?;
         }
     }
     match &failure.driver {
@@ -110,15 +119,16 @@ pub fn failure(out: &mut impl Write, level: Level, failure: &Failure) -> io::Res
         log(out, "The runtime said", &failure.runtime)?;
     }
     match &failure.kernel {
-        Ok(lines) if lines.is_empty() => writeln!(out, "\n{DIM}The kernel logged nothing.{DIM:#}")?,
+        Ok(lines) if lines.is_empty() => aside(out, "The kernel logged nothing.")?,
         Ok(lines) => log(out, "The kernel logged meanwhile", lines)?,
-        Err(why) => writeln!(out, "\n{DIM}The kernel's log cannot be read: {why}.{DIM:#}")?,
+        Err(why) => aside(out, &format!("The kernel's log cannot be read: {why}."))?,
     }
     if !failure.machine.is_empty() {
         head(out, "This machine")?;
         for looked in &failure.machine {
             let (style, mark) = if looked.well { (GREEN, "✓") } else { (RED, "✗") };
-            writeln!(out, "{style}{mark}{style:#} {}", looked.what)?;
+            out.styled(style, mark)?;
+            writeln!(out, " {}", looked.what)?;
         }
     }
     if !failure.calls.is_empty() {
@@ -140,9 +150,11 @@ fn short(name: &str) -> &str {
     prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
-fn blamed(out: &mut impl Write, call: &Blamed) -> io::Result<()> {
+fn blamed(out: &mut Screen<'_>, call: &Blamed) -> io::Result<()> {
     let who = if call.other_process { ", in the other process" } else { "" };
-    writeln!(out, "  {BOLD}{}{BOLD:#}{who}", call.name)?;
+    write!(out, "  ")?;
+    out.styled(BOLD, &call.name)?;
+    writeln!(out, "{who}")?;
     for argument in &call.arguments {
         writeln!(out, "    {} = {}", argument.name, argument.value)?;
     }
@@ -153,12 +165,21 @@ fn blamed(out: &mut impl Write, call: &Blamed) -> io::Result<()> {
     }
 }
 
-fn head(out: &mut impl Write, text: &str) -> io::Result<()> {
-    writeln!(out, "\n{BOLD}{text}{BOLD:#}")
+fn head(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+    writeln!(out)?;
+    out.styled(BOLD, text)?;
+    writeln!(out)
+}
+
+/// A sentence of less weight.
+fn aside(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+    writeln!(out)?;
+    out.styled(DIM, text)?;
+    writeln!(out)
 }
 
 /// Lines of a log are not broken: they are to be copied and searched for.
-fn log(out: &mut impl Write, title: &str, lines: &[String]) -> io::Result<()> {
+fn log(out: &mut Screen<'_>, title: &str, lines: &[String]) -> io::Result<()> {
     head(out, title)?;
     lines.iter().try_for_each(|line| writeln!(out, "  {line}"))
 }

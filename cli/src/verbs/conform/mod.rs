@@ -7,14 +7,14 @@ pub use arguments::Conform;
 
 use crate::arguments::Arguments;
 use crate::choice::say;
-use crate::table::table;
+use crate::screen::{Screen, note};
+use crate::table::{Cell, table};
 use crate::{Ending, progress};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use arguments::ReportFormat;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use comfy_table::Cell;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, run as run_cases};
 use std::io::Write;
@@ -41,22 +41,22 @@ pub fn run(verb: &Conform) -> anyhow::Result<Ending> {
     let report = put(verb, &options)?;
     let written = verb.output.write(|out| write(out, verb.format, &report));
     for case in report.cases.iter().filter(|case| case.known_passed) {
-        anstream::eprintln!("{}: {}", case.name, case.detail);
+        note!("{}: {}", case.name, case.detail);
     }
     let summary = &report.summary;
     if summary.known > 0 {
-        anstream::eprintln!("{} known defects of this runtime", summary.known);
+        note!("{} known defects of this runtime", summary.known);
     }
-    anstream::eprintln!("{summary}");
+    note!("{summary}");
     written?;
     Ok(if summary.failed == 0 { Ending::Well } else { Ending::Failed })
 }
 
-fn write(mut out: &mut dyn Write, format: ReportFormat, report: &Report) -> anyhow::Result<()> {
+fn write(out: &mut Screen<'_>, format: ReportFormat, report: &Report) -> anyhow::Result<()> {
     match format {
-        ReportFormat::Table => print(&mut out, report)?,
+        ReportFormat::Table => print(out, report)?,
         ReportFormat::Json => {
-            serde_json::to_writer_pretty(&mut out, report)?;
+            serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;
         }
         ReportFormat::Junit => writeln!(out, "{}", report.junit())?,
@@ -125,9 +125,9 @@ fn list(verb: &Conform) -> anyhow::Result<Ending> {
     verb.output.write(|out| match verb.format {
         ReportFormat::Table => {
             let mut names = table(&["case", "what", "source"]);
-            names.add_rows(chosen().map(|case| [case.name, case.about, case.source]));
+            chosen().for_each(|case| names.add_row([case.name, case.about, case.source]));
             names.unbroken([0]);
-            Ok(writeln!(out, "{names}")?)
+            Ok(out.table(&names)?)
         }
         ReportFormat::Json => {
             let named = chosen().map(|case| {
@@ -144,22 +144,23 @@ fn list(verb: &Conform) -> anyhow::Result<Ending> {
     Ok(Ending::Well)
 }
 
-fn print(out: &mut impl Write, report: &Report) -> anyhow::Result<()> {
+fn print(out: &mut Screen<'_>, report: &Report) -> anyhow::Result<()> {
     let mut results = table(&["case", "", "ms", "detail"]);
     for case in &report.cases {
-        results.add_row(vec![
-            Cell::new(&case.name),
+        results.add_row([
+            Cell::from(&case.name),
             crate::table::status(case.status),
-            Cell::new(format!("{:.1}", case.duration_us as f64 / 1000.0))
-                .set_alignment(comfy_table::CellAlignment::Right),
-            Cell::new(&case.detail),
+            Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).right(),
+            Cell::from(&case.detail),
         ]);
     }
     results.unbroken([0, 1, 2]);
-    writeln!(out, "{results}")?;
+    out.table(&results)?;
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     for case in report.cases.iter().filter(|case| case.status == Status::Fail) {
-        writeln!(out, "\n{bold}{}{bold:#} ({})\n  {}", case.name, case.source, case.detail)?;
+        writeln!(out)?;
+        out.styled(bold, &case.name)?;
+        writeln!(out, " ({})\n  {}", case.source, case.detail)?;
         if !cases().iter().any(|known| known.name == case.name) {
             continue;
         }

@@ -7,6 +7,7 @@ mod progress;
 
 use crate::arguments::Format;
 use crate::choice::{Ground, say};
+use crate::screen::{Screen, note};
 use crate::{Ending, output};
 use anyhow::bail;
 use arguments::Fuzz;
@@ -54,7 +55,7 @@ pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
     let drawing = Drawing { seed, longest, machine, faults, every };
     let threads =
         verb.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
-    anstream::eprintln!("seed {seed}, {threads} processes, {:?}", verb.time);
+    note!("seed {seed}, {threads} processes, {:?}", verb.time);
     let mut progress = Progress::new(verb.time, verb.sequences);
     let mut crew = Crew::start(verb, &drawing, threads)?;
     let ended = crew.watch(&mut progress)?;
@@ -63,11 +64,11 @@ pub fn run(verb: &Fuzz) -> anyhow::Result<Ending> {
     let finding = match ended {
         Ended::Well => None,
         Ended::Found(number, found) => {
-            anstream::eprintln!("sequence {number} has shown something; making it smaller");
+            note!("sequence {number} has shown something; making it smaller");
             Some(Finding::of(verb, &drawing, threads as u64, number, found)?)
         }
     };
-    let mut out = anstream::stdout().lock();
+    let mut out = Screen::stdout();
     match verb.format {
         Format::Json => {
             let summary = serde_json::json!({

@@ -1,5 +1,6 @@
 //! How far it is, and how fast.
 
+use crate::screen::note;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ impl Progress {
         if self.bar.is_hidden() {
             if self.told.elapsed() >= LINES {
                 self.told = Instant::now();
-                anstream::eprintln!("{self}");
+                note!("{self}");
             }
             return;
         }

@@ -3,6 +3,7 @@
 use crate::Ending;
 use crate::arguments::Common;
 use crate::output::Output;
+use crate::screen::{Screen, note};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::fuzz::perform_beginning;
@@ -95,13 +96,13 @@ pub fn run(verb: &Map) -> anyhow::Result<Ending> {
             (what, it.vmm, it.operations, otherwise)
         }
     };
-    anstream::eprintln!("{what}, after {performed} of {all} operations");
+    note!("{what}, after {performed} of {all} operations");
     let report = vmm.report();
     verb.output.write(|out| write(out, verb.format, &report))?;
     match otherwise {
         None => Ok(Ending::Well),
         Some(otherwise) => {
-            anstream::eprintln!("{otherwise}");
+            note!("{otherwise}");
             Ok(Ending::Failed)
         }
     }
@@ -119,7 +120,7 @@ fn recorded(verb: &Map) -> anyhow::Result<Recorded> {
     }
 }
 
-fn write(out: &mut dyn Write, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
+fn write(out: &mut Screen<'_>, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => write!(out, "{}", report.to_svg())?,

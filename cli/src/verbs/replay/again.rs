@@ -5,6 +5,7 @@ use crate::Ending;
 use crate::arguments::Format;
 use crate::choice::{Choice, say};
 use crate::performer::Performer;
+use crate::screen::Screen;
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub fn run(verb: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Ending
             None => say(&format!("runtime: {}", runtime)),
         }
     }
-    let mut out = anstream::stdout().lock();
+    let mut out = Screen::stdout();
     let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
     match verb.format {
         Format::Json => {

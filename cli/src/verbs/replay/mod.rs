@@ -3,6 +3,7 @@
 mod again;
 
 use crate::arguments::{Common, Format};
+use crate::screen::Screen;
 use crate::table::table;
 use crate::{Ending, progress};
 use anyhow::{Context, bail};
@@ -11,6 +12,9 @@ use hsa_vmm_conformance::replay::replay;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
 use std::path::PathBuf;
+
+/// So many are read at once: a small compressed file may have millions.
+const MOST_SEQUENCES: usize = 100_000;
 
 #[derive(Args, Debug)]
 pub struct Replay {
@@ -33,7 +37,11 @@ pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
     let recorded = Reader::open(&verb.file).with_context(|| format!("cannot read {}", file()))?;
     let mut recorded = recorded.with_sequences().peekable();
     if let Some(Ok(Recorded::Sequence(_))) = recorded.peek() {
-        let sequences = recorded.map(|item| match item? {
+        let sequences = recorded.enumerate().map(|(number, item)| match item? {
+            _ if number >= MOST_SEQUENCES => bail!(
+                "there are more than {MOST_SEQUENCES} sequences, which are performed in one process; \
+                 put them into several files"
+            ),
             Recorded::Sequence(sequence) => Ok(sequence),
             Recorded::Trace(_) => bail!("a trace among sequences; each needs a file of its own"),
         });
@@ -57,7 +65,7 @@ pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
     if others > 0 {
         bail!("in {}: {others} sequences among traces; they need a file of their own", file());
     }
-    let mut out = anstream::stdout().lock();
+    let mut out = Screen::stdout();
     match verb.format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &report)?;
@@ -75,7 +83,7 @@ pub fn run(verb: &Replay) -> anyhow::Result<Ending> {
                 let count = report.not_compared.to_string();
                 counts.add_row(vec!["not compared: after a divergence".to_owned(), count]);
             }
-            writeln!(out, "{counts}")?;
+            out.table(&counts)?;
             if let Some(first) = &report.first {
                 writeln!(out, "\nfirst divergence: {first}")?;
             }

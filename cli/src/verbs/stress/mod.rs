@@ -22,6 +22,7 @@ pub use arguments::{ABOUT, Stress};
 
 use crate::Ending;
 use crate::arguments::Format;
+use crate::screen::{Screen, note};
 use anyhow::Context;
 use arguments::Part;
 use bar::Bar;
@@ -54,7 +55,7 @@ pub fn run(verb: &Stress) -> anyhow::Result<Ending> {
         signal_hook::flag::register(signal, enough.clone())?;
     }
     let seed = verb.seed.unwrap_or_else(|| fastrand::u64(..));
-    anstream::eprintln!("seed: {seed} (--seed {seed} makes the same choices again)");
+    note!("seed: {seed} (--seed {seed} makes the same choices again)");
     let scenes = if verb.scene.is_empty() { Scene::ALL.to_vec() } else { verb.scene.clone() };
     let share = verb.time / u32::try_from(scenes.len()).unwrap_or(u32::MAX);
     let before = taken_of_machine();
@@ -67,12 +68,12 @@ pub fn run(verb: &Stress) -> anyhow::Result<Ending> {
         if let Some(error) = &played.no_runtime {
             anyhow::bail!(NoRuntime(error.clone()));
         }
-        anstream::eprintln!("{}: {}", scene.name(), played.summary());
+        note!("{}: {}", scene.name(), played.summary());
         report.scenes.push(played);
     }
     report.interrupted = enough.load(Ordering::Relaxed);
     report.leaks.extend(of_machine(before));
-    let mut out = anstream::stdout().lock();
+    let mut out = Screen::stdout();
     match verb.format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &report)?;

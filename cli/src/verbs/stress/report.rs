@@ -3,6 +3,7 @@
 use super::measure::Leak;
 use super::message::Done;
 use super::scene::Scene;
+use crate::screen::Screen;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -93,7 +94,7 @@ impl Report {
         self.leaks.is_empty() && self.scenes.iter().all(Played::is_well)
     }
 
-    pub fn table(&self, out: &mut impl Write) -> anyhow::Result<()> {
+    pub fn table(&self, out: &mut Screen<'_>) -> anyhow::Result<()> {
         let head = ["scene", "operations", "a second", "fullest", "expected errors", "result"];
         let mut table = crate::table::table(&head);
         for played in &self.scenes {
@@ -113,7 +114,7 @@ impl Report {
                 result,
             ]);
         }
-        writeln!(out, "{table}")?;
+        out.table(&table)?;
         for played in &self.scenes {
             let scene = played.scene.name();
             for (error, count) in &played.unexpected {

@@ -1,0 +1,125 @@
+//! The one way out for text: everything that this command prints is written to a [`Screen`].
+//!
+//! Text from files, runtimes, the kernel's log or the environment may hold control characters that a
+//! terminal obeys. A screen escapes them all. Colours are written by methods that take no such text
+//! unescaped.
+
+use crate::table::Rows;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::Style;
+use hsa_vmm_conformance::printable;
+use std::fmt;
+use std::io::{self, Write};
+
+/// Escapes all text, and writes the styles of this command where they are wanted.
+pub struct Screen<'a> {
+    to: Box<dyn Write + 'a>,
+    styled: bool,
+}
+
+impl Screen<'static> {
+    /// Writes to standard output, with styles on a terminal.
+    pub fn stdout() -> Self {
+        let styled = is_styled(AutoStream::choice(&io::stdout()));
+        Self { to: Box::new(io::stdout().lock()), styled }
+    }
+
+    /// Writes to standard error, with styles on a terminal.
+    pub fn stderr() -> Self {
+        let styled = is_styled(AutoStream::choice(&io::stderr()));
+        Self { to: Box::new(io::stderr()), styled }
+    }
+}
+
+fn is_styled(choice: ColorChoice) -> bool {
+    choice != ColorChoice::Never
+}
+
+impl<'a> Screen<'a> {
+    /// Writes to a file or to memory, without styles.
+    pub fn plain(to: impl Write + 'a) -> Self {
+        Self { to: Box::new(to), styled: false }
+    }
+
+    /// Writes text in a style.
+    pub fn styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
+        if !self.styled {
+            return write!(self, "{text}");
+        }
+        write!(self.to, "{style}")?;
+        write!(self, "{text}")?;
+        write!(self.to, "{style:#}")
+    }
+
+    /// Writes a table, whose cells are escaped when they are added, and a line break.
+    pub fn table(&mut self, rows: &Rows) -> io::Result<()> {
+        let text = rows.render();
+        if self.styled {
+            writeln!(self.to, "{text}")
+        } else {
+            writeln!(self.to, "{}", anstream::adapter::strip_str(&text))
+        }
+    }
+}
+
+impl Write for Screen<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let text = String::from_utf8_lossy(bytes);
+        self.to.write_all(printable(&text).as_bytes())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Writes a line to standard error; without one that can be written to, nobody reads it.
+pub fn write_note(line: fmt::Arguments<'_>) {
+    let _ = Screen::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Writes a formatted line to standard error.
+macro_rules! note {
+    ($($argument:tt)*) => { $crate::screen::write_note(format_args!($($argument)*)) };
+}
+pub(crate) use note;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::table;
+
+    const EVIL: &str = "a\u{1b}]0;b\u{7}\u{9b}31m\u{202e}\r\u{7f}c";
+    const SHOWN: &str = "a\\u001b]0;b\\u0007\\u009b31m\\u202e\\u000d\\u007fc";
+
+    fn written(styled: bool) -> String {
+        let mut bytes = Vec::new();
+        {
+            let mut screen = Screen { to: Box::new(&mut bytes), styled };
+            writeln!(screen, "{EVIL}").unwrap();
+            screen.styled(Style::new().bold(), EVIL).unwrap();
+            let mut rows = table(&["head"]);
+            rows.add_row([EVIL]);
+            rows.unbroken([0]);
+            screen.table(&rows).unwrap();
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn screen_escapes_lines_styles_and_tables() {
+        for styled in [false, true] {
+            let text = written(styled);
+            assert_eq!(text.matches(SHOWN).count(), 3, "{text:?}");
+            let own = text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
+            let is_left = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+            assert!(!own.contains(is_left), "{text:?}");
+            assert_eq!(own.len() < text.len(), styled, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What files and the environment say does not reach a terminal as its commands.
+
+mod hsa_vmm;
+
+use hsa_vmm::{command, err, json, out, run};
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Output;
+
+/// A title, a screen erased, a colour, C1's CSI, a line overwritten, text turned round, DEL.
+const EVIL: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
+const SHOWN: &str =
+    "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";
+
+/// Runs as if on a terminal.
+fn run_in_colour(arguments: &[&str]) -> Output {
+    command(arguments).env("CLICOLOR_FORCE", "1").output().unwrap()
+}
+
+/// Fails if there is more than text and the styles that this command has.
+fn assert_harmless(text: &str, what: &str) {
+    let mut rest = text.to_owned();
+    for style in ["[0m", "[1m", "[2m", "[31m", "[32m", "[1m\u{1b}[31m"] {
+        rest = rest.replace(&format!("\u{1b}{style}"), "");
+    }
+    let is_bad = |it: char| {
+        it.is_control() && it != '\n' && it != '\t'
+            || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    assert!(!rest.contains(is_bad), "{what}: {text:?}");
+}
+
+/// A report in which every text is evil.
+fn report() -> Value {
+    let mut report = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
+    fn spoil(value: &mut Value, key: &str) {
+        match value {
+            Value::String(text) if !["kind", "enforcement"].contains(&key) => *text = EVIL.into(),
+            Value::Array(all) => all.iter_mut().for_each(|it| spoil(it, key)),
+            Value::Object(all) => all.iter_mut().for_each(|(key, it)| spoil(it, key)),
+            _ => {}
+        }
+    }
+    for key in ["name", "build"] {
+        spoil(&mut report["runtime"][key], key);
+    }
+    spoil(&mut report["agents"][0]["name"], "name");
+    report["cases"] = json!([{
+        "name": EVIL, "status": "fail", "source": EVIL, "detail": EVIL, "duration_us": 1,
+    }]);
+    report
+}
+
+#[test]
+fn diff_escapes_text_of_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (folder.path().join("a.json"), folder.path().join("b.json"));
+    let mut plain = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
+    plain["cases"] = json!([{
+        "name": "a.case", "status": "pass", "source": "", "detail": "", "duration_us": 1,
+    }]);
+    fs::write(&a, plain.to_string()).unwrap();
+    fs::write(&b, report().to_string()).unwrap();
+    let files = [a.to_str().unwrap(), b.to_str().unwrap()];
+    for (one, other) in [(files[0], files[1]), (files[1], files[0])] {
+        let output = run_in_colour(&["diff", one, other]);
+        assert_eq!(err(&output), "");
+        let text = out(&output);
+        assert!(text.matches(SHOWN).count() >= 4, "{text:?}");
+        assert_harmless(&text, "diff");
+    }
+    // JSON stays JSON, and says what was there.
+    let output = run_in_colour(&["diff", "--format", "json", files[0], files[1]]);
+    assert_harmless(&out(&output), "diff --format json");
+    let names = json(&output)["diff"]["cases"].as_array().unwrap().clone();
+    assert!(names.iter().any(|case| case["name"] == EVIL), "{names:?}");
+    // So does a file.
+    let kept = folder.path().join("kept.txt");
+    let output = run_in_colour(&["diff", files[0], files[1], "-o", kept.to_str().unwrap()]);
+    assert_eq!(out(&output), "");
+    assert_harmless(&fs::read_to_string(kept).unwrap(), "diff -o");
+}
+
+#[test]
+fn errors_escape_names_and_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.jsonl");
+    let sequence = json!({"seed": 1, "number": 0, "machine": EVIL, "operations": []});
+    fs::write(&trace, sequence.to_string()).unwrap();
+    let unknown = folder.path().join("unknown.jsonl");
+    fs::write(&unknown, json!({"seed": 1, EVIL: 2, "operations": EVIL}).to_string()).unwrap();
+    for arguments in [
+        &["diff", EVIL, EVIL][..],
+        &["replay", "--runtime", "sim", EVIL],
+        &["replay", "--runtime", "sim", trace.to_str().unwrap()],
+        &["replay", "--runtime", "sim", unknown.to_str().unwrap()],
+        &["info", "--runtime", EVIL],
+        &["conform", "--filter", EVIL],
+    ] {
+        let output = run_in_colour(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        let text = err(&output);
+        assert!(text.contains(SHOWN), "{arguments:?}: {text:?}");
+        assert_harmless(&text, &format!("{arguments:?}"));
+    }
+    // Of what it refuses, clap leaves out what it takes for a sequence.
+    for evil in [EVIL, "a\u{1b}]0;title\u{7}", "a\u{1b}[31m", "a\u{9b}2J"] {
+        for arguments in [&["info", "--sim", evil][..], &["info", "--gpus", evil], &[evil]] {
+            let output = run_in_colour(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+            assert!(err(&output).contains("error: "), "{output:?}");
+            assert_harmless(&err(&output), &format!("{arguments:?}"));
+        }
+    }
+}
+
+#[test]
+fn variables_are_escaped() {
+    for (variable, arguments) in [
+        ("HSA_VMM_RUNTIME", &["info"][..]),
+        ("HSA_SIM", &["info"]),
+        ("HSA_VMM_PROFILE", &["info"]),
+        ("HSA_VMM_LOG", &["info"]),
+        ("HSA_VMM_RUNTIME", &["info", "--help"]),
+    ] {
+        let output = command(arguments)
+            .env("CLICOLOR_FORCE", "1")
+            .env(variable, OsStr::from_bytes(EVIL.as_bytes()))
+            .output()
+            .unwrap();
+        let text = out(&output) + &err(&output);
+        assert!(!text.is_empty());
+        assert_harmless(&text, variable);
+    }
+}
+
+#[test]
+fn styles_are_kept() {
+    let words = ["conform", "--runtime", "sim", "--list", "--filter", "map."];
+    assert!(!out(&run(&words)).contains('\u{1b}'));
+    let output = run_in_colour(&["info", "--runtime", "sim"]);
+    assert!(err(&output).starts_with("\u{1b}[2mruntime: simulation"), "{:?}", err(&output));
+}

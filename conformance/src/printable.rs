@@ -1,0 +1,67 @@
+//! Text from files, runtimes and the environment, made harmless to terminals and XML.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Replaces characters that a terminal obeys instead of showing: control characters, those that
+/// change the direction of text, and those that XML forbids. Line breaks and tabs stay.
+///
+/// Each becomes `\u001b`, as JSON has it: JSON that is printed stays JSON, and means the same.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if is_unprintable(character) {
+            // Writing to a string does not fail.
+            let _ = write!(shown, "\\u{:04x}", u32::from(character));
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+fn is_unprintable(character: char) -> bool {
+    match character {
+        '\n' | '\t' => false,
+        // Arabic letter mark, left-to-right and right-to-left marks, embeddings, overrides, isolates.
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            true
+        }
+        // Line and paragraph separators; what XML forbids besides control characters.
+        '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}' => true,
+        // C0, DEL and C1.
+        other => other.is_control(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_escapes_what_terminals_obey() {
+        for (text, expected) in [
+            ("plain, ünïcode\n\tand 中文 🙂", "plain, ünïcode\n\tand 中文 🙂"),
+            ("\u{1b}]0;title\u{7}", "\\u001b]0;title\\u0007"),
+            ("\r\u{8}\0\u{7f}", "\\u000d\\u0008\\u0000\\u007f"),
+            ("\u{9b}2J\u{85}", "\\u009b2J\\u0085"),
+            ("\u{202e}txt\u{2066}\u{200f}\u{61c}", "\\u202etxt\\u2066\\u200f\\u061c"),
+            ("\u{2028}\u{fffe}\u{ffff}", "\\u2028\\ufffe\\uffff"),
+        ] {
+            assert_eq!(printable(text), expected);
+        }
+    }
+
+    #[test]
+    fn printable_keeps_json() {
+        let value = serde_json::json!({ "name": "a\u{9b}b\u{7f}c\u{202e}\u{1b}" });
+        let text = serde_json::to_string(&value).unwrap();
+        let shown = printable(&text);
+        assert_ne!(text, shown);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+}
