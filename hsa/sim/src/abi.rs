@@ -134,6 +134,7 @@ fn call(
     // Unwinding into C is undefined; whatever state a panic leaves is still consistent memory.
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot)?;
+        let _under_way = instance.begin(function);
         match instance.admit(function)? {
             None => body(&instance),
             Some(wrong) => faults::perform(wrong, &instance, Box::new(body)),

@@ -115,6 +115,11 @@ impl Behaviour {
 
     // --- Handles ---
 
+    /// Every call on handles takes the runtime's lock; before, four of them do not.
+    pub(crate) fn locks_every_call(self) -> bool {
+        self.era >= Era::D
+    }
+
     /// Handles are addresses in an aperture that no pointer reaches; later they are heap objects.
     pub(crate) fn handles_are_fake_addresses(self) -> bool {
         self.era <= Era::B

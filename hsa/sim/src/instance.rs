@@ -8,6 +8,7 @@ use crate::faults::{FaultPlan, Faults};
 use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::mapping::Mapping;
+use crate::overlap;
 use crate::page_table::PageTable;
 use crate::physical::{Account, Memory};
 use crate::pool_memory::Allocation;
@@ -36,6 +37,7 @@ pub(crate) struct Instance {
     pub(crate) handlers: Handlers,
     pub(crate) signals: Signals,
     calls: [AtomicU64; FUNCTIONS],
+    under_way: overlap::Calls,
     pub(crate) faults: Faults,
     open: AtomicBool,
     closed: AtomicBool,
@@ -77,6 +79,7 @@ impl Instance {
             handlers: Handlers::default(),
             signals: Signals::default(),
             calls: [const { AtomicU64::new(0) }; FUNCTIONS],
+            under_way: overlap::Calls::default(),
             faults: Faults::default(),
             open: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -100,6 +103,15 @@ impl Instance {
     /// The state. Never held while something of the caller's is called.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call as under way until the answer is dropped. Ends the process if it overlaps one
+    /// that this release does not keep apart from it.
+    pub(crate) fn begin(&self, function: Function) -> Option<overlap::Call<'_>> {
+        if self.behaviour.locks_every_call() {
+            return None;
+        }
+        self.under_way.begin(function).unwrap_or_else(|race| race.abort())
     }
 
     /// Counts a call; an error if it was planned to fail or the runtime is not started, else how

@@ -41,6 +41,7 @@ mod ipc;
 mod links;
 mod mapping;
 mod nothing;
+mod overlap;
 mod page_table;
 mod physical;
 mod pointer;

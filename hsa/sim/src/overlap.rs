@@ -1,0 +1,180 @@
+//! Overlapping calls that a release does not serialise.
+//!
+//! Before ROCm 10, four functions use the runtime's tables of handles and mappings without its lock
+//! (`Runtime::VMemoryExportShareableHandle`, `…ImportShareableHandle`, `…RetainAllocHandle` and
+//! `…GetAllocPropertiesFromHandle` in `runtime.cpp`). There, an overlap with a call that changes what
+//! they use is a data race: failed calls, lost handles, crashes. Here it ends the process.
+
+use crate::abi::{Function, NAMES};
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    None,
+    Read,
+    Write,
+}
+
+impl Access {
+    fn conflicts_with(self, other: Self) -> bool {
+        matches!((self, other), (Self::Write, Self::Read | Self::Write) | (Self::Read, Self::Write))
+    }
+}
+
+/// What a function does to the runtime's tables.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    function: Function,
+    takes_lock: bool,
+    /// The table of handles.
+    handles: Access,
+    /// The reference counts in it.
+    references: Access,
+    /// The table of mappings.
+    mappings: Access,
+}
+
+/// What each function does in ROCm 6.0 to 7.2, by the runtime's public source.
+const USES: [Use; 9] = {
+    use Access::{None, Read, Write};
+    use Function::*;
+    const fn locked(function: Function, [handles, references, mappings]: [Access; 3]) -> Use {
+        Use { function, takes_lock: true, handles, references, mappings }
+    }
+    const fn unlocked(function: Function, [handles, references, mappings]: [Access; 3]) -> Use {
+        Use { function, takes_lock: false, handles, references, mappings }
+    }
+    [
+        locked(hsa_amd_vmem_handle_create, [Write, None, None]),
+        locked(hsa_amd_vmem_handle_release, [Write, Write, None]),
+        locked(hsa_amd_vmem_map, [Read, None, Write]),
+        locked(hsa_amd_vmem_unmap, [Write, Read, Write]),
+        locked(hsa_amd_vmem_set_access, [None, None, Read]),
+        unlocked(hsa_amd_vmem_export_shareable_handle, [Read, None, None]),
+        unlocked(hsa_amd_vmem_import_shareable_handle, [Write, Write, None]),
+        unlocked(hsa_amd_vmem_retain_alloc_handle, [None, Write, Read]),
+        unlocked(hsa_amd_vmem_get_alloc_properties_from_handle, [Read, None, None]),
+    ]
+};
+
+impl Use {
+    fn races_with(&self, other: &Self) -> bool {
+        (!self.takes_lock || !other.takes_lock)
+            && (self.handles.conflicts_with(other.handles)
+                || self.references.conflicts_with(other.references)
+                || self.mappings.conflicts_with(other.mappings))
+    }
+}
+
+/// Counts of calls under way, one for each function in [`USES`].
+#[derive(Debug, Default)]
+pub(crate) struct Calls([AtomicUsize; USES.len()]);
+
+/// A call under way.
+#[derive(Debug)]
+pub(crate) struct Call<'a>(&'a AtomicUsize);
+
+/// Two functions whose calls overlap and race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Race(Function, Function);
+
+impl Calls {
+    /// Counts a call as under way until the answer is dropped, or says with which other call it races.
+    pub(crate) fn begin(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
+        let Some(own) = USES.iter().position(|it| it.function == function) else {
+            return Ok(None);
+        };
+        // Counted first and compared then: of two calls that begin together, one sees the other.
+        let before = self.0[own].fetch_add(1, SeqCst);
+        let call = Call(&self.0[own]);
+        for (index, other) in USES.iter().enumerate().filter(|(_, it)| it.races_with(&USES[own])) {
+            let others = if index == own { before } else { self.0[index].load(SeqCst) };
+            if others > 0 {
+                return Err(Race(function, other.function));
+            }
+        }
+        Ok(Some(call))
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Race {
+    /// Ends the process, and names both calls.
+    pub(crate) fn abort(self) -> ! {
+        let [one, other] = [self.0, self.1].map(|it| NAMES[it as usize]);
+        let message = format!(
+            "hsa-sim: {one} overlaps {other}: this release does not lock both, so that they race in \
+             AMD's runtime; keep them apart (every caller in the process), or simulate ROCm 10 \
+             (era d)\n"
+        );
+        // Not eprintln: a test harness would keep the message, and the process ends here.
+        let _ = std::io::stderr().write_all(message.as_bytes());
+        std::process::abort()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Calls, Function, Race, USES};
+    use Function::*;
+
+    fn race(one: Function, other: Function) -> bool {
+        let calls = Calls::default();
+        let _first = calls.begin(one).unwrap();
+        match calls.begin(other) {
+            Ok(_) => false,
+            Err(race) => {
+                assert_eq!(race, Race(other, one));
+                true
+            }
+        }
+    }
+
+    #[test]
+    fn unlocked_calls_race_with_what_changes_their_table() {
+        const CREATE: Function = hsa_amd_vmem_handle_create;
+        const RELEASE: Function = hsa_amd_vmem_handle_release;
+        const MAP: Function = hsa_amd_vmem_map;
+        const UNMAP: Function = hsa_amd_vmem_unmap;
+        const EXPORT: Function = hsa_amd_vmem_export_shareable_handle;
+        const IMPORT: Function = hsa_amd_vmem_import_shareable_handle;
+        const RETAIN: Function = hsa_amd_vmem_retain_alloc_handle;
+        const PROPERTIES: Function = hsa_amd_vmem_get_alloc_properties_from_handle;
+        let expected: [(Function, &[Function]); 4] = [
+            (EXPORT, &[CREATE, RELEASE, UNMAP, IMPORT]),
+            (IMPORT, &[CREATE, RELEASE, MAP, UNMAP, EXPORT, IMPORT, RETAIN, PROPERTIES]),
+            (RETAIN, &[RELEASE, MAP, UNMAP, IMPORT, RETAIN]),
+            (PROPERTIES, &[CREATE, RELEASE, UNMAP, IMPORT]),
+        ];
+        for (unlocked, racing) in expected {
+            for other in USES.map(|it| it.function) {
+                assert_eq!(
+                    race(unlocked, other),
+                    racing.contains(&other),
+                    "{unlocked:?} {other:?}"
+                );
+                assert_eq!(race(other, unlocked), race(unlocked, other), "{unlocked:?} {other:?}");
+            }
+        }
+        for one in [CREATE, RELEASE, MAP, UNMAP] {
+            for other in [CREATE, RELEASE, MAP, UNMAP] {
+                assert!(!race(one, other), "the runtime locks {one:?} and {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_one_after_the_other_do_not_race() {
+        let calls = Calls::default();
+        for function in [hsa_amd_vmem_import_shareable_handle, hsa_amd_vmem_handle_create, hsa_init]
+        {
+            drop(calls.begin(function).unwrap());
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Overlaps of calls that releases before ROCm 10 do not lock end the process.
+#![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
+
+mod rig;
+use rig::*;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
+
+/// Imports while a create of another thread is under way, and hangs in it.
+fn overlap(era: &str) {
+    let rig = start(&format!("era={era},faults=hsa_amd_vmem_handle_create#2=hang"));
+    let memory = rig.create(MIB * 2);
+    let descriptor = rig.export(memory).expect("a descriptor");
+    let rig = &rig;
+    std::thread::scope(|scope| {
+        scope.spawn(|| rig.create(MIB * 2));
+        let begun = Instant::now();
+        while rig.simulation.calls("hsa_amd_vmem_handle_create") < 2 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the create does not begin");
+            std::thread::yield_now();
+        }
+        let imported = rig.import(descriptor);
+        assert!(imported.is_ok(), "{imported:?}");
+        // The other thread hangs until the process ends.
+        std::process::exit(0);
+    });
+}
+
+#[test]
+fn overlap_of_unlocked_calls_aborts() {
+    if let Ok(era) = std::env::var(OVERLAPPING) {
+        return overlap(&era);
+    }
+    for era in ["a", "b", "c", "d"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["overlap_of_unlocked_calls_aborts", "--exact", "--nocapture"])
+            .env(OVERLAPPING, era)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if era == "d" {
+            assert!(output.status.success(), "{era}: {said}");
+            continue;
+        }
+        assert!(!output.status.success(), "{era}: it went on");
+        for call in ["hsa_amd_vmem_import_shareable_handle", "hsa_amd_vmem_handle_create"] {
+            assert!(said.contains(call), "{era}: {said}");
+        }
+    }
+}
