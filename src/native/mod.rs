@@ -11,6 +11,7 @@ mod descriptor;
 mod discovery;
 mod fork;
 mod ipc;
+mod library_lock;
 mod locked;
 mod memory;
 mod peer;
@@ -26,6 +27,7 @@ pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;
+use library_lock::LibraryLock;
 pub(crate) use memory::{copy_memory, read_memory, write_memory};
 pub(crate) use peer::{discard, peer_has_ended, peer_of, receive, send, wait};
 pub(crate) use pool::Known;
@@ -35,6 +37,7 @@ pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
 
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A runtime's function, and what it answered instead of success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,7 @@ pub(crate) use {call, call_optional};
 #[derive(Debug)]
 pub(crate) struct Native {
     table: Table,
+    library_lock: Arc<LibraryLock>,
     #[cfg_attr(not(feature = "simulation"), allow(dead_code, reason = "kept loaded"))]
     source: Source,
 }
@@ -100,14 +104,17 @@ impl Native {
     pub unsafe fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
         // SAFETY: the caller vouches for the files.
         let library = unsafe { Library::load(search)? };
+        let table = *library.table();
         let path = Path::to_path_buf(library.path());
-        Ok((Self { table: *library.table(), source: Source::Loaded(Box::new(library)) }, path))
+        let source = Source::Loaded(Box::new(library));
+        Ok((Self { table, library_lock: LibraryLock::of(&table), source }, path))
     }
 
     /// Takes a simulation's functions.
     #[cfg(feature = "simulation")]
     pub fn simulated(simulation: SharedSimulation) -> Self {
-        Self { table: *simulation.table(), source: Source::Simulated(simulation) }
+        let (table, source) = (*simulation.table(), Source::Simulated(simulation));
+        Self { table, library_lock: LibraryLock::of(&table), source }
     }
 
     /// The simulation, if it is one.
@@ -117,6 +124,18 @@ impl Native {
             Source::Loaded(_) => None,
             Source::Simulated(simulation) => Some(simulation),
         }
+    }
+
+    /// Makes a call during which the library makes no unlocked call.
+    pub fn locked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+        let _shared = self.library_lock.shared();
+        call(self)
+    }
+
+    /// Makes a call that the library does not lock: no other call on handles is under way.
+    pub fn unlocked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+        let _exclusive = self.library_lock.exclusive();
+        call(self)
     }
 
     /// Starts the runtime or counts one more user of it.

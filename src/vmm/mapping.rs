@@ -2,7 +2,6 @@
 
 use super::access::AgentSet;
 use super::ledger::{Entered, HandleRecord, MappingRecord, Range};
-use super::turns::Turn;
 use super::{
     Access, Address, Argument, Feature, Handle, Operation, Physical, Problem, Refusal, Shared, Vmm,
     VmmError, no_flags,
@@ -185,9 +184,7 @@ impl Shared {
             let native = |record: &HandleRecord<Physical>| record.payload.native;
             let begun = self.ledger.begin_map(inside, range, handle, native);
             let (slot, native) = begun.map_err(refused)?;
-            match self
-                .call_in_turn(Turn::Read, |runtime| runtime.map(range.start, range.size, native))
-            {
+            match self.call_locked(|runtime| runtime.map(range.start, range.size, native)) {
                 Ok(()) => Ok(Serial(self.ledger.add_mapping(entered, range, slot))),
                 Err(failure) => {
                     self.end_mapping(operation, slot);
@@ -341,7 +338,7 @@ impl Shared {
         record: &MappingRecord,
     ) -> Result<Result<(), Errno>, Broken> {
         let size = record.size;
-        self.call(|native| native.unmap(start, size)).map_err(|failure| Broken {
+        self.call_locked(|native| native.unmap(start, size)).map_err(|failure| Broken {
             error: self.failure(operation, failure, size),
             left: Left::Refused,
         })?;
@@ -364,8 +361,7 @@ impl Shared {
             let piece = Piece { owner, ..*piece };
             let map = |native: &Native| native.map(piece.start, size, piece.native);
             self.with_descriptor(|| {
-                self.call_in_turn(Turn::Read, map)
-                    .map_err(|failure| self.failure(operation, failure, size))
+                self.call_locked(map).map_err(|failure| self.failure(operation, failure, size))
             })
             .map_err(|error| Broken { error, left: Left::Nothing })?;
             match self.let_use(operation, &piece, record, AgentSet::NONE) {

@@ -78,7 +78,6 @@ mod report;
 mod reserve;
 mod shareable;
 mod transfer;
-mod turns;
 
 pub use access::{Access, AccessDescriptor};
 pub use address::Address;
@@ -112,7 +111,6 @@ use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use turns::{Turn, Turns};
 
 /// What a [`Vmm`] is opened with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -198,7 +196,6 @@ struct Shared {
     /// Of each agent, who can be granted access to its memory.
     reached_by: Vec<AgentSet>,
     ledger: Ledger<Physical>,
-    turns: Turns,
     /// Whether the runtime was seen to mark what it exports to be closed on exec.
     exports_close_on_exec: AtomicBool,
     cpu_access: CpuAccess,
@@ -267,7 +264,6 @@ impl Vmm {
                 cpus,
                 reached_by,
                 ledger: Ledger::new(owner),
-                turns: Turns::default(),
                 exports_close_on_exec: AtomicBool::new(false),
                 cpu_access: CpuAccess::default(),
                 quarantine: Quarantine::default(),
@@ -373,12 +369,21 @@ impl Shared {
         call(self.runtime.native())
     }
 
-    /// Calls the runtime for something that reads or changes its table of handles.
-    fn call_in_turn<T>(&self, turn: Turn, call: impl FnOnce(&Native) -> T) -> T {
+    /// Calls a function of the runtime that uses handles or mappings and locks them itself.
+    fn call_locked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         if self.quirks.some_calls_take_no_lock {
-            self.turns.take(turn, || call(self.runtime.native()))
+            self.runtime.native().locked(call)
         } else {
-            call(self.runtime.native())
+            self.call(call)
+        }
+    }
+
+    /// Calls a function of the runtime that uses handles and, before ROCm 10, takes no lock.
+    fn call_unlocked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+        if self.quirks.some_calls_take_no_lock {
+            self.runtime.native().unlocked(call)
+        } else {
+            self.call(call)
         }
     }
 
@@ -435,7 +440,7 @@ impl Shared {
     /// Gives physical memory back that nobody can name any more.
     fn give_back(&self, operation: Operation, physical: &Physical, size: usize) {
         if let Err(Failure { call, status }) =
-            self.call_in_turn(Turn::Change, |native| native.handle_release(physical.native))
+            self.call_locked(|native| native.handle_release(physical.native))
         {
             let reason = format!("physical memory was not given back: {call} answered {status}");
             self.set_aside(operation, Address::NULL, size, reason);
@@ -499,7 +504,7 @@ impl Drop for Shared {
             if let Err(error) = unmapped {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.
-                let answer = self.call(|native| native.unmap(start, size));
+                let answer = self.call_locked(|native| native.unmap(start, size));
                 tracing::warn!(%error, ?answer, "a mapping was unmapped as it was");
             }
         }

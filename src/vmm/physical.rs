@@ -1,7 +1,6 @@
 //! Physical memory: making it, naming it, letting it go.
 
 use super::properties::{AllocationKind, HandleTypes, Location};
-use super::turns::Turn;
 use super::{
     Address, AllocationProperties, Argument, Feature, Granularity, Handle, Operation, Physical,
     Problem, Refusal, Shared, Vmm, VmmError, no_flags,
@@ -50,7 +49,7 @@ impl Vmm {
             AllocationKind::Uncached => shared.uncached(operation)?,
         };
         let native = shared
-            .call_in_turn(Turn::Change, |native| native.handle_create(pool.native, size, flags))
+            .call_locked(|native| native.handle_create(pool.native, size, flags))
             .map_err(|failure| match failure.status {
                 // More than the pool could ever hold.
                 Status::INVALID_ALLOCATION => VmmError::OutOfMemory {
@@ -80,7 +79,7 @@ impl Vmm {
         let Some((slot, native)) = dead.map_err(|refusal| refusal.during(operation))? else {
             return Ok(());
         };
-        match shared.call_in_turn(Turn::Change, |runtime| runtime.handle_release(native)) {
+        match shared.call_locked(|runtime| runtime.handle_release(native)) {
             Ok(()) => {
                 drop(handles.forget(slot));
                 Ok(())

@@ -85,8 +85,9 @@ quirks! {
     /// (ROCm 7.14): the mapping is made anew with the owner last.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
 
-    /// Export, import and properties take no lock in the runtime and race with create, release and
-    /// map (before ROCm 10): they take turns.
+    /// Export, import and properties take no lock in the runtime and race with every other call on
+    /// handles (before ROCm 10): each is the only such call in its library while it runs, whichever
+    /// `Vmm` or `Runtime` of this process makes it.
     some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20;
 
     /// An exported descriptor goes on belonging to the runtime, and a second export returns the

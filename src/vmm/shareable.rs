@@ -1,7 +1,6 @@
 //! Shareable handles: physical memory as a file descriptor, and back.
 
 use super::properties::{AllocationKind, Location};
-use super::turns::Turn;
 use super::{
     AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
     Refusal, Shared, Vmm, VmmError, no_flags, out_of_descriptors, system_failure,
@@ -89,18 +88,19 @@ impl Vmm {
         };
         let own = own.transpose().map_err(|errno| system_failure(operation, "fcntl", errno))?;
         let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
-        let native = shared
-            .call_in_turn(Turn::UnlockedChange, |native| native.import(imported))
-            .map_err(|failure| match failure.status {
-                // The runtime answers the same to everything that goes wrong.
-                Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION
-                    if out_of_descriptors() =>
-                {
-                    VmmError::OutOfDescriptors { operation }
-                }
-                Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
-                _ => shared.failure(operation, failure, size),
-            })?;
+        let native =
+            shared.call_unlocked(|native| native.import(imported)).map_err(
+                |failure| match failure.status {
+                    // The runtime answers the same to everything that goes wrong.
+                    Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION
+                        if out_of_descriptors() =>
+                    {
+                        VmmError::OutOfDescriptors { operation }
+                    }
+                    Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
+                    _ => shared.failure(operation, failure, size),
+                },
+            )?;
         let owner = shared.owner_of_import(native);
         let granule = owner
             .and_then(|(_, agent)| agent.handle_pool())
@@ -149,11 +149,10 @@ impl Shared {
         };
         let kept = self.quirks.export_keeps_descriptor;
         let export = |runtime: &Native| runtime.export(native, kept);
-        let exported =
-            self.call_in_turn(Turn::UnlockedRead, export).map_err(|failure| match failure {
-                ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
-                ExportFailure::Descriptor(errno) => failed(errno),
-            })?;
+        let exported = self.call_unlocked(export).map_err(|failure| match failure {
+            ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
+            ExportFailure::Descriptor(errno) => failed(errno),
+        })?;
         if !kept {
             close_on_exec(&exported, &self.exports_close_on_exec).map_err(failed)?;
         }
@@ -162,7 +161,7 @@ impl Shared {
 
     /// The agent whose memory was imported, with its index, where that can be known.
     fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
-        let pool = self.call_in_turn(Turn::UnlockedRead, |runtime| runtime.pool_of(native)).ok();
+        let pool = self.call_unlocked(|runtime| runtime.pool_of(native)).ok();
         let agents = || self.runtime.agents().iter().enumerate();
         let of_pool = pool.and_then(|pool| {
             agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))

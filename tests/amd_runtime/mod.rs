@@ -5,15 +5,27 @@
 pub mod driver_calls;
 pub mod raw;
 
-use crate::process::{End, in_child};
-use hsa_rocr::Emulation;
-use hsa_rocr::test::{Ground, on_each_release};
+use crate::process::{Child, End, in_child};
+use hsa_rocr::test::{Ground, on_each_release, on_within};
+use hsa_rocr::{Emulation, Release};
+use std::time::Duration;
 
 /// Does something on each release, on a machine with two GPUs, in a process that has no runtime
 /// yet and must end well.
 pub fn on_each(test: &str, act: impl Fn(&Ground)) {
     on_each_release(test, &Emulation::gpus(2), |ground| {
         assert_eq!(in_child(|| act(ground)), End::Well, "{}", ground.release());
+    });
+}
+
+/// The same, for a test that takes longer than others.
+pub fn on_each_within(test: &str, patience: Duration, act: impl Fn(&Ground)) {
+    on_within(&Release::ALL, test, &Emulation::gpus(2), patience, |ground| {
+        let child = Child::start(|| {
+            act(ground);
+            0
+        });
+        assert_eq!(child.wait_for(patience), End::Well, "{}", ground.release());
     });
 }
 

@@ -1,23 +1,20 @@
 //! Which calls of the runtime are under way at the same time.
 //!
-//! The library logs each call of the runtime before the turn or the gate that it was made under
-//! ends. Here that is the moment to let the other threads go on, so that a call takes as long as
-//! it likes, and to see what it meets.
+//! The library logs each call of the runtime before it releases the locks that it holds for the call.
+//! Here the other threads go on at that moment, so that a call takes as long as it likes, and it is
+//! seen which calls overlap.
 
 use crate::log;
 use shuttle::thread::yield_now;
 use std::cell::RefCell;
 use tracing::Metadata;
 
-/// Pairs of calls that AMD's runtime does not keep apart itself before ROCm 10.
-const RACES: [(&str, &[&str]); 3] = [
-    (IMPORT, &[IMPORT, EXPORT, PROPERTIES, "handle_create", "handle_release", "hsa_amd_vmem_map"]),
-    (EXPORT, &["handle_create", "handle_release"]),
-    (PROPERTIES, &["handle_create", "handle_release"]),
-];
-const IMPORT: &str = "import_shareable_handle";
-const EXPORT: &str = "export_shareable_handle";
-const PROPERTIES: &str = "get_alloc_properties_from_handle";
+/// Calls that AMD's runtime does not lock itself before ROCm 10.
+const UNLOCKED: [&str; 3] =
+    ["import_shareable_handle", "export_shareable_handle", "get_alloc_properties_from_handle"];
+/// Other calls that use handles or mappings.
+const LOCKED: [&str; 5] =
+    ["handle_create", "handle_release", "vmem_map", "vmem_unmap", "vmem_set_access"];
 
 thread_local! {
     /// All threads of shuttle's are coroutines of one.
@@ -46,9 +43,8 @@ impl Seen {
 }
 
 fn races(one: &str, other: &str) -> bool {
-    RACES.iter().any(|(unlocked, racing)| {
-        one.ends_with(unlocked) && racing.iter().any(|racing| other.ends_with(racing))
-    })
+    let is_unlocked = |call: &str| UNLOCKED.iter().any(|it| call.ends_with(it));
+    is_unlocked(one) && (is_unlocked(other) || LOCKED.iter().any(|it| other.ends_with(it)))
 }
 
 /// From now on every call of the runtime lets other threads go on, and is seen.

@@ -11,8 +11,9 @@ mod races;
 mod waiting;
 
 use hsa_vmm::simulation::{Config, Era};
-use hsa_vmm::{Access, Address, Allocation, Handle, HandleType, Reservation, Vmm};
-use machine::{Machine, access, at, without_cpu_mapping};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{Access, Address, Allocation, Handle, HandleType, Reservation, Runtime, Vmm};
+use machine::{Library, Machine, access, at, without_cpu_mapping};
 use process::within;
 use std::time::Duration;
 
@@ -88,6 +89,32 @@ fn many_threads_live_whole_lives_on_one_vmm() {
                 assert_eq!(machine.vmm.quarantine(), [], "{era}");
                 machine.assert_empty();
             }
+        }
+    });
+}
+
+/// The simulation ends the process if calls overlap that a release does not lock.
+#[test]
+fn vmms_and_runtimes_share_a_library() {
+    within(PATIENCE, || {
+        for (_, config) in machine::eras() {
+            let machine = Machine::new(config);
+            let simulation = machine.simulation.clone();
+            let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
+            let options = VmmOptions::default();
+            let beside = Library::open(machine.runtime.clone(), options);
+            let other = Library::open(runtime, options);
+            let machines =
+                [beside, other].map(|library| Machine { simulation: simulation.clone(), library });
+            std::thread::scope(|scope| {
+                for number in 1..=6 {
+                    let machines = [&machine, &machines[0], &machines[1]];
+                    let machine = machines[number as usize % 3];
+                    scope.spawn(move || (0..50).for_each(|_| life(machine, number)));
+                }
+            });
+            machines.iter().for_each(|machine| machine.assert_nothing_held());
+            machine.assert_empty();
         }
     });
 }

@@ -5,7 +5,8 @@ use crate::hostile::Hostile;
 use crate::machine::{Machine, at};
 use crate::process::within;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Reservation};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Reservation, Vmm};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -113,12 +114,16 @@ fn questions_are_answered_while_the_runtime_works() {
     });
 }
 
-/// To give the CPU access is to export, which takes no lock in AMD's runtime.
+/// Granting the CPU access exports the memory. Where the runtime locks exports itself, the library
+/// does not wait for calls on other reservations.
 #[test]
-fn the_cpu_is_given_access_while_the_runtime_maps_elsewhere() {
+fn locked_exports_overlap_maps() {
     within(PATIENCE, || {
         let hostile = Hostile::new();
         let (runtime, vmm, gpu) = hostile.open();
+        let mut quirks = vmm.quirks();
+        quirks.some_calls_take_no_lock = false;
+        let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_quirks(quirks)).unwrap();
         let properties = AllocationProperties::on(gpu);
         let places = [(); 3].map(|()| vmm.address_reserve(4096, 0, None, 0).unwrap());
         let handle = vmm.create(4096, &properties, 0).unwrap();

@@ -81,6 +81,18 @@ pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Ground)
 /// Runs a test once on each of some releases.
 #[track_caller]
 pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+    on_within(releases, name, emulation, PATIENCE, body);
+}
+
+/// Runs a test once on each of some releases, and ends it on each after `patience`.
+#[track_caller]
+pub fn on_within(
+    releases: &[Release],
+    name: &str,
+    emulation: &Emulation,
+    patience: Duration,
+    body: impl Fn(&Ground),
+) {
     if let Ok(inside) = env::var(INSIDE) {
         let release = inside.parse().expect("a release");
         let installation = Installation::open(&folder(), release).expect("it was there");
@@ -98,7 +110,7 @@ pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn
         // The loader is not what the program thinks it was built by.
         command.env("HSA_VMM_ROCR", folder());
         emulation.apply(&mut command).expect("the emulated driver was built");
-        let (status, output) = finish(&mut command);
+        let (status, output) = finish(&mut command, patience);
         let passed = status.is_some_and(|status| status.success());
         let ended = status.map_or("did not end".to_owned(), |status| status.to_string());
         let release = installation.release();
@@ -142,13 +154,13 @@ pub fn is_required(word: &str) -> bool {
 }
 
 /// Runs a command to its end, and returns its status, unless it had to be killed, and all it said.
-fn finish(command: &mut Command) -> (Option<ExitStatus>, String) {
+fn finish(command: &mut Command, patience: Duration) -> (Option<ExitStatus>, String) {
     let mut output = tempfile::tempfile().expect("a temporary file");
     let also = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
     command.stdin(Stdio::null()).stdout(also(&output)).stderr(also(&output));
     let shown = OsStr::to_owned(command.get_program());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", shown.display()));
-    let status = patience::wait(&mut child, PATIENCE).expect("a child to wait for");
+    let status = patience::wait(&mut child, patience).expect("a child to wait for");
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();

@@ -5,7 +5,6 @@ use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, HandleRecord, MappingRecord, Range};
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::{Change, Changes, Progress, is_quarantined};
-use crate::vmm::turns::Turn;
 use crate::vmm::{AccessDescriptor, Handle, Operation, Physical, Refusal, Shared, VmmError};
 
 impl Shared {
@@ -98,7 +97,7 @@ impl Shared {
         for (up, mapping) in new.iter().enumerate() {
             let (Range { start, size }, native) =
                 (range_of(&mapping.before), mapping.before.native);
-            self.call_in_turn(Turn::Read, |runtime| runtime.map(start, size, native))
+            self.call_locked(|runtime| runtime.map(start, size, native))
                 .map_err(|failure| (up, self.failure(operation, failure, size)))?;
         }
         let all = new.len();

@@ -58,7 +58,7 @@ impl Shared {
     ) -> Result<Vec<(usize, Errno)>, VmmError> {
         let Some(first) = row.first() else { return Ok(Vec::new()) };
         let size = row.iter().map(|piece| piece.record.size).sum();
-        self.call(|native| native.unmap(first.start, size))
+        self.call_locked(|native| native.unmap(first.start, size))
             .map_err(|failure| self.failure(operation, failure, size))?;
         let kept = |piece: &Piece| {
             Some((piece.start, self.keep_reserved(piece.start, &piece.record).err()?))
@@ -131,7 +131,7 @@ impl Shared {
         // Inside of it: at its end AMD's runtime answers for the one before.
         let (inside, size) = (piece.start + piece.record.size / 2, piece.record.size);
         let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
-        self.call(|native| native.is_mapped(inside, gpu.native))
+        self.call_locked(|native| native.is_mapped(inside, gpu.native))
             .map_err(|failure| self.failure(operation, failure, size))
     }
 }

@@ -29,7 +29,7 @@
 //! | 19 | the order of release and unmap does not matter | `end_mapping`, `begin_release` | `either_order_ends_the_same` |
 //! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
 //! | 21 | what fails changes nothing | look first, then change | `maps_are_refused_outside_over_and_beyond`; every refusal of a case |
-//! | 22 | threads on different reservations are as if one after another | [`Reserved::enter`] and `vmm`'s turns | `tests/threads` |
+//! | 22 | threads on different reservations are as if one after another | [`Reserved::enter`] and `native`'s library lock | `tests/threads` |
 
 use super::{Ledger, Mappings, Range, Reserved};
 use crate::sync::gate::Shut;

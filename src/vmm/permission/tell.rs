@@ -138,7 +138,7 @@ impl Shared {
         if list.is_empty() {
             return Ok(());
         }
-        self.call(|native| native.set_access(range.start, range.size, list))
+        self.call_locked(|native| native.set_access(range.start, range.size, list))
             .map_err(|failure| self.failure(operation, failure, range.size))
     }
 

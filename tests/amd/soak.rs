@@ -1,0 +1,143 @@
+//! Threads over several `Vmm`s, several runtimes and areas of one process, with every operation.
+//!
+//! `HSA_VMM_SOAK_SECONDS` says how long it runs on each release.
+
+use crate::amd_runtime::on_each_within;
+use crate::machine::{Library, access, at};
+use crate::process::descriptors;
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::vmm::Problem;
+use hsa_vmm::{Access, Area, AreaFlags, HandleType, Runtime, Vmm, VmmError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 64 << 10;
+const FILE: HandleType = HandleType::PosixFileDescriptor;
+/// Threads for each of the three `Vmm`s.
+const THREADS: usize = 3;
+
+/// How long one release is tested: two seconds, or what the environment says.
+fn duration() -> Duration {
+    let seconds = std::env::var("HSA_VMM_SOAK_SECONDS");
+    let seconds = seconds.map(|it| it.parse().expect("HSA_VMM_SOAK_SECONDS is a number"));
+    Duration::from_secs(seconds.unwrap_or(2))
+}
+
+#[test]
+fn vmms_runtimes_and_areas_share_a_library() {
+    let patience = duration() + Duration::from_secs(240);
+    on_each_within("soak::vmms_runtimes_and_areas_share_a_library", patience, |ground| {
+        let first = Library::load(ground.runtime());
+        let second = Runtime::load_from(ground.runtime()).unwrap();
+        let second = Library { vmm: Vmm::open(&second).unwrap(), runtime: second };
+        let beside =
+            Library { vmm: Vmm::open(&first.runtime).unwrap(), runtime: first.runtime.clone() };
+        let all = [&first, &second, &beside];
+        // The runtime creates its queues when they are first needed.
+        for library in all {
+            whole_life(library, 0).unwrap();
+            area_life(library, 0).unwrap();
+        }
+        let before = descriptors();
+        let barrier = Barrier::new(THREADS * (all.len() + 1));
+        let failures = Mutex::new(Vec::new());
+        let lives = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for number in 1..=THREADS * (all.len() + 1) {
+                let library = all[number % all.len()];
+                let life = if number <= THREADS { area_life } else { whole_life };
+                let (barrier, failures, lives) = (&barrier, &failures, &lives);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let begun = Instant::now();
+                    while begun.elapsed() < duration() {
+                        match life(library, number as u8) {
+                            Ok(()) => lives.fetch_add(1, Ordering::Relaxed),
+                            Err(failure) => return failures.lock().unwrap().push(failure),
+                        };
+                    }
+                });
+            }
+        });
+        let lives = lives.into_inner();
+        println!("{}: {lives} lives in {:?}", ground.release(), duration());
+        assert_eq!(failures.into_inner().unwrap(), [""; 0], "after {lives} lives");
+        assert!(lives > 100, "only {lives} lives");
+        assert_eq!(descriptors(), before);
+        all.into_iter().for_each(Library::assert_nothing_held);
+    });
+}
+
+fn failed(call: &str) -> impl Fn(VmmError) -> String {
+    move |error| format!("{call}: {error}")
+}
+
+/// Creates, maps, shares, uses and releases memory, with the thread's own number in it.
+fn whole_life(library: &Library, number: u8) -> Result<(), String> {
+    let vmm = &library.vmm;
+    let (gpu, peer) = (number as usize % 2, 1 - number as usize % 2);
+    let base = vmm.address_reserve(3 * SIZE, 0, None, 0).map_err(failed("reserve"))?;
+    let memory = vmm.create(SIZE, &library.on(gpu), 0).map_err(failed("create"))?;
+    vmm.map(base, SIZE, 0, memory, 0).map_err(failed("map"))?;
+    vmm.map(at(base, 2 * SIZE), SIZE, 0, memory, 0).map_err(failed("map"))?;
+    let owner = [library.cpu(0), library.gpu(gpu)].map(|id| access(id, Access::ReadWrite));
+    vmm.set_access(base, SIZE, &owner).map_err(failed("set_access"))?;
+    vmm.write(base, &[number; 64]).map_err(failed("write"))?;
+    vmm.copy(library.gpu(gpu), at(base, 64), base, 64).map_err(failed("copy"))?;
+    let read = |agent| [access(agent, Access::Read)];
+    vmm.set_access(base, SIZE, &read(library.gpu(peer))).map_err(failed("set_access, a peer"))?;
+    let shared = vmm.export_to_shareable_handle(memory, FILE, 0).map_err(failed("export"))?;
+    let imported = vmm.import_from_shareable_handle(shared, FILE).map_err(failed("import"))?;
+    vmm.allocation_properties(imported).map_err(failed("properties"))?;
+    vmm.map(at(base, SIZE), SIZE, 0, imported, 0).map_err(failed("map, imported"))?;
+    let retained = vmm.retain_allocation_handle(at(base, SIZE)).map_err(failed("retain"))?;
+    vmm.release(retained).map_err(failed("release, retained"))?;
+    vmm.revoke(base, SIZE, &[library.gpu(gpu)]).map_err(failed("revoke"))?;
+    vmm.set_access(at(base, SIZE), 2 * SIZE, &read(library.cpu(0)))
+        .map_err(failed("set_access, the CPU"))?;
+    for place in 0..3 {
+        let mut bytes = [0; 128];
+        vmm.read(at(base, place * SIZE), &mut bytes).map_err(failed("read"))?;
+        if bytes != [number; 128] {
+            return Err(format!("read: other bytes than {number} at {place}: {bytes:?}"));
+        }
+    }
+    vmm.release(imported).map_err(failed("release, imported"))?;
+    vmm.unmap(base, 3 * SIZE).map_err(failed("unmap"))?;
+    vmm.release(memory).map_err(failed("release"))?;
+    let stale = vmm.allocation_properties(memory).map_err(|error| error.problem());
+    if stale != Err(Some(Problem::Released)) {
+        return Err(format!("a released handle answered {stale:?}"));
+    }
+    vmm.address_free(base, 3 * SIZE).map_err(failed("free"))
+}
+
+/// Creates, uses and drops memory of an area: virtual, of a pool, or locked.
+fn area_life(library: &Library, number: u8) -> Result<(), String> {
+    let flags = [AreaFlags::DEFAULT, AreaFlags::UNIFIED, AreaFlags::HOST, AreaFlags::MAPPED];
+    for flags in flags {
+        let failed = |call: &str| format!("{call} of an area ({flags})");
+        // An area with a `Vmm` of its own.
+        let area = Area::create(&library.runtime, usize::from(number % 2), flags)
+            .map_err(|error| format!("{}: {error}", failed("create")))?;
+        let mut own = vec![0; 3 * SIZE];
+        let options = if flags == AreaFlags::MAPPED {
+            MmapOptions::new().mapping(&mut own)
+        } else {
+            MmapOptions::new()
+        };
+        let memory =
+            area.mmap(2 * SIZE, options).map_err(|error| format!("{}: {error}", failed("mmap")))?;
+        let mut bytes = [0; 16];
+        memory
+            .write(8, &[number; 16])
+            .and_then(|()| memory.read(8, &mut bytes))
+            .map_err(|error| format!("{}: {error}", failed("use")))?;
+        if bytes != [number; 16] {
+            return Err(format!("{}: other bytes than {number}: {bytes:?}", failed("read")));
+        }
+        memory.munmap().map_err(|kept| format!("{}: {}", failed("munmap"), kept.error))?;
+    }
+    Ok(())
+}
