@@ -9,9 +9,12 @@ use core::fmt;
 /// An identifier of another runtime, or an invented one, is an error wherever it is used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId {
-    pub(crate) runtime: u32,
+    pub(crate) runtime: u64,
     pub(crate) index: u32,
 }
+
+/// Of an identifier as a number; the others are the runtime's number, which is never reused.
+const INDEX_BITS: u32 = 16;
 
 impl AgentId {
     /// The agent's place in [`Runtime::agents`](crate::Runtime::agents).
@@ -23,13 +26,13 @@ impl AgentId {
     /// The identifier as a number, for interfaces that have nothing else (C, traces).
     #[must_use]
     pub fn to_bits(self) -> u64 {
-        u64::from(self.runtime) << 32 | u64::from(self.index)
+        self.runtime << INDEX_BITS | u64::from(self.index)
     }
 
     /// The identifier of that number. Whether it names anything is found out when it is used.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
-        Self { runtime: (bits >> 32) as u32, index: bits as u32 }
+        Self { runtime: bits >> INDEX_BITS, index: (bits & ((1 << INDEX_BITS) - 1)) as u32 }
     }
 }
 
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn an_identifier_is_a_number_and_back() {
         let id = AgentId { runtime: 7, index: 3 };
-        assert_eq!((id.index(), id.to_bits()), (3, 0x7_0000_0003));
+        assert_eq!((id.index(), id.to_bits()), (3, 0x7_0003));
         assert_eq!(AgentId::from_bits(id.to_bits()), id);
         assert_eq!(
             (id.to_string(), format!("{id:?}")),

@@ -7,10 +7,10 @@ use crate::pool::{Pool, PoolFlags, PoolLocation, Segment};
 use crate::runtime::{RuntimeError, RuntimeInfo};
 use hsa_sys as sys;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runtimes are told apart by it, so that an agent of one is nobody in another.
-static NEXT_RUNTIME: AtomicU32 = AtomicU32::new(1);
+static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 
 /// An answer, or nothing where this runtime does not know the question.
 fn known<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {

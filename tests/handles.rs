@@ -110,6 +110,18 @@ fn a_handle_belongs_to_one_vmm_also_on_the_same_runtime() {
 }
 
 #[test]
+fn handles_stay_foreign_over_70000_vmms() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mine = machine.create(0, 4 * KIB);
+    for number in 0..70_000 {
+        let other = Vmm::open(&machine.runtime).unwrap();
+        let problem = other.allocation_size(mine).unwrap_err().problem();
+        assert_eq!(problem, Some(Problem::ForeignHandle), "after {number} others");
+    }
+    machine.vmm.release(mine).unwrap();
+}
+
+#[test]
 fn a_handle_lives_as_long_as_its_references_and_mappings() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
@@ -145,7 +157,7 @@ fn an_agent_belongs_to_one_runtime() {
     let handle = one.create(0, 4 * KIB);
     one.map(base, 4 * KIB, handle);
     let past = AgentId::from_bits(one.gpu(1).to_bits() + 1);
-    let far = AgentId::from_bits(one.gpu(1).to_bits() | 0xffff_ffff);
+    let far = AgentId::from_bits(one.gpu(1).to_bits() | 0xffff);
     let cases = [
         (other.gpu(0), Problem::ForeignAgent),
         (other.cpu(0), Problem::ForeignAgent),

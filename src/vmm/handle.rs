@@ -5,35 +5,27 @@ use core::fmt;
 /// Names physical memory that [`create`](crate::Vmm::create) or an import made.
 ///
 /// Stands for `hipMemGenericAllocationHandle_t`. It is never the runtime's own value, which is
-/// reused as soon as the memory is gone: 24 bits say which slot, 24 bits how often the slot had
-/// been used before, 16 bits which [`Vmm`](crate::Vmm). A stale, foreign or invented handle is
-/// an error wherever it is used, never a crash and never somebody else's memory.
+/// reused as soon as the memory is gone: 24 bits are a slot, 40 bits a number that is given once
+/// in a process, whichever [`Vmm`](crate::Vmm) gives it. A stale, foreign or invented handle is
+/// an error wherever it is used, never a crash and never other memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(u64);
 
 const SLOT_BITS: u32 = 24;
-const GENERATION_BITS: u32 = 24;
 
 impl Handle {
     /// The most slots that can be told apart.
     pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
-    /// The last generation of a slot; after it the slot is not used again.
-    pub(crate) const LAST_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
+    /// The end of the numbers that a handle can have.
+    pub(crate) const NUMBERS: u64 = 1 << (u64::BITS - SLOT_BITS);
 
-    pub(crate) fn pack(owner: u16, generation: u32, slot: u32) -> Self {
-        Self(
-            u64::from(owner) << (SLOT_BITS + GENERATION_BITS)
-                | u64::from(generation) << SLOT_BITS
-                | u64::from(slot),
-        )
+    pub(crate) fn pack(number: u64, slot: u32) -> Self {
+        Self(number << SLOT_BITS | u64::from(slot))
     }
 
-    pub(crate) fn owner(self) -> u16 {
-        (self.0 >> (SLOT_BITS + GENERATION_BITS)) as u16
-    }
-
-    pub(crate) fn generation(self) -> u32 {
-        (self.0 >> SLOT_BITS) as u32 & Self::LAST_GENERATION
+    /// What no other handle of this process has.
+    pub(crate) fn number(self) -> u64 {
+        self.0 >> SLOT_BITS
     }
 
     pub(crate) fn slot(self) -> usize {
@@ -55,7 +47,7 @@ impl Handle {
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "handle {}.{} of {}", self.slot(), self.generation(), self.owner())
+        write!(f, "handle {} in slot {}", self.number(), self.slot())
     }
 }
 
@@ -70,24 +62,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_three_numbers_in_one() {
+    fn handle_is_a_number_and_a_slot() {
         let last_slot = Handle::SLOTS as u32 - 1;
-        for (owner, generation, slot) in
-            [(1, 1, 0), (u16::MAX, Handle::LAST_GENERATION, last_slot), (7, 3, 12)]
-        {
-            let handle = Handle::pack(owner, generation, slot);
-            assert_eq!(
-                (handle.owner(), handle.generation(), handle.slot()),
-                (owner, generation, slot as usize)
-            );
+        for (number, slot) in [(1, 0), (Handle::NUMBERS - 1, last_slot), (7, 12)] {
+            let handle = Handle::pack(number, slot);
+            assert_eq!((handle.number(), handle.slot()), (number, slot as usize));
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
         }
     }
 
     #[test]
     fn handles_can_be_told_apart_in_print() {
-        let handle = Handle::pack(7, 3, 12);
-        assert_eq!(format!("{handle:?}"), "handle 12.3 of 7");
-        assert_eq!(handle.to_string(), "0x000700000300000c");
+        let handle = Handle::pack(7, 12);
+        assert_eq!(format!("{handle:?}"), "handle 7 in slot 12");
+        assert_eq!(handle.to_string(), "0x000000000700000c");
     }
 }

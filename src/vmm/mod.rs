@@ -110,7 +110,6 @@ use mapping::Expected;
 use quarantine::Quarantine;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 /// What a [`Vmm`] is opened with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -216,8 +215,6 @@ fn who_reaches(agents: &[Agent]) -> Vec<AgentSet> {
     reached_by
 }
 
-static NEXT_OWNER: AtomicU16 = AtomicU16::new(1);
-
 impl Vmm {
     /// Opens virtual-memory management with the newest documented behaviour.
     ///
@@ -253,8 +250,6 @@ impl Vmm {
         let cpus = cpus.map(|(index, _)| index).collect();
         let reached_by = who_reaches(runtime.agents());
         let quirks = options.quirks.apply_to(Quirks::of_extension(runtime.info().extension));
-        // 0 is skipped when the counter wraps, so that no handle is ever 0.
-        let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed).max(1);
         Ok(Self {
             shared: Arc::new(Shared {
                 runtime: runtime.clone(),
@@ -263,7 +258,7 @@ impl Vmm {
                 granule,
                 cpus,
                 reached_by,
-                ledger: Ledger::new(owner),
+                ledger: Ledger::new(),
                 exports_close_on_exec: AtomicBool::new(false),
                 cpu_access: CpuAccess::default(),
                 quarantine: Quarantine::default(),

@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_was_freed_is_used_again_once_nobody_has_it() {
-        let ledger = Ledger::new(1);
+        let ledger = Ledger::new();
         let first = reserve(&ledger, 1);
         let held = ledger.take(PAGE).unwrap();
         free(&ledger, 1);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_is_of_use() {
-        let ledger = Ledger::<()>::new(1);
+        let ledger = Ledger::<()>::new();
         for page in 1..=2 * SPARES {
             reserve(&ledger, page);
         }

@@ -1,5 +1,6 @@
 //! Handles: physical memory, counted by references (create, import, retain) and mappings.
 
+use super::numbers::Numbers;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
@@ -39,8 +40,8 @@ impl<H> HandleRecord<H> {
 /// Where one handle after the other may be kept.
 #[derive(Debug)]
 pub(super) struct Slot<H> {
-    /// How often it was used; 0 for never.
-    pub(super) generation: u32,
+    /// The number of the handle that it has or had last.
+    pub(super) number: u64,
     pub(super) record: Option<HandleRecord<H>>,
 }
 
@@ -60,20 +61,19 @@ const PARTS: usize = (Handle::SLOTS / FIRST).ilog2() as usize + 1;
 /// Which slots to use next.
 #[derive(Debug)]
 pub(super) struct Stock {
-    /// Used first in, first out, so that a generation lasts as long as possible.
+    /// Used first in, first out.
     pub(super) free: VecDeque<u32>,
     /// How many have been used at all.
     pub(super) used: usize,
     pub(super) live: usize,
     /// How many there may be.
     pub(super) most: usize,
+    numbers: Numbers,
 }
 
-/// All handles, in slots that remember how often they were used, with a lock each. Who needs the stock
-/// as well takes its lock first.
+/// All handles, in slots with a lock each. The stock's lock is taken before a slot's.
 #[derive(Debug)]
 pub(crate) struct Handles<H> {
-    owner: u16,
     /// They never move, so that nobody waits while there come to be more.
     parts: [OnceLock<Slots<H>>; PARTS],
     pub(super) stock: Mutex<Stock>,
@@ -86,9 +86,10 @@ fn place(slot: usize) -> (usize, usize) {
 }
 
 impl<H> Handles<H> {
-    pub(super) fn new(owner: u16) -> Self {
-        let stock = Stock { free: VecDeque::new(), used: 0, live: 0, most: Handle::SLOTS };
-        Self { owner, parts: [const { OnceLock::new() }; PARTS], stock: Mutex::new(stock) }
+    pub(super) fn new() -> Self {
+        let (free, numbers) = (VecDeque::new(), Numbers::default());
+        let stock = Stock { free, used: 0, live: 0, most: Handle::SLOTS, numbers };
+        Self { parts: [const { OnceLock::new() }; PARTS], stock: Mutex::new(stock) }
     }
 
     /// How many are alive.
@@ -104,22 +105,26 @@ impl<H> Handles<H> {
 
     /// The slot of a handle that somebody still holds a reference to.
     fn find(&self, handle: Handle) -> Result<MutexGuard<'_, Slot<H>>, Refusal> {
-        let refuse = |problem| Err(Refusal::new(Argument::Handle, problem));
+        if let Some(slot) = self.slot(handle.slot())
+            && slot.number == handle.number()
+            && slot.record.as_ref().is_some_and(|record| record.references > 0)
+        {
+            return Ok(slot);
+        }
+        Err(Refusal::new(Argument::Handle, self.problem_with(handle)))
+    }
+
+    /// Why nothing is found by a handle.
+    fn problem_with(&self, handle: Handle) -> Problem {
+        let stock = lock(&self.stock);
         if handle.to_bits() == 0 {
-            return refuse(Problem::NoHandle);
-        }
-        if handle.owner() != self.owner {
-            return refuse(Problem::ForeignHandle);
-        }
-        let Some(slot) = self.slot(handle.slot()) else { return refuse(Problem::UnknownHandle) };
-        if handle.generation() > slot.generation || handle.generation() == 0 {
-            return refuse(Problem::UnknownHandle);
-        }
-        match &slot.record {
-            Some(record) if slot.generation == handle.generation() && record.references > 0 => {
-                Ok(slot)
-            }
-            _ => refuse(Problem::Released),
+            Problem::NoHandle
+        } else if stock.numbers.contain(handle.number()) && handle.slot() < stock.used {
+            Problem::Released
+        } else if Numbers::is_taken(handle.number()) && !stock.numbers.contain(handle.number()) {
+            Problem::ForeignHandle
+        } else {
+            Problem::UnknownHandle
         }
     }
 
@@ -145,7 +150,7 @@ impl<H> Handles<H> {
         look: impl FnOnce(Handle, &HandleRecord<H>) -> T,
     ) -> Option<T> {
         let found = self.slot(slot as usize)?;
-        let handle = Handle::pack(self.owner, found.generation, slot);
+        let handle = Handle::pack(found.number, slot);
         found.record.as_ref().map(|record| look(handle, record))
     }
 
@@ -164,20 +169,23 @@ impl<H> Handles<H> {
         payload: H,
     ) -> Option<Handle> {
         let mut stock = lock(&self.stock);
-        let number = match stock.free.pop_front() {
+        if stock.free.is_empty() && stock.used == stock.most {
+            return None;
+        }
+        let number = stock.numbers.give()?;
+        let index = match stock.free.pop_front() {
             Some(slot) => slot as usize,
-            None if stock.used < stock.most => {
+            None => {
                 stock.used += 1;
                 stock.used - 1
             }
-            None => return None,
         };
         stock.live += 1;
-        let (part, _) = place(number);
-        let empty = || Locked(Mutex::new(Slot { generation: 0, record: None }));
+        let (part, _) = place(index);
+        let empty = || Locked(Mutex::new(Slot { number: 0, record: None }));
         self.parts.get(part)?.get_or_init(|| (0..FIRST << part).map(|_| empty()).collect());
-        let mut slot = self.slot(number)?;
-        slot.generation += 1;
+        let mut slot = self.slot(index)?;
+        slot.number = number;
         slot.record = Some(HandleRecord {
             size,
             granule,
@@ -188,7 +196,7 @@ impl<H> Handles<H> {
             uses: 0,
             payload,
         });
-        Some(Handle::pack(self.owner, slot.generation, number as u32))
+        Some(Handle::pack(number, index as u32))
     }
 
     fn change<T>(&self, slot: u32, how: impl FnOnce(&mut HandleRecord<H>) -> T) -> Option<T> {
@@ -276,10 +284,7 @@ impl<H> Handles<H> {
         let mut found = self.slot(slot as usize)?;
         let record = found.record.take()?;
         stock.live -= 1;
-        // One that has been through all generations could give out an old name again.
-        if found.generation < Handle::LAST_GENERATION {
-            stock.free.push_back(slot);
-        }
+        stock.free.push_back(slot);
         Some(record)
     }
 
@@ -297,7 +302,7 @@ impl<H> Handles<H> {
         let mut found = self.slot(slot as usize)?;
         let record = found.record.as_mut()?;
         record.references = record.references.checked_add(1)?;
-        Some(Handle::pack(self.owner, found.generation, slot))
+        Some(Handle::pack(found.number, slot))
     }
 
     /// Drops every handle's record, for an ending that gives everything back.

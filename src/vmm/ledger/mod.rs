@@ -11,9 +11,18 @@
 //! do not allocate, range operations are linear in the mappings they touch.
 //!
 //! Threads that work in different reservations on different memory share nothing but the directory,
-//! and that only until each has found its reservation. Who needs several locks takes the directory's
-//! first, then reservations' by address, then that of the stock of handles, then one handle's at a
-//! time.
+//! and that only until each has found its reservation. A thread that takes several locks takes them in
+//! this order:
+//!
+//! 1. the entry to reservations ([`Reserved::enter`]), by address
+//! 2. the directory's
+//! 3. looks into reservations, or the change of one that it has entered, by address
+//! 4. the name of a reservation
+//! 5. the stock of handles
+//! 6. one handle
+//!
+//! While the directory is locked, no thread waits to enter a reservation. None of these locks is
+//! waited for under the library's (`native::library_lock`), which is held for one call of the runtime.
 //!
 //! `H` is what the caller keeps with a handle; the ledger does not look at it.
 
@@ -24,6 +33,7 @@ mod entered;
 mod handles;
 mod mappings;
 mod names;
+mod numbers;
 mod reserved;
 mod rights;
 mod serials;
@@ -76,11 +86,11 @@ pub(crate) struct Ledger<H> {
 }
 
 impl<H> Ledger<H> {
-    /// An empty ledger whose handles carry this mark.
-    pub fn new(owner: u16) -> Self {
+    /// An empty ledger.
+    pub fn new() -> Self {
         Self {
             directory: Directory::default(),
-            handles: Handles::new(owner),
+            handles: Handles::new(),
             serials: Serials::default(),
         }
     }

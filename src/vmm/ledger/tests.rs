@@ -19,7 +19,7 @@ pub(super) fn properties() -> AllocationProperties {
 
 /// One reservation of 16 pages at 1 MiB, one handle of 4 pages.
 pub(super) fn ledger() -> (Ledger<()>, Handle) {
-    let ledger = Ledger::new(7);
+    let ledger = Ledger::new();
     ledger.reserve(range(1 << 20, 16 * PAGE)).unwrap();
     let handle = ledger.handles.add(4 * PAGE, PAGE, properties(), ()).unwrap();
     (ledger, handle)
