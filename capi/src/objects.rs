@@ -1,10 +1,11 @@
-//! Areas and buffers of a C program, by numbers that are never used twice.
+//! Areas and buffers of a C program, by numbers that are never used twice in a process.
 
 use crate::answer::Refusal;
 use crate::errors;
 use core::ffi::c_void;
 use hsa_vmm::{Area, AreaMemory, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An area and what it has given, by address.
@@ -24,16 +25,13 @@ pub enum Object {
     Ring(Arc<RingBuffer>),
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u32,
-    object: Option<Object>,
-}
+/// The next number: of the process, so that one from before a shut-down names nothing afterwards.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// All of them.
+/// All objects of one runtime.
 #[derive(Debug, Default)]
 pub struct Objects {
-    slots: Mutex<Vec<Slot>>,
+    by_number: Mutex<BTreeMap<u64, Object>>,
 }
 
 /// Locks, whatever became of a thread that held it.
@@ -49,41 +47,20 @@ fn none_such() -> Refusal {
 impl Objects {
     /// Keeps an object and gives it a number, which is never 0.
     pub fn insert(&self, object: Object) -> *mut c_void {
-        let mut slots = lock(&self.slots);
-        let index = match slots.iter().position(|slot| slot.object.is_none()) {
-            Some(index) => index,
-            None => {
-                slots.push(Slot::default());
-                slots.len() - 1
-            }
-        };
-        let slot = &mut slots[index];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.object = Some(object);
-        ((u64::from(slot.generation) << 32) | (index as u64 + 1)) as *mut c_void
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        lock(&self.by_number).insert(number, object);
+        number as *mut c_void
     }
 
     /// What a number names.
     pub fn get(&self, number: *mut c_void) -> Result<Object, Refusal> {
-        let slots = lock(&self.slots);
-        let (index, generation) = split(number)?;
-        let slot = slots.get(index).filter(|slot| slot.generation == generation);
-        slot.and_then(|slot| slot.object.clone()).ok_or_else(none_such)
+        lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(none_such)
     }
 
     /// Forgets what a number names, and returns it.
     pub fn remove(&self, number: *mut c_void) -> Result<Object, Refusal> {
-        let mut slots = lock(&self.slots);
-        let (index, generation) = split(number)?;
-        let slot = slots.get_mut(index).filter(|slot| slot.generation == generation);
-        slot.and_then(|slot| slot.object.take()).ok_or_else(none_such)
+        lock(&self.by_number).remove(&(number as u64)).ok_or_else(none_such)
     }
-}
-
-fn split(number: *mut c_void) -> Result<(usize, u32), Refusal> {
-    let number = number as u64;
-    let index = (number & u64::from(u32::MAX)).checked_sub(1).ok_or_else(none_such)?;
-    Ok((index as usize, (number >> 32) as u32))
 }
 
 macro_rules! kinds {

@@ -44,6 +44,13 @@ fn ipc_close_takes_an_address_inside_on_amds_runtime() {
     }
 }
 
+#[test]
+fn object_numbers_are_not_reused_after_shut_down() {
+    let program = Program::compile("tests/c/numbers.c", Language::C99, &[]);
+    let output = program.on_simulation("gpus=1").output().unwrap();
+    assert_eq!(well(&output, "numbers"), "all of it\n");
+}
+
 /// Devices of a simulation of four, by the end of their place on the bus.
 fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
     let mut command = program.on_simulation("mi300x,gpus=4");
