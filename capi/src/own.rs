@@ -62,10 +62,7 @@ extern "C" fn hsavmm_use_profile(profile: c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_shut_down() -> hipError_t {
-    answer("hsavmm_shut_down", || {
-        shut_down();
-        Ok(())
-    })
+    answer("hsavmm_shut_down", shut_down)
 }
 
 /// `hsavmm_runtime_info`.

@@ -8,7 +8,7 @@ use crate::objects::Objects;
 use crate::types::hipError_t;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{HipProfile, Ipc, Runtime, RuntimeError, Vmm, VmmError};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// What a program may say before its first call.
@@ -52,6 +52,24 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// The profile that errors are numbered by; that of the open runtime, if one is.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
+/// The process that opens or has opened the runtime; 0 if none is open. In a child of its fork every
+/// lock may be held by a thread that the child does not have, so that this is looked at first.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+fn not_forked() -> Result<(), Refusal> {
+    match OWNER.load(Ordering::Acquire) {
+        0 => Ok(()),
+        owner if owner == std::process::id() => Ok(()),
+        owner => {
+            let words = format_args!(
+                "this process was forked from process {owner} after that had opened the runtime, \
+                 which a fork does not survive; fork first, or start a new program"
+            );
+            Err(Refusal::new(errors::NOT_INITIALIZED, words))
+        }
+    }
+}
+
 /// Whose errors are answered.
 pub fn profile() -> HipProfile {
     match PROFILE.load(Ordering::Relaxed) {
@@ -73,23 +91,29 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
     act(state.get_or_insert_default())
 }
 
-/// The process's runtime, opened now if it is not.
+/// The process's runtime, opened now if it is not. An error in a child of a fork.
 pub fn process() -> Result<Arc<Process>, Refusal> {
+    not_forked()?;
     if let Some(process) = is_open() {
         return Ok(process);
     }
+    // Before the first lock, and again if a shut-down ended meanwhile.
+    OWNER.store(std::process::id(), Ordering::Release);
     let _alone = opening();
+    OWNER.store(std::process::id(), Ordering::Release);
     if let Some(process) = is_open() {
         return Ok(process);
     }
     let choice = with_state(|state| state.choice.clone());
-    let process = Arc::new(Process::open(&choice)?);
+    let opened = Process::open(&choice).inspect_err(|_| OWNER.store(0, Ordering::Release));
+    let process = Arc::new(opened?);
     with_state(|state| state.open = Some(process.clone()));
     Ok(process)
 }
 
 /// Changes what will be opened; refused once something is.
 pub fn choose(change: impl FnOnce(&mut Choice)) -> Result<(), Refusal> {
+    not_forked()?;
     let _alone = opening();
     with_state(|state| match state.open {
         None => {
@@ -104,12 +128,16 @@ pub fn choose(change: impl FnOnce(&mut Choice)) -> Result<(), Refusal> {
     })
 }
 
-/// Gives everything back as soon as calls that are under way have ended.
-pub fn shut_down() {
+/// Gives everything back as soon as calls that are under way have ended. An error in a child of a
+/// fork.
+pub fn shut_down() -> Result<(), Refusal> {
+    not_forked()?;
     let _alone = opening();
     let process = with_state(|state| state.open.take());
     // Outside of the lock: it unmaps and frees.
     drop(process);
+    OWNER.store(0, Ordering::Release);
+    Ok(())
 }
 
 impl Process {

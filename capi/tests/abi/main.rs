@@ -1,6 +1,7 @@
 //! The C ABI as C and C++ programs see it.
 
 mod examples;
+mod fork;
 mod hip_tests;
 mod interface;
 mod layout;
