@@ -4,13 +4,20 @@ mod machine;
 mod process;
 
 use hsa_vmm::Kept;
+use hsa_vmm::area::MmapOptions;
 use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::Usage;
 use hsa_vmm::{
-    Access, Allocation, AllocationProperties, Granularity, HandleType, Reservation, Vmm, VmmError,
+    Access, Allocation, AllocationProperties, Area, AreaFlags, AreaMemory, BufferError,
+    Granularity, GrowableBuffer, HandleType, Ipc, Mapping, PagedBuffer, PausableBuffer, PoolMemory,
+    Reservation, RingBuffer, Vmm, VmmError,
 };
 use machine::{Library, Machine, access};
-use process::End;
+use process::{Child, End};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const FILE: HandleType = HandleType::PosixFileDescriptor;
 
@@ -167,6 +174,268 @@ fn a_child_may_open_a_runtime_of_its_own() {
     let base = machine.reserve(machine.granule());
     machine.vmm.address_free(base, machine.granule()).unwrap();
     machine.assert_empty();
+}
+
+/// What the child of a fork may still ask, each by name: everything that takes no `&mut self`, returns
+/// no `Result` with an error of its own, or takes locks.
+type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
+
+/// All values of the library that hold locks.
+struct Values {
+    machine: Machine,
+    reservation: Reservation,
+    allocation: Allocation,
+    mapping: Mapping,
+    growable: GrowableBuffer,
+    paged: PagedBuffer,
+    pausable: PausableBuffer,
+    ring: RingBuffer,
+    pool: PoolMemory,
+    area: Area,
+    areas: Vec<AreaMemory<'static>>,
+    ipc: Ipc,
+}
+
+impl Values {
+    fn new() -> Self {
+        let machine = Machine::new(Config::mi300x(2));
+        let (vmm, granule, on) = (&machine.vmm, machine.granule(), machine.on(0));
+        let reservation = Reservation::of(4 * granule).reserve(vmm).unwrap().named("addresses");
+        let allocation = Allocation::create(vmm, granule, &on).unwrap();
+        let mapping = reservation.map(0, &allocation).unwrap();
+        mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+        let growable = GrowableBuffer::of(4 * granule).with_stock(2).reserve(vmm, &on).unwrap();
+        let paged =
+            PagedBuffer::of(4 * granule).in_pages_of(granule).mapping_ahead(1).with_stock(2);
+        let paged = paged.reserve(vmm, &on).unwrap();
+        let pausable = PausableBuffer::create(vmm, granule, &on).unwrap();
+        let ring = RingBuffer::of(granule).map(vmm, &on).unwrap();
+        let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), granule).unwrap();
+        let area = Area::create(&machine.runtime, 0, AreaFlags::DEFAULT).unwrap();
+        let host = Vec::leak(vec![0_u8; 1 << 16]);
+        let areas = vec![
+            area.mmap(5, MmapOptions::new()).unwrap(),
+            Area::create(&machine.runtime, 0, AreaFlags::HOST)
+                .unwrap()
+                .mmap(5, MmapOptions::new())
+                .unwrap(),
+            Area::create(&machine.runtime, 0, AreaFlags::MAPPED)
+                .unwrap()
+                .mmap(5, MmapOptions::new().mapping(host))
+                .unwrap(),
+        ];
+        let ipc = Ipc::open(&machine.runtime).unwrap();
+        Self {
+            machine,
+            reservation,
+            allocation,
+            mapping,
+            growable,
+            paged,
+            pausable,
+            ring,
+            pool,
+            area,
+            areas,
+            ipc,
+        }
+    }
+
+    /// What threads of the parent do while it forks.
+    fn use_all(&self, number: usize) {
+        let Machine { library: Library { vmm, .. }, .. } = &self.machine;
+        let granule = self.machine.granule();
+        let there = self.machine.reserve(granule);
+        let handle = self.machine.create(0, granule);
+        self.machine.map(there, granule, handle);
+        vmm.name_handle(handle, "memory").unwrap();
+        vmm.name_reservation(there, "addresses").unwrap();
+        self.machine.grant(there, granule, self.machine.cpu(0), Access::ReadWrite);
+        assert!(vmm.usage().mappings > 0 && !vmm.mappings().is_empty());
+        assert!(vmm.mapping_at(there).is_some() && !vmm.report().reservations.is_empty());
+        vmm.check().unwrap();
+        vmm.unmap(there, granule).unwrap();
+        vmm.release(handle).unwrap();
+        vmm.address_free(there, granule).unwrap();
+        let page = number % self.paged.pages();
+        self.paged.map(page..page + 1).unwrap();
+        self.paged.unmap(page..page + 1).unwrap();
+        self.pool.allow(&[self.machine.gpu(1)]).unwrap();
+        self.ipc.get_mem_handle(self.pool.address()).unwrap();
+        for memory in &self.areas {
+            memory.write(0, b"text").unwrap();
+        }
+        drop(self.area.mmap(5, MmapOptions::new()).unwrap());
+    }
+
+    /// Every call that a child may make without `&mut`, by name.
+    fn calls(&self) -> Vec<Call<'_>> {
+        let vmm = &self.machine.vmm;
+        let (there, granule) = (self.mapping.address(), self.machine.granule());
+        let gpu = self.machine.gpu(0);
+        let forked = |answer: Result<(), VmmError>| {
+            assert!(matches!(answer, Err(VmmError::Forked { .. })), "{answer:?}");
+        };
+        let unusable = |answer: Result<(), BufferError>| {
+            assert!(matches!(answer, Err(BufferError::Vmm(VmmError::Forked { .. }))), "{answer:?}");
+        };
+        macro_rules! calls {
+            ($($name:literal => $act:expr;)+) => { vec![$(($name, Box::new(move || { let _ = $act; }))),+] };
+        }
+        let mut calls: Vec<Call<'_>> = calls! {
+            "Runtime::has_forked" => assert!(self.machine.runtime.has_forked());
+            "Runtime::memory_left" => assert_eq!(self.machine.runtime.memory_left(gpu), None);
+            "Runtime: Debug" => format!("{:?}", self.machine.runtime);
+            "Vmm::usage" => assert_eq!(vmm.usage(), Usage::default());
+            "Vmm::mappings" => assert_eq!(vmm.mappings(), []);
+            "Vmm::reservations" => assert_eq!(vmm.reservations(), []);
+            "Vmm::quarantine" => assert_eq!(vmm.quarantine(), []);
+            "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("forked"));
+            "Vmm::mapping_at" => assert_eq!(vmm.mapping_at(there), None);
+            "Vmm::mapped_range_at" => assert_eq!(vmm.mapped_range_at(there), None);
+            "Vmm::location_at" => assert_eq!(vmm.location_at(there), None);
+            "Vmm::reservation_at" => assert_eq!(vmm.reservation_at(there), None);
+            "Vmm::report" => {
+                let report = vmm.report();
+                assert!(report.reservations.is_empty() && report.memory.is_empty());
+                assert!(report.pool_memory.is_empty() && report.quarantine.is_empty());
+            };
+            "Vmm: Debug" => format!("{vmm:?}");
+            "Vmm::name_handle" => forked(vmm.name_handle(self.allocation.handle(), "other"));
+            "Vmm::name_mapping" => forked(vmm.name_mapping(there, "other"));
+            "Vmm::name_reservation" => forked(vmm.name_reservation(there, "other"));
+            "Vmm::write" => forked(vmm.write(there, b"lost"));
+            "Vmm::retain" => forked(vmm.retain_allocation_handle(there).map(drop));
+            "Vmm::map_many" => forked(vmm.map_many(&[], &[]));
+            "Vmm::unmap_many" => forked(vmm.unmap_many(&[]));
+            "Vmm::set_access_many" => forked(vmm.set_access_many(&[], &[]));
+            "Vmm::export" => forked(
+                vmm.export_to_shareable_handle(self.allocation.handle(), FILE, 0).map(drop),
+            );
+            "Reservation::name" => assert_eq!(self.reservation.name(), None);
+            "Reservation::named" => drop(self.reservation.clone().named("other"));
+            "Reservation: Debug" => format!("{:?}", self.reservation);
+            "Allocation::properties" => self.allocation.properties();
+            "Allocation::named" => drop(self.allocation.clone().named("other"));
+            "Allocation: Debug" => format!("{:?}", self.allocation);
+            "Mapping::access" => forked(self.mapping.access(gpu).map(drop));
+            "Mapping: Debug" => format!("{:?}", self.mapping);
+            "GrowableBuffer::stock" => assert_eq!(self.growable.stock(), 0);
+            "GrowableBuffer::access" => unusable(self.growable.access(gpu).map(drop));
+            "GrowableBuffer: Debug" => format!("{:?}", self.growable);
+            "PagedBuffer::map" => unusable(self.paged.map(0..1));
+            "PagedBuffer::unmap" => unusable(self.paged.unmap(0..1));
+            "PagedBuffer::trim" => unusable(self.paged.trim());
+            "PagedBuffer::grant" => unusable(self.paged.grant(&[gpu], Access::Read));
+            "PagedBuffer::revoke" => unusable(self.paged.revoke(&[gpu]));
+            "PagedBuffer::access" => unusable(self.paged.access(gpu).map(drop));
+            "PagedBuffer::read" => unusable(self.paged.read(0, &mut [0; 4]));
+            "PagedBuffer::state" => unusable(self.paged.state(0).map(drop));
+            "PagedBuffer::statistics" => self.paged.statistics();
+            "PagedBuffer: Debug" => format!("{:?}", self.paged);
+            "PausableBuffer::access" => unusable(self.pausable.access(gpu).map(drop));
+            "PausableBuffer: Debug" => format!("{:?}", self.pausable);
+            "RingBuffer::access" => unusable(self.ring.access(gpu).map(drop));
+            "RingBuffer: Debug" => format!("{:?}", self.ring);
+            "PoolMemory::allow" => self.pool.allow(&[gpu]).unwrap_err();
+            "PoolMemory::is_open_to" => assert!(!self.pool.is_open_to(self.machine.gpu(1)));
+            "PoolMemory::read" => self.pool.read(0, &mut [0; 4]).unwrap_err();
+            "PoolMemory::copy" => self.pool.copy(0, &self.pool, 64, 4).unwrap_err();
+            "PoolMemory: Debug" => format!("{:?}", self.pool);
+            "Area: Display" => self.area.to_string();
+            "Area::mmap" => self.area.mmap(5, MmapOptions::new()).unwrap_err();
+            "Ipc::get_mem_handle" => self.ipc.get_mem_handle(self.pool.address()).unwrap_err();
+            "Ipc::close_mem_handle" => self.ipc.close_mem_handle(there).unwrap_err();
+            "Ipc: Debug" => format!("{:?}", self.ipc);
+            "Reservation::reserve" => forked(Reservation::of(granule).reserve(vmm).map(drop));
+        };
+        for memory in &self.areas {
+            calls.push((
+                "AreaMemory::read",
+                Box::new(move || {
+                    memory.read(0, &mut [0; 4]).unwrap_err();
+                }),
+            ));
+            calls.push((
+                "AreaMemory::write",
+                Box::new(move || {
+                    memory.write(0, b"lost").unwrap_err();
+                }),
+            ));
+            calls.push(("AreaMemory: Debug", Box::new(move || drop(format!("{memory:?}")))));
+        }
+        calls
+    }
+}
+
+/// Runs the calls in a child, then drops everything there; the name of what did not end well.
+fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
+    let (mut last, mut progress) = std::io::pipe().unwrap();
+    let child = Child::start(|| {
+        let all = values.take().unwrap();
+        let calls = all.calls();
+        for (name, call) in &calls {
+            writeln!(progress, "{name}").unwrap();
+            call();
+        }
+        drop(calls);
+        writeln!(progress, "named").unwrap();
+        let Values { machine, reservation, allocation, mapping, growable, .. } = all;
+        let Values { paged, pausable, ring, pool, area, areas, ipc, .. } = all;
+        let pool = pool.named("other");
+        macro_rules! drop_each {
+            ($($value:ident)+) => {
+                $(writeln!(progress, "drop {}", stringify!($value)).unwrap(); drop($value);)+
+            };
+        }
+        drop_each! {
+            mapping allocation reservation growable paged pausable ring areas area ipc pool machine
+        }
+        0
+    });
+    drop(progress);
+    let end = child.wait_for(Duration::from_secs(10));
+    let mut steps = String::new();
+    last.read_to_string(&mut steps).unwrap();
+    match end {
+        End::Well => Ok(()),
+        end => Err(format!("{}: {end:?}", steps.lines().last().unwrap_or("before the first call"))),
+    }
+}
+
+#[test]
+fn no_call_hangs_in_a_child_of_a_busy_parent() {
+    if process::ran_alone() {
+        return;
+    }
+    let forks = std::env::var("HSA_VMM_FORKS").map_or(400, |it| it.parse().unwrap());
+    let mut values = Some(Values::new());
+    let shared: *const Values = values.as_ref().unwrap();
+    let shared = shared.expose_provenance();
+    let over = AtomicBool::new(false);
+    let mut failure = None;
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let over = &over;
+            scope.spawn(move || {
+                // SAFETY: the parent changes the values only after these threads have ended; what a
+                // child takes of them is its own copy.
+                let values = unsafe { &*core::ptr::with_exposed_provenance::<Values>(shared) };
+                while !over.load(Ordering::Relaxed) {
+                    values.use_all(number);
+                }
+            });
+        }
+        for number in 0..forks {
+            if let Err(error) = in_busy_child(&mut values) {
+                failure = Some(format!("fork {number}: {error}"));
+                break;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(failure, None);
+    values.unwrap().machine.vmm.check().unwrap();
 }
 
 #[test]

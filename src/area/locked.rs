@@ -83,7 +83,7 @@ impl LockedMemory {
 
     fn unlock(&self) -> Result<(), Failure> {
         let mut locked = locked();
-        self.bytes().runtime.native().unlock(self.start)?;
+        self.bytes.runtime.native().unlock(self.start)?;
         locked.remove(&self.start);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl LockedMemory {
 
 impl Drop for LockedMemory {
     fn drop(&mut self) {
-        if !self.held || self.bytes().runtime.has_forked() {
+        if !self.held || self.bytes.runtime.has_forked() {
             return;
         }
         if let Err(failure) = self.unlock() {

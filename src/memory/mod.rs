@@ -124,7 +124,9 @@ impl PoolMemory {
     /// Names it in [reports](crate::report) and logs. An empty name takes the name away.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        self.record.set_name(name);
+        if !self.span.runtime.has_forked() {
+            self.record.set_name(name);
+        }
         self
     }
 
@@ -197,10 +199,12 @@ impl PoolMemory {
         Ok(())
     }
 
-    /// Whether an agent may use the memory.
+    /// Whether an agent may use the memory. In a [child of a fork](Runtime::has_forked) only the
+    /// owner may.
     #[must_use]
     pub fn is_open_to(&self, agent: AgentId) -> bool {
-        agent == self.span.agent || self.record.allowed().contains(&agent)
+        agent == self.span.agent
+            || !self.span.runtime.has_forked() && self.record.allowed().contains(&agent)
     }
 
     /// Copies from the memory (`hipMemcpyDtoH`).

@@ -278,8 +278,13 @@ impl Runtime {
         &self.inner.spare
     }
 
-    /// Whether this process is a fork of the one that opened the runtime.
-    pub(crate) fn has_forked(&self) -> bool {
+    /// Whether this process is a child of a fork of the one that opened the runtime.
+    ///
+    /// In such a child every operation returns an error. Functions that list or count what is held and
+    /// return no `Result` answer as if nothing were held, because a thread that the child does not
+    /// have may hold their locks.
+    #[must_use]
+    pub fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
     }
 }

@@ -1,14 +1,14 @@
-//! What is at an address.
+//! What is at an address. Nothing is in a child of a fork, whose parent may hold the locks.
 
-use super::ledger::Reserved;
-use super::{Access, Address, Location, MappingInfo, Vmm};
+use super::ledger::{Ledger, Reserved};
+use super::{Access, Address, Location, MappingInfo, Physical, Vmm};
 
 impl Vmm {
     /// The mapping that holds an address, if one does (`hipPointerGetAttributes`,
     /// `hipMemGetAddressRange`).
     #[must_use]
     pub fn mapping_at(&self, address: Address) -> Option<MappingInfo> {
-        let (start, record) = self.shared.ledger.mapping_at(address.get())?;
+        let (start, record) = self.ledger()?.mapping_at(address.get())?;
         Some(self.describe(start, &record))
     }
 
@@ -17,14 +17,14 @@ impl Vmm {
     /// allocating.
     #[must_use]
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
-        let (start, record) = self.shared.ledger.mapping_at(address.get())?;
+        let (start, record) = self.ledger()?.mapping_at(address.get())?;
         Some((Address::new(start), record.size))
     }
 
     /// Whose memory is mapped at an address, if any is.
     #[must_use]
     pub fn location_at(&self, address: Address) -> Option<Location> {
-        let ledger = &self.shared.ledger;
+        let ledger = self.ledger()?;
         let owner = ledger.at(address.get(), |reserved| {
             let mappings = reserved.mappings();
             let slot = mappings.slot_at(address.get())?;
@@ -38,7 +38,12 @@ impl Vmm {
     #[must_use]
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
         let place = |reserved: &Reserved| (Address::new(reserved.base), reserved.size);
-        self.shared.ledger.at(address.get(), place)
+        self.ledger()?.at(address.get(), place)
+    }
+
+    /// The ledger; `None` in a child of a fork.
+    pub(super) fn ledger(&self) -> Option<&Ledger<Physical>> {
+        (!self.runtime().has_forked()).then_some(&self.shared.ledger)
     }
 
     pub(super) fn describe(

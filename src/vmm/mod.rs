@@ -295,39 +295,59 @@ impl Vmm {
         self.shared.granule
     }
 
-    /// How much there is of everything.
+    /// Counts what is held. Zeros in a [child of a fork](Runtime::has_forked).
     #[must_use]
     pub fn usage(&self) -> Usage {
+        if self.runtime().has_forked() {
+            return Usage::default();
+        }
         let (reservations, handles, mappings) = self.shared.ledger.counts();
         Usage { reservations, handles, mappings }
     }
 
-    /// Ranges that are not used any more, and why.
+    /// Lists ranges that are not used any more, and why. Empty in a
+    /// [child of a fork](Runtime::has_forked).
     #[must_use]
     pub fn quarantine(&self) -> Vec<Quarantined> {
+        if self.runtime().has_forked() {
+            return Vec::new();
+        }
         self.shared.quarantine.list()
     }
 
     /// Checks the invariants of the library's own books.
     ///
     /// # Errors
-    /// What does not hold. It would be a defect of this library.
+    /// What does not hold. It would be a defect of this library. Also an error in a
+    /// [child of a fork](Runtime::has_forked), where nothing can be checked.
     pub fn check(&self) -> Result<(), BrokenInvariant> {
+        if self.runtime().has_forked() {
+            let reason = "cannot check: this process was forked; check in the parent";
+            return Err(BrokenInvariant(reason.to_owned()));
+        }
         self.shared.ledger.check().map_err(BrokenInvariant)
     }
 
-    /// Every mapping, by address: address, size, handle's size, and what each agent may do.
+    /// Lists every mapping, by address, and what each agent may do. Empty in a
+    /// [child of a fork](Runtime::has_forked).
     #[must_use]
     pub fn mappings(&self) -> Vec<MappingInfo> {
+        if self.runtime().has_forked() {
+            return Vec::new();
+        }
         self.shared.ledger.at_one_moment(|reservations| {
             let all = reservations.iter().flat_map(|it| it.mappings.iter());
             all.map(|(start, record)| self.describe(start, &record)).collect()
         })
     }
 
-    /// Every reservation, by address, with its size in bytes.
+    /// Lists every reservation, by address, with its size in bytes. Empty in a
+    /// [child of a fork](Runtime::has_forked).
     #[must_use]
     pub fn reservations(&self) -> Vec<(Address, usize)> {
+        if self.runtime().has_forked() {
+            return Vec::new();
+        }
         self.shared.ledger.at_one_moment(|reservations| {
             let each = |it: &Frozen<'_>| (Address::new(it.reserved.base), it.reserved.size);
             reservations.iter().map(each).collect()
@@ -336,7 +356,7 @@ impl Vmm {
 }
 
 /// How much a [`Vmm`] holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Reservations that are not freed.
     pub reservations: usize,

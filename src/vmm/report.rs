@@ -14,12 +14,17 @@ impl Vmm {
     /// Reports all that this `Vmm` holds, and the pool memory of its runtime.
     ///
     /// Reservations, mappings and memory are of one moment. Nothing waits for an operation that is
-    /// under way in the runtime; what such an operation changes is reported as it was before. In the
-    /// child of a fork it is what the parent held.
+    /// under way in the runtime; what such an operation changes is reported as it was before. In a
+    /// [child of a fork](crate::Runtime::has_forked) it lists agents and nothing else.
     #[must_use]
     pub fn report(&self) -> Report {
         let agents = self.runtime().agents();
-        let ledger = &self.shared.ledger;
+        let Some(ledger) = self.ledger() else {
+            let (reservations, memory) = Default::default();
+            let (pool_memory, quarantine) = Default::default();
+            let agents = AgentEntry::all(self.runtime());
+            return Report { agents, reservations, memory, pool_memory, quarantine };
+        };
         let (reservations, memory) = ledger.at_one_moment(|reservations| {
             let entry = |it| reservation_entry(agents, ledger, it);
             let reservations: Vec<ReservationEntry> = reservations.iter().map(entry).collect();

@@ -94,11 +94,12 @@ impl Reservation {
         self
     }
 
-    /// What it is called, if it has a name.
+    /// What it is called, if it has a name. `None` in a
+    /// [child of a fork](crate::Runtime::has_forked).
     #[must_use]
     pub fn name(&self) -> Option<String> {
         let Inner { vmm, address, serial, .. } = &*self.inner;
-        let name = vmm.shared.ledger.at(address.get(), |reserved| {
+        let name = vmm.ledger()?.at(address.get(), |reserved| {
             let is_own = reserved.serial == *serial;
             if is_own { reserved.name() } else { None }
         });
