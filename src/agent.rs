@@ -8,43 +8,52 @@ use core::fmt;
 ///
 /// An identifier of another runtime, or an invented one, is an error wherever it is used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AgentId {
-    pub(crate) runtime: u64,
-    pub(crate) index: u32,
-}
+pub struct AgentId(u64);
 
-/// Of an identifier as a number; the others are the runtime's number, which is never reused.
+/// The low bits are the index; the others are the runtime's number, which is never reused.
 const INDEX_BITS: u32 = 16;
 
 impl AgentId {
+    /// The most agents that can be told apart.
+    pub(crate) const MOST: usize = 1 << INDEX_BITS;
+
+    pub(crate) fn new(runtime: u64, index: usize) -> Self {
+        Self(runtime << INDEX_BITS | index as u64)
+    }
+
+    /// The runtime's number.
+    pub(crate) fn runtime(self) -> u64 {
+        self.0 >> INDEX_BITS
+    }
+
     /// The agent's place in [`Runtime::agents`](crate::Runtime::agents).
     #[must_use]
     pub fn index(self) -> usize {
-        self.index as usize
+        (self.0 & ((1 << INDEX_BITS) - 1)) as usize
     }
 
     /// The identifier as a number, for interfaces that have nothing else (C, traces).
     #[must_use]
     pub fn to_bits(self) -> u64 {
-        self.runtime << INDEX_BITS | u64::from(self.index)
+        self.0
     }
 
     /// The identifier of that number. Whether it names anything is found out when it is used.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
-        Self { runtime: bits >> INDEX_BITS, index: (bits & ((1 << INDEX_BITS) - 1)) as u32 }
+        Self(bits)
     }
 }
 
 impl fmt::Debug for AgentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent {} of runtime {}", self.index, self.runtime)
+        write!(f, "agent {} of runtime {}", self.index(), self.runtime())
     }
 }
 
 impl fmt::Display for AgentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent {}", self.index)
+        write!(f, "agent {}", self.index())
     }
 }
 
@@ -325,7 +334,7 @@ mod tests {
 
     #[test]
     fn an_identifier_is_a_number_and_back() {
-        let id = AgentId { runtime: 7, index: 3 };
+        let id = AgentId::new(7, 3);
         assert_eq!((id.index(), id.to_bits()), (3, 0x7_0003));
         assert_eq!(AgentId::from_bits(id.to_bits()), id);
         assert_eq!(

@@ -63,8 +63,10 @@ pub(crate) fn describe(
 
 pub(crate) fn discover(native: &Native) -> Result<Vec<Agent>, RuntimeError> {
     let runtime = NEXT_RUNTIME.fetch_add(1, Ordering::Relaxed);
-    let natives = native.agents()?;
-    let id = |index: usize| AgentId { runtime, index: index as u32 };
+    let mut natives = native.agents()?;
+    // No machine has as many; the rest could not be named.
+    natives.truncate(AgentId::MOST);
+    let id = |index: usize| AgentId::new(runtime, index);
     let find = |agent: NativeAgent| natives.iter().position(|&other| other == agent).map(id);
     let mut agents = Vec::with_capacity(natives.len());
     for (index, &agent) in natives.iter().enumerate() {
@@ -73,7 +75,7 @@ pub(crate) fn discover(native: &Native) -> Result<Vec<Agent>, RuntimeError> {
     }
     for index in 0..agents.len() {
         agents[index].peers = peers(native, &agents, index)?;
-        let nearest = agents[index].nearest_cpu.map(|cpu| cpu.index as usize);
+        let nearest = agents[index].nearest_cpu.map(|cpu| cpu.index());
         agents[index].numa_node = match agents[index].kind {
             AgentKind::Cpu => Some(agents[index].node),
             _ => nearest.and_then(|cpu| agents.get(cpu)).map(|cpu| cpu.node),

@@ -221,7 +221,7 @@ impl Runtime {
     /// The agent of that identifier; `None` if it is another runtime's or invented.
     #[must_use]
     pub fn agent(&self, id: AgentId) -> Option<&Agent> {
-        self.inner.agents.get(id.index as usize).filter(|agent| agent.id == id)
+        self.inner.agents.get(id.index()).filter(|agent| agent.id == id)
     }
 
     /// The bytes of memory that an agent has left, of all processes' together

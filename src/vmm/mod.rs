@@ -409,11 +409,11 @@ impl Shared {
     /// The index of an agent in access sets and in the runtime's list.
     fn agent(&self, id: AgentId, argument: Argument) -> Result<(usize, &Agent), Refusal> {
         if let Some(agent) = self.runtime.agent(id) {
-            return Ok((id.index as usize, agent));
+            return Ok((id.index(), agent));
         }
-        let here = self.runtime.host().id().runtime;
+        let here = self.runtime.host().id().runtime();
         let problem =
-            if id.runtime == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
+            if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
         Err(Refusal::new(argument, problem))
     }
 

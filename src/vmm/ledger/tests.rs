@@ -14,7 +14,7 @@ pub(super) fn range(start: usize, size: usize) -> Range {
 }
 
 pub(super) fn properties() -> AllocationProperties {
-    AllocationProperties::on(AgentId { runtime: 1, index: 1 })
+    AllocationProperties::on(AgentId::new(1, 1))
 }
 
 /// One reservation of 16 pages at 1 MiB, one handle of 4 pages.
