@@ -8,14 +8,14 @@ fn invented_handle(s: &Scene) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
 }
 
-/// The same slot, a generation that has not come yet.
+/// The same slot, a number that was not given yet.
 fn future_handle(s: &Scene) -> Handle {
-    Handle::from_bits(s.handle.to_bits() + (1 << 24))
+    Handle::from_bits(s.handle.to_bits() | 1 << 63)
 }
 
-/// The same slot, a generation that never was.
+/// The same slot, number zero, which is never given.
 fn zeroth_handle(s: &Scene) -> Handle {
-    Handle::from_bits(s.handle.to_bits() & !(0xff_ffff << 24))
+    Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
 
 /// A call that takes nothing but a handle.
@@ -38,8 +38,8 @@ fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
         ("released", scene.stale, P::Released),
         ("released and still mapped", scene.dying, P::Released),
         ("another's", scene.foreign, P::ForeignHandle),
-        ("all ones", Handle::from_bits(u64::MAX), P::ForeignHandle),
-        ("one", Handle::from_bits(1), P::ForeignHandle),
+        ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
+        ("one", Handle::from_bits(1), P::UnknownHandle),
         ("a slot that never was", invented_handle(&scene), P::UnknownHandle),
         ("a time to come", future_handle(&scene), P::UnknownHandle),
         ("a time before all", zeroth_handle(&scene), P::UnknownHandle),

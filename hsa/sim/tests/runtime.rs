@@ -352,9 +352,8 @@ fn running_out_of_descriptors() {
         assert!(count > 5);
         assert_eq!(r.export(handle), Err(OUT_OF_RESOURCES));
         assert_eq!(r.set(base, N, &[(r.cpus[0], RW)]), OK, "its file is there already");
-        let (other, _) = r.mapped(N, &[]);
-        assert_eq!(r.set(other, N, &[(r.cpus[0], RW)]), OUT_OF_RESOURCES);
-        assert_eq!(r.set(other, N, &[(r.gpus[0], RW)]), OK, "a GPU needs none");
+        let (other, memory) = (r.reserve(N), r.create(N));
+        assert_eq!(r.map(other, N, memory), OUT_OF_RESOURCES, "mapping exports the memory");
         // Era C has one for each live handle.
         let c = start("era=c");
         let create = c.try_create(c.vram[0], N, MEMORY_TYPE_PINNED, 0);

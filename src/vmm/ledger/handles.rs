@@ -121,7 +121,7 @@ impl<H> Handles<H> {
             Problem::NoHandle
         } else if stock.numbers.contain(handle.number()) && handle.slot() < stock.used {
             Problem::Released
-        } else if Numbers::is_taken(handle.number()) && !stock.numbers.contain(handle.number()) {
+        } else if stock.numbers.is_foreign(handle.number()) {
             Problem::ForeignHandle
         } else {
             Problem::UnknownHandle

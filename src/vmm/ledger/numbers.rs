@@ -47,9 +47,10 @@ impl Numbers {
             || self.used.get(block).is_some_and(|block| block.contains(&number))
     }
 
-    /// Whether a ledger of this process has taken a number, to give it now or later.
-    pub fn is_taken(number: u64) -> bool {
-        (1..NEXT.load(Ordering::Relaxed)).contains(&number)
+    /// Whether another ledger of this process has taken a number, to give it now or later.
+    pub fn is_foreign(&self, number: u64) -> bool {
+        let is_own = self.contain(number) || self.current.contains(&number);
+        !is_own && (1..NEXT.load(Ordering::Relaxed)).contains(&number)
     }
 }
 
@@ -71,8 +72,11 @@ mod tests {
         for (ledger, given) in ledgers.iter().zip(&given) {
             let own: HashSet<_> = given.iter().copied().collect();
             assert!(all.iter().all(|number| ledger.contain(*number) == own.contains(number)));
+            assert!(all.iter().all(|number| ledger.is_foreign(*number) != own.contains(number)));
+            let next = given.last().unwrap() + 3;
+            assert!(!ledger.is_foreign(next) && !ledger.contain(next), "given later");
             assert!(ledger.used.len() < 20, "{:?}", ledger.used);
         }
-        assert!(all.into_iter().all(Numbers::is_taken) && !Numbers::is_taken(0));
+        assert!(!Numbers::default().is_foreign(0) && !Numbers::default().is_foreign(u64::MAX));
     }
 }
