@@ -64,6 +64,7 @@ mod errno;
 pub mod hip;
 pub mod ipc;
 mod kept;
+mod log;
 pub mod memory;
 // The only module of the library that calls foreign functions and touches mapped memory.
 #[allow(unsafe_code)]

@@ -95,7 +95,7 @@ impl Drop for LockedMemory {
             return;
         }
         if let Err(failure) = self.unlock() {
-            tracing::warn!(?failure, address = %self.address(), "memory stays locked");
+            crate::log::warning!(?failure, address = %self.address(), "memory stays locked");
             // Whether it can be locked again is for the runtime to say.
             locked().remove(&self.start);
         }

@@ -92,7 +92,7 @@ impl MappedMemory {
                 Err(error) => Err(*error),
             };
             if let Err(error) = granted {
-                tracing::warn!(%error, address = %self.address, "an area's memory is lost");
+                crate::log::warning!(%error, address = %self.address, "an area's memory is lost");
             }
             let reservation = Some(reservation);
             return Err((Self { mapping: mapping.ok(), reservation, ..self }, error));

@@ -124,7 +124,7 @@ impl Steps {
             let memory = mapping.allocation().clone();
             if let Err(Kept { value: mapping, error }) = mapping.unmap() {
                 drop(memory);
-                tracing::warn!(%error, "memory stays mapped behind the end of a buffer");
+                crate::log::warning!(%error, "memory stays mapped behind the end of a buffer");
                 self.mappings.push(mapping);
                 return Err(error.into());
             }
@@ -147,7 +147,7 @@ impl Steps {
                 // Of this reservation nothing is gone, but of those behind it.
                 let again = unmapped.into_iter().rev().flatten().collect();
                 if let Err(undo) = self.put_behind(again) {
-                    tracing::warn!(%undo, "a buffer is shorter than it was");
+                    crate::log::warning!(%undo, "a buffer is shorter than it was");
                     let _ = self.unmap_unused();
                 }
                 return Err(error.into());
@@ -212,7 +212,7 @@ impl Steps {
                     let mappings = self.vmm.only(&serials);
                     let undone = self.grants.restore(mappings, place, agents, Access::ReadWrite);
                     if let Err(undo) = undone {
-                        tracing::warn!(%undo, "access to a part of a buffer stays changed");
+                        crate::log::warning!(%undo, "access to a part of a buffer stays changed");
                     }
                 }
                 return Err(error);

@@ -50,7 +50,8 @@ impl Stock {
             thread::Builder::new().name("hsa-vmm stock".to_owned()).spawn(move || shelf.keep_full())
         });
         let keeper = keeper.and_then(|spawned| {
-            let failed = |error: &_| tracing::warn!(%error, "no thread for a stock of handles");
+            let failed =
+                |error: &_| crate::log::warning!(%error, "no thread for a stock of handles");
             spawned.inspect_err(failed).ok()
         });
         Self { shelf, keeper }
@@ -112,7 +113,7 @@ impl Shelf {
         }
         drop(state);
         if let Err(Kept { value: memory, error }) = memory.release() {
-            tracing::warn!(%error, "memory is kept for later because it was not released");
+            crate::log::warning!(%error, "memory is kept for later because it was not released");
             self.state().ready.push(memory);
         }
     }
@@ -144,7 +145,7 @@ impl Shelf {
             state = self.state();
             state.making = false;
             if let Err(error) = made {
-                tracing::debug!(%error, "a stock of handles is not filled");
+                crate::log::debug!(%error, "a stock of handles is not filled");
                 state.resting = true;
             }
             self.changed.notify_all();
@@ -163,7 +164,7 @@ impl Drop for Stock {
         if let Some(keeper) = self.keeper.take()
             && keeper.join().is_err()
         {
-            tracing::warn!("the thread of a stock of handles has panicked");
+            crate::log::warning!("the thread of a stock of handles has panicked");
         }
     }
 }

@@ -100,7 +100,7 @@ impl<T: Pod> GrowableVec<T> {
         self.buffer.resize(size)?;
         self.write(index, values).inspect_err(|_| {
             if let Err(undo) = self.buffer.resize(before) {
-                tracing::warn!(%undo, "a buffer stays larger than what was written to it");
+                crate::log::warning!(%undo, "a buffer stays larger than what was written to it");
             }
         })
     }

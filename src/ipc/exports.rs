@@ -47,7 +47,7 @@ impl Export {
     /// Ends the export while `free` gives the memory back; if that fails, it goes on.
     pub fn end<T, E>(&self, free: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Busy> {
         self.table.end(self.registration.slot, self.entry, free).map_err(|errno| {
-            tracing::warn!(%errno, "an export could not be ended");
+            crate::log::warning!(%errno, "an export could not be ended");
             Busy
         })
     }
@@ -87,7 +87,7 @@ pub(super) fn get(
         State::Freed => Err(refused(Problem::NotAllocated)),
         State::Live(export) => {
             let process = std::process::id() as i32;
-            check_name(operation)?;
+            check_name(operation, runtime)?;
             let native = create(operation, runtime, &record)?;
             if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
                 runtime.stay_started();
@@ -107,8 +107,8 @@ pub(super) fn get(
 
 /// Refuses what AMD's runtime would end the process for, if it hands memory out by itself: somebody
 /// else waits at the name where it would.
-fn check_name(operation: Operation) -> Result<(), IpcError> {
-    if !server::is_in_use() {
+fn check_name(operation: Operation, runtime: &Runtime) -> Result<(), IpcError> {
+    if !server::is_in_use(runtime) {
         return Ok(());
     }
     let process = std::process::id();

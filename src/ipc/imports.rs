@@ -70,7 +70,7 @@ impl Imports {
     pub fn close_all(&self, native: &Native) {
         for start in std::mem::take(&mut *self.open()).into_keys() {
             if let Err(failure) = native.ipc_detach(start) {
-                tracing::warn!(?failure, "memory of another process stays mapped");
+                crate::log::warning!(?failure, "memory of another process stays mapped");
             }
         }
     }
@@ -131,13 +131,13 @@ pub(super) fn open(
         if !open.contains_key(&start)
             && let Err(failure) = runtime.native().ipc_detach(start)
         {
-            tracing::warn!(?failure, "memory of another process stays mapped");
+            crate::log::warning!(?failure, "memory of another process stays mapped");
         }
         Err(error)
     };
     let Some(registration) = handle.registration() else {
         // The runtime would connect to any server that the handle names, and ask it for anything.
-        if server::is_in_use()
+        if server::is_in_use(runtime)
             && runtime.info().path.is_some()
             && !server::is_asked_for(native, process)
         {

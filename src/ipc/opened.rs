@@ -98,7 +98,7 @@ impl Drop for OpenedMemory {
             && !self.span.runtime.has_forked()
             && let Err(error) = self.ipc.close_owned(self.base)
         {
-            tracing::warn!(%error, address = %self.address(), "opened memory was not closed");
+            crate::log::warning!(%error, address = %self.address(), "opened memory was not closed");
         }
     }
 }

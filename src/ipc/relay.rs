@@ -100,7 +100,7 @@ pub(super) fn serve(
             return Some(stream);
         }
         if !has_warned {
-            tracing::warn!(?asking, "another process connected to this process's relay");
+            crate::log::warning!(?asking, "another process connected to this process's relay");
             has_warned = true;
         }
     }
@@ -119,7 +119,7 @@ fn hand(stream: &OwnedFd, descriptor: impl AsFd, over: &AtomicBool) {
             }
             // The runtime gives up after ten seconds.
             Err(errno) => {
-                tracing::warn!(%errno, "the runtime was not given the memory");
+                crate::log::warning!(%errno, "the runtime was not given the memory");
                 return;
             }
         }

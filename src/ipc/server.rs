@@ -8,6 +8,7 @@
 
 use super::error::{IpcError, Operation, Stale};
 use crate::native::{NativeIpc, peer_has_ended, peer_of, receive, send, wait};
+use crate::runtime::Runtime;
 use crate::trust::{Stranger, Trust};
 use rustix::event::PollFlags;
 use rustix::fs::{FileType, stat};
@@ -72,10 +73,12 @@ pub(super) fn is_asked_for(native: NativeIpc, process: i32) -> bool {
     process > 0 && native[2] == process as u32
 }
 
-/// Whether AMD's runtime shares memory by dma-buf, through a server, and not by the kernel driver
-/// alone: with the variable's other values, or without it, the driver does all (rocr, flag.h).
-pub(super) fn is_in_use() -> bool {
-    std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|value| value == "0")
+/// Returns whether the runtime shares memory by dma-buf, through a server, and not by the kernel
+/// driver alone. ROCm up to 6.2 (extension 1.6) ignores the variable; with its other values, or
+/// without it, later releases leave everything to the driver (rocr, flag.h).
+pub(super) fn is_in_use(runtime: &Runtime) -> bool {
+    runtime.info().extension >= (1, 7)
+        && std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|value| value == "0")
 }
 
 /// The address of a server of this number, which is a process's or a relay's.

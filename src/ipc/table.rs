@@ -188,7 +188,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         // Given back by hand: a forked child may have the same open file.
         if let Err(errno) = lock_byte(self.file, place(self.slot), ByteLock::Free) {
-            tracing::warn!(%errno, "the lock of an export stays taken");
+            crate::log::warning!(%errno, "the lock of an export stays taken");
         }
     }
 }

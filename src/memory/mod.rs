@@ -322,7 +322,7 @@ impl Drop for PoolMemory {
             && let Err(error) = self.give_back()
         {
             // It stays allocated: another process could be about to map it.
-            tracing::warn!(%error, address = %self.address(), "pool memory was not freed");
+            crate::log::warning!(%error, address = %self.address(), "pool memory was not freed");
         }
     }
 }

@@ -50,9 +50,9 @@ pub(crate) struct Failure {
 /// too: a call that never comes back is the one that people look for.
 macro_rules! call {
     ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {{
-        tracing::trace!(calling = stringify!($name));
+        $crate::log::trace!(calling = stringify!($name));
         let status = $crate::native::Status::new(($group.$name)($($argument),*));
-        tracing::trace!(call = stringify!($name), %status);
+        $crate::log::trace!(call = stringify!($name), %status);
         status.check(stringify!($name))
     }};
 }
@@ -62,9 +62,9 @@ macro_rules! call_optional {
     ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {
         match $group.$name {
             Some(function) => {
-                tracing::trace!(calling = stringify!($name));
+                $crate::log::trace!(calling = stringify!($name));
                 let status = $crate::native::Status::new(function($($argument),*));
-                tracing::trace!(call = stringify!($name), %status);
+                $crate::log::trace!(call = stringify!($name), %status);
                 status.check(stringify!($name))
             }
             None => Err($crate::native::Failure {

@@ -54,7 +54,7 @@ impl Native {
                 if value < 1 {
                     break value;
                 }
-                tracing::trace!(value, "a wait for a copy returned early");
+                crate::log::trace!(value, "a wait for a copy returned early");
             };
             if value == 0 {
                 Ok(())
@@ -65,7 +65,7 @@ impl Native {
         });
         // SAFETY: nothing waits for the signal any more.
         if let Err(failure) = unsafe { call_optional!(core, hsa_signal_destroy(signal)) } {
-            tracing::warn!(?failure, "a signal could not be destroyed");
+            crate::log::warning!(?failure, "a signal could not be destroyed");
         }
         outcome
     }
@@ -146,7 +146,7 @@ impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         // No copy from or to it is under way.
         if let Err(failure) = self.native.unlock(self.bytes.as_mut_ptr() as usize) {
-            tracing::warn!(?failure, "memory of this process stays pinned");
+            crate::log::warning!(?failure, "memory of this process stays pinned");
             // An agent still reaches it, so that it must not become anything else's.
             core::mem::forget(core::mem::take(&mut self.bytes));
         }

@@ -178,7 +178,7 @@ impl Runtime {
         })?;
         let (info, agents, first_cpu) =
             ask(&native, name, path).inspect_err(|_| stop(&native, generation))?;
-        tracing::debug!(name = info.name, extension = ?info.extension, agents = agents.len());
+        crate::log::debug!(name = info.name, extension = ?info.extension, agents = agents.len());
         Ok(Self {
             inner: Arc::new(Inner {
                 native,
@@ -309,13 +309,13 @@ impl Drop for Inner {
             for entry in self.memory.entries() {
                 let (address, size, name) = (entry.address, entry.size, entry.name);
                 let name = name.unwrap_or_default();
-                tracing::warn!(%address, size, name, "pool memory was leaked");
+                crate::log::warning!(%address, size, name, "pool memory was leaked");
             }
         }
         // The kernel takes back what a process has when it ends, and other users of the runtime in
         // this process are not disturbed: each has a reference of its own.
         if *self.stays_started.get_mut() {
-            tracing::debug!("the runtime has exported memory, and stays started");
+            crate::log::debug!("the runtime has exported memory, and stays started");
         } else {
             stop(&self.native, self.generation);
         }
@@ -339,6 +339,6 @@ fn stop(native: &Native, generation: Generation) {
     if !generation.has_forked()
         && let Err(failure) = native.shut_down()
     {
-        tracing::warn!(?failure, "the runtime did not stop");
+        crate::log::warning!(?failure, "the runtime did not stop");
     }
 }

@@ -234,7 +234,7 @@ impl Channel {
     /// there stay open as long as they do.
     fn shut_down(&self) {
         if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
-            tracing::debug!(%errno, "a channel was not shut down");
+            crate::log::debug!(%errno, "a channel was not shut down");
         }
         discard(self.socket.as_fd());
     }

@@ -194,7 +194,7 @@ impl Shared {
             Errno::NOMEM | Errno::AGAIN => Err(system_failure(operation, "mmap", errno)),
             errno => {
                 if !imported && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
+                    crate::log::warning!(
                         %errno,
                         "dma-bufs cannot be mapped here; the runtime gives the CPU its access"
                     );

@@ -52,6 +52,10 @@
 //! The simulation copies with system calls of the kernel, which are outside Rust's memory model as
 //! an agent's copies are.
 //!
+//! Calls log through [`tracing`], while they hold the lock of their reservation: a subscriber that calls
+//! an operation on the same reservation waits forever. Look-ups and reports are fine. A panic of a
+//! subscriber is caught.
+//!
 //! What HIP has no call for: [`Vmm::map_many`], [`Vmm::set_access_many`] and [`Vmm::unmap_many`] do many
 //! of these at once, or none.
 
@@ -448,7 +452,7 @@ impl Shared {
 
     /// Lists what is not used any more.
     fn set_aside(&self, operation: Operation, address: Address, size: usize, reason: String) {
-        tracing::error!(%operation, %address, size, reason, "quarantined");
+        crate::log::error!(%operation, %address, size, reason, "quarantined");
         self.quarantine.add(Quarantined { address, size, operation, reason });
     }
 
@@ -520,7 +524,7 @@ impl Drop for Shared {
                 // What its state is does not matter any more, as long as the runtime does not
                 // stop with it.
                 let answer = self.call_locked(|native| native.unmap(start, size));
-                tracing::warn!(%error, ?answer, "a mapping was unmapped as it was");
+                crate::log::warning!(%error, ?answer, "a mapping was unmapped as it was");
             }
         }
         let reservations: Vec<Range> = self.ledger.at_one_moment(|reservations| {
@@ -529,7 +533,7 @@ impl Drop for Shared {
         });
         for range in reservations {
             if let Err(error) = self.free(operation, range, None) {
-                tracing::warn!(%error, "a reservation was left behind");
+                crate::log::warning!(%error, "a reservation was left behind");
             }
         }
         // Last, because what is in quarantine may still be mapped.

@@ -73,14 +73,14 @@ impl Shared {
                 let (address, size) = (Address::new(it.reserved.base), it.reserved.size);
                 let (mappings, name) = (it.mappings.len(), it.reserved.name());
                 let name = name.as_deref().unwrap_or_default();
-                tracing::warn!(%address, size, mappings, name, "a reservation was leaked");
+                crate::log::warning!(%address, size, mappings, name, "a reservation was leaked");
             }
         });
         self.ledger.handles.each(|handle, record| {
             let (size, references) = (record.size, record.references());
             let name = record.name.as_deref().unwrap_or_default();
             if references > 0 {
-                tracing::warn!(%handle, size, references, name, "physical memory was leaked");
+                crate::log::warning!(%handle, size, references, name, "physical memory was leaked");
             }
         });
     }

@@ -166,7 +166,7 @@ fn the_child_of_a_fork_gives_no_names() {
         for answer in answers {
             assert!(matches!(answer, Err(VmmError::Forked { .. })), "{answer:?}");
         }
-        assert_eq!(vmm.report().reservations[0].name, None);
+        assert!(vmm.report().is_empty());
     });
     assert_eq!(end, process::End::Well);
 }

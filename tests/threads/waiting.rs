@@ -123,7 +123,9 @@ fn locked_exports_overlap_maps() {
         let (runtime, vmm, gpu) = hostile.open();
         let mut quirks = vmm.quirks();
         quirks.some_calls_take_no_lock = false;
-        let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_quirks(quirks)).unwrap();
+        // SAFETY: the hostile runtime locks all of its calls itself.
+        let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
+        let vmm = Vmm::open_with(&runtime, options).unwrap();
         let properties = AllocationProperties::on(gpu);
         let places = [(); 3].map(|()| vmm.address_reserve(4096, 0, None, 0).unwrap());
         let handle = vmm.create(4096, &properties, 0).unwrap();

@@ -83,7 +83,7 @@ impl Core {
         let idle: Vec<_> = idle.collect();
         let (memory, answer) = self.take_back(table, idle);
         if let Err(error) = answer {
-            tracing::warn!(%error, "pages stay mapped ahead");
+            crate::log::warning!(%error, "pages stay mapped ahead");
         }
         self.give(table, memory);
     }

@@ -56,7 +56,7 @@ impl Core {
             let undone = lifted
                 && self.lay(run, grants, before).map_err(|undo| undo.error).map_or_else(
                     |undo| {
-                        tracing::warn!(%undo, ?run, "what was behind pages could not be put back");
+                        crate::log::warning!(%undo, ?run, "what was behind pages could not be put back");
                         false
                     },
                     |()| true,
@@ -101,7 +101,8 @@ impl Core {
             return failure;
         }
         let lifted = self.unmap_pages(&run);
-        let failed = |undo: &_| tracing::warn!(%undo, ?run, "pages could not be unmapped again");
+        let failed =
+            |undo: &_| crate::log::warning!(%undo, ?run, "pages could not be unmapped again");
         Failure { undone: lifted.inspect_err(failed).is_ok(), ..failure }
     }
 

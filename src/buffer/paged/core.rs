@@ -226,7 +226,7 @@ impl Core {
                     let serials = self.serials(done);
                     let mappings = self.vmm.only(&serials);
                     if let Err(undo) = table.grants().restore(mappings, place, agents, most) {
-                        tracing::warn!(%undo, ?done, "access to pages stays changed");
+                        crate::log::warning!(%undo, ?done, "access to pages stays changed");
                     }
                 }
                 return Err(error);
@@ -244,7 +244,7 @@ impl Drop for Core {
         let table = self.table();
         for (run, _) in table.runs(self.count, self.zero.is_some()) {
             if let Err(error) = self.unmap_pages(&run) {
-                tracing::warn!(%error, ?run, "pages were not unmapped at once");
+                crate::log::warning!(%error, ?run, "pages were not unmapped at once");
                 for page in run {
                     let _ = self.unmap_pages(&(page..page + 1));
                 }

@@ -361,7 +361,7 @@ impl Drop for PagedBuffer {
         if let Some(mapper) = self.mapper.take()
             && mapper.join().is_err()
         {
-            tracing::error!("the thread that maps pages ahead has panicked");
+            crate::log::error!("the thread that maps pages ahead has panicked");
         }
     }
 }

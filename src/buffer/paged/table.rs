@@ -150,7 +150,7 @@ impl Table {
 
     /// Takes pages out of use.
     pub fn lose(&mut self, run: &Range<usize>, failure: &Failure) {
-        tracing::error!(error = %failure.error, ?run, "pages are lost");
+        crate::log::error!(error = %failure.error, ?run, "pages are lost");
         for page in run.clone() {
             if let Some(Page::Mapped(_)) = self.pages.insert(page, Page::Lost) {
                 self.figures.mapped -= 1;
@@ -277,7 +277,7 @@ impl Table {
 
     /// Mapping ahead has failed: it rests until something else is wanted.
     pub fn note_failure_ahead(&mut self, error: VmmError) {
-        tracing::debug!(%error, "a page was not mapped ahead");
+        crate::log::debug!(%error, "a page was not mapped ahead");
         self.wanted.clear();
         self.figures.failures_ahead += 1;
         self.figures.last_failure_ahead = Some(error);

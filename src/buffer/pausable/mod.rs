@@ -261,7 +261,7 @@ impl PausableBuffer {
             held @ (Held::Mapping(_) | Held::Memory(..)) => match self.take_up(held, None) {
                 Ok(mapping) => State::Resident(mapping),
                 Err((held, error)) => {
-                    tracing::error!(%error, address = %self.address, "a buffer stays paused");
+                    crate::log::error!(%error, address = %self.address, "a buffer stays paused");
                     State::Paused { held, saved: None }
                 }
             },

@@ -143,7 +143,7 @@ impl Drop for Inner {
             && !self.vmm.shared.runtime.has_forked()
             && let Err(error) = self.release()
         {
-            tracing::warn!(%error, handle = %self.handle, "physical memory was not released");
+            crate::log::warning!(%error, handle = %self.handle, "physical memory was not released");
         }
     }
 }

@@ -282,7 +282,7 @@ impl Drop for Mapping {
             && !self.vmm().runtime().has_forked()
             && let Err(error) = self.take_down()
         {
-            tracing::warn!(%error, address = %self.address, "a mapping was not unmapped");
+            crate::log::warning!(%error, address = %self.address, "a mapping was not unmapped");
         }
     }
 }

@@ -228,7 +228,7 @@ impl Drop for Inner {
             && !self.vmm.shared.runtime.has_forked()
             && let Err(error) = self.free()
         {
-            tracing::warn!(%error, address = %self.address, "a reservation was not freed");
+            crate::log::warning!(%error, address = %self.address, "a reservation was not freed");
         }
     }
 }

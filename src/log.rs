@@ -1,0 +1,45 @@
+//! Log events that cannot disturb the operation that sends them.
+//!
+//! A `tracing` subscriber is code of the program and may panic. If such a panic unwound from between
+//! a call of the runtime and its bookkeeping, the two would disagree: memory would be freed twice, or
+//! be freed while a GPU writes to it. All events of this library go through these macros, which catch
+//! the panic. The panic hook has reported it by then.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Sends an event of a level, if any subscriber may be interested in that level.
+macro_rules! event {
+    ($level:ident, $($fields:tt)*) => {
+        if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
+            $crate::log::catch(|| tracing::event!(tracing::Level::$level, $($fields)*));
+        }
+    };
+}
+
+macro_rules! trace {
+    ($($fields:tt)*) => { $crate::log::event!(TRACE, $($fields)*) };
+}
+
+macro_rules! debug {
+    ($($fields:tt)*) => { $crate::log::event!(DEBUG, $($fields)*) };
+}
+
+macro_rules! warning {
+    ($($fields:tt)*) => { $crate::log::event!(WARN, $($fields)*) };
+}
+
+macro_rules! error {
+    ($($fields:tt)*) => { $crate::log::event!(ERROR, $($fields)*) };
+}
+
+// `warn` is also the name of a built-in attribute.
+pub(crate) use {debug, error, event, trace, warning};
+
+/// Runs `send` and ends a panic in it.
+pub(crate) fn catch(send: impl FnOnce()) {
+    // The closure only reads what the event names, so nothing is left half changed.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(send)) {
+        // Dropping the payload may panic again.
+        core::mem::forget(payload);
+    }
+}

@@ -1,0 +1,89 @@
+//! A log subscriber is the program's own code: a panic in it must not unwind through the library.
+
+use hsa_vmm::area::{Area, AreaFlags, MmapOptions};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Access, Allocation, AllocationProperties, PoolMemory, Reservation, Runtime, Vmm};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+/// How many events there were.
+static EVENTS: AtomicUsize = AtomicUsize::new(0);
+
+/// Panics at every event.
+struct Panicking;
+
+impl Subscriber for Panicking {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("hsa_vmm")
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Formatted);
+        EVENTS.fetch_add(1, Ordering::Relaxed);
+        panic!("planted");
+    }
+}
+
+struct Formatted;
+
+impl Visit for Formatted {
+    fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
+        let _ = format!("{value:?}");
+    }
+}
+
+#[test]
+fn panics_of_a_subscriber_disturb_no_operation() {
+    // Hundreds of reports of planted panics would hide what fails.
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |report| {
+        if report.payload_as_str() != Some("planted") {
+            default(report);
+        }
+    }));
+    tracing::subscriber::set_global_default(Panicking).unwrap();
+    let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+    let vmm = Vmm::open(&runtime).unwrap();
+    let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+    let host = runtime.host().id();
+    let size = vmm.reservation_granule();
+
+    let reservation = Reservation::of(4 * size).reserve(&vmm).unwrap();
+    let allocation = Allocation::create(&vmm, size, &AllocationProperties::on(gpus[0])).unwrap();
+    let mapping = reservation.map(0, &allocation).unwrap();
+    mapping.grant(&[gpus[0], gpus[1], host], Access::ReadWrite).unwrap();
+    mapping.fill(0, 0x0101_0101, size).unwrap();
+    let mut bytes = [0; 100];
+    vmm.copy_to_host(gpus[1], &mut bytes, mapping.address()).unwrap();
+    assert_eq!(bytes, [1; 100]);
+    mapping.revoke(&[gpus[1]]).unwrap();
+    mapping.read(0, &mut bytes).unwrap();
+    mapping.unmap().unwrap();
+    vmm.check().unwrap();
+
+    // Freed once: the memory that follows at the same address stays.
+    let first = PoolMemory::allocate(&runtime, host, size).unwrap();
+    first.free().unwrap();
+    let second = PoolMemory::allocate(&runtime, host, size).unwrap();
+    second.fill(0, 0x0202_0202, size).unwrap();
+    second.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [2; 100]);
+
+    let area = Area::create(&runtime, 0, AreaFlags::MAPPED).unwrap();
+    let mut own = vec![3; 4096];
+    let part = area.mmap(4096, MmapOptions::new().mapping(&mut own)).unwrap();
+    part.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; 100]);
+    part.munmap().unwrap();
+
+    drop((reservation, allocation, second));
+    assert!(vmm.report().is_empty());
+    assert!(EVENTS.load(Ordering::Relaxed) > 50, "nothing was logged");
+}
