@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -50,7 +50,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());
     }
-    // It goes at once.
+    // The temporary file is removed at once.
     beside(path).map(drop).with_context(|| cannot(path))
 }
 
@@ -68,31 +68,51 @@ fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
 }
 
-/// Who reads the file meanwhile sees the old one; a full disk leaves that as it was.
+/// Replaces the file in one step: readers see the old or the new one, and a full disk leaves the old.
 fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     if is_special(path) {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(text);
     }
-    // A link stays one.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut file = beside(&path)?;
+    let (mut file, path) = beside(path)?;
     file.write_all(text)?;
-    if let Ok(before) = fs::metadata(&path) {
-        file.as_file().set_permissions(before.permissions())?;
-    }
     file.persist(&path)?;
     Ok(())
 }
 
-/// A new file in the same folder, so that it can take the place of another in one step.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    if path.is_dir() {
+/// Creates a temporary file in the folder of the one that it will replace, and returns both.
+///
+/// A symbolic link is followed, and stays.
+///
+/// The new file belongs to the caller. It keeps the permissions of the caller's own old file, without
+/// set-user-id and set-group-id: what another user has put there must not choose them.
+fn beside(path: &Path) -> io::Result<(NamedTempFile, PathBuf)> {
+    let (path, before) = match fs::metadata(path) {
+        Ok(before) => (fs::canonicalize(path)?, Some(before)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if path.is_symlink() {
+                let words = "it is a symbolic link to a file that does not exist; name that file";
+                return Err(io::Error::new(io::ErrorKind::NotFound, words));
+            }
+            (path.to_owned(), None)
+        }
+        // Such as a link of another user in a folder that everybody can write to.
+        Err(error) => return Err(error),
+    };
+    if before.as_ref().is_some_and(fs::Metadata::is_dir) {
         return Err(io::ErrorKind::IsADirectory.into());
     }
+    let user = rustix::process::geteuid().as_raw();
+    let own = before.filter(|before| before.uid() == user);
+    let mode = own.map(|before| fs::Permissions::from_mode(before.mode() & 0o777));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    tempfile::Builder::new()
+    let file = tempfile::Builder::new()
         .prefix(".hsa-vmm-")
-        // As the shell would make it; what is masked is masked.
-        .permissions(fs::Permissions::from_mode(0o666))
-        .tempfile_in(folder.unwrap_or(Path::new(".")))
+        // The umask applies, as for every new file.
+        .permissions(mode.clone().unwrap_or_else(|| fs::Permissions::from_mode(0o666)))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    if let Some(mode) = mode {
+        // Before anything is written, and as it was, whatever the umask is now.
+        file.as_file().set_permissions(mode)?;
+    }
+    Ok((file, path))
 }

@@ -1,0 +1,66 @@
+//! The files that the command reads and writes, in folders that other users can write to.
+
+mod hsa_vmm;
+
+use hsa_vmm::{err, run};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+fn write_report(file: &Path) -> std::process::Output {
+    run(&["info", "--runtime", "sim", "--format", "json", "-o", file.to_str().unwrap()])
+}
+
+fn mode_after_replacing(file: &Path, mode: u32, owner: Option<u32>) -> u32 {
+    fs::write(file, "old").unwrap();
+    std::os::unix::fs::chown(file, owner, None).unwrap();
+    // A change of the owner clears these bits.
+    fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    let output = write_report(file);
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::read_to_string(file).unwrap().starts_with('{'));
+    fs::metadata(file).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn output_drops_set_id_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    for (mode, kept) in [(0o6777, 0o777), (0o1644, 0o644), (0o600, 0o600), (0o664, 0o664)] {
+        assert_eq!(mode_after_replacing(&file, mode, None), kept, "{mode:o}");
+    }
+}
+
+#[test]
+fn output_ignores_the_mode_of_foreign_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.json");
+    assert!(write_report(&new).status.success());
+    let usual = fs::metadata(&new).unwrap();
+    if usual.uid() != 0 {
+        // Only root can give files away.
+        return;
+    }
+    let file = folder.path().join("report.json");
+    for mode in [0o4777, 0o777, 0o666] {
+        let kept = mode_after_replacing(&file, mode, Some(65534));
+        assert_eq!(kept, usual.mode() & 0o7777, "{mode:o}");
+        assert_eq!(fs::metadata(&file).unwrap().uid(), 0);
+    }
+}
+
+#[test]
+fn output_keeps_links() {
+    let folder = tempfile::tempdir().unwrap();
+    let [link, file] = ["link", "file"].map(|name| folder.path().join(name));
+    fs::write(&file, "old").unwrap();
+    symlink(&file, &link).unwrap();
+    assert!(write_report(&link).status.success());
+    assert!(link.is_symlink() && fs::read_to_string(&file).unwrap().starts_with('{'));
+
+    fs::remove_file(&file).unwrap();
+    let output = write_report(&link);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(link.is_symlink() && !file.exists());
+    assert!(err(&output).contains("symbolic link to a file that does not exist"), "{}", err(&output));
+}
