@@ -5,6 +5,7 @@ use crate::pointers::cut;
 use crate::process::profile;
 use crate::types::hipError_t;
 use core::ffi::c_char;
+use hsa_vmm::runtime::printable;
 use hsa_vmm::{AreaError, BufferError, IpcError, MemoryError, VmmError};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -71,7 +72,7 @@ fn note(function: &str, refusal: &Refusal) {
     let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
     // A thread that is ending has nobody left to ask.
     let _ = LAST.try_with(|last| last.set(refusal.code));
-    let _ = MESSAGE.try_with(|message| message.replace(cut(&text)));
+    let _ = MESSAGE.try_with(|message| message.replace(cut(&printable(&text))));
 }
 
 #[unsafe(no_mangle)]

@@ -2,7 +2,8 @@
 
 use crate::answer::Refusal;
 use crate::errors;
-use hsa_vmm::runtime::environment_variable;
+use hsa_vmm::runtime::{environment_variable, printable};
+use std::io::{self, Write};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Begins it, once; a program in Rust that has a log of its own keeps that.
@@ -14,10 +15,25 @@ pub fn begin() -> Result<(), Refusal> {
     // It fails where there is one already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(|| Escaped)
         .with_ansi(false)
         .try_init();
     Ok(())
+}
+
+/// Standard error, without characters that a terminal obeys: the log has names from the runtime.
+struct Escaped;
+
+impl Write for Escaped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        io::stderr().write_all(printable(&text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 fn refused(level: &str) -> Refusal {

@@ -112,6 +112,15 @@ mod tests {
     }
 
     #[test]
+    fn printable_keeps_json() {
+        let value = serde_json::json!({ "name": EVIL });
+        let text = serde_json::to_string(&value).unwrap();
+        let shown = printable(&text);
+        assert_ne!(text, shown);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
     fn screen_escapes_lines_styles_and_tables() {
         for styled in [false, true] {
             let text = written(styled);

@@ -3,7 +3,7 @@
 use super::DriverState;
 use crate::native::{Failure, Status};
 use core::fmt;
-use hsa_sys::LoadError;
+use hsa_sys::{LoadError, printable};
 use std::path::PathBuf;
 
 /// Why a runtime could not be opened.
@@ -21,7 +21,7 @@ pub enum RuntimeError {
     Load(LoadError),
 
     /// The library is there but did not start.
-    #[error("hsa_init answered {status} ({})\n{driver}", path.display())]
+    #[error("hsa_init answered {status} ({})\n{driver}", printable(&path.to_string_lossy()))]
     Start {
         /// The library.
         path: PathBuf,

@@ -13,6 +13,7 @@ pub use driver::DriverState;
 pub use error::RuntimeError;
 use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
+pub use hsa_sys::printable;
 pub use hsa_sys::{Attempt, LoadError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

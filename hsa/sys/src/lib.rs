@@ -24,8 +24,10 @@ pub mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
 pub mod library;
+mod printable;
 pub mod table;
 
 pub use bindings::*;
 pub use library::{Attempt, Library, LoadError, Search};
+pub use printable::printable;
 pub use table::{Core, MissingSymbol, Symbol, Table, Vmem};

@@ -1,5 +1,6 @@
 //! Finds `libhsa-runtime64` on this machine and loads it.
 
+use crate::printable;
 use crate::table::{MissingSymbol, Table};
 use core::ffi::{CStr, c_void};
 use core::fmt;
@@ -114,7 +115,8 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no {FILE_NAME} could be loaded; tried:")?;
         for Attempt { path, reason } in &self.attempts {
-            write!(f, "\n  {}: {reason}", path.display())?;
+            let path = path.to_string_lossy();
+            write!(f, "\n  {}: {}", printable(&path), printable(reason))?;
         }
         Ok(())
     }

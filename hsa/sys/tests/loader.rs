@@ -51,6 +51,21 @@ fn a_file_that_is_not_there_is_an_error_with_the_linkers_words() {
 }
 
 #[test]
+fn load_error_escapes_paths_and_reasons() {
+    let work = work();
+    let folder = work.path().join("a\u{1b}]0;t\u{7}\u{9b}31m\u{202e}\r");
+    std::fs::create_dir(&folder).unwrap();
+    let missing = folder.join("absent.so");
+    let text = folder.join("text.so");
+    std::fs::write(&text, "no library\n".repeat(1000)).unwrap();
+    for path in [missing, text] {
+        let words = load(&path).unwrap_err().to_string();
+        assert!(!words.contains(|it: char| it.is_control() && it != '\n'), "{words:?}");
+        assert!(words.contains("a\\u001b]0;t\\u0007\\u009b31m\\u202e\\u000d/"), "{words:?}");
+    }
+}
+
+#[test]
 fn a_file_that_is_no_library_is_an_error_with_the_linkers_words() {
     let work = work();
     let path = work.path().join("text.so");
