@@ -47,6 +47,23 @@ fn reader_bounds_memory_of_long_lines() {
 }
 
 #[test]
+fn reader_bounds_blank_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("blank.jsonl.gz");
+    for text in [&b"\n"[..], b" \t\r\n"] {
+        bomb(&path, text);
+        for error in [
+            Reader::open(&path).unwrap().next().unwrap().unwrap_err(),
+            Reader::open(&path).unwrap().with_sequences().next().unwrap().unwrap_err(),
+        ] {
+            let expected = (MIB / text.len() + 1) as u64;
+            assert!(matches!(error, TraceError::Blank { line, .. } if line == expected), "{error}");
+            assert!(error.to_string().contains("more than 1 MiB of blank lines"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn reader_bounds_memory_of_many_fields() {
     // As much as a line may have, of what takes the most memory for its length.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;

@@ -17,10 +17,16 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// operations 2 million. A few kilobytes of gzip would otherwise fill the memory.
 const LONGEST_LINE: usize = 8 << 20;
 
+/// How much of blank lines is read of a file, in bytes: recorded files have none. A few kilobytes of
+/// gzip hold tens of millions, which would otherwise be read for minutes.
+const MOST_BLANK: usize = 1 << 20;
+
 /// Reads traces line by line; empty lines are passed over. The first error is the last item.
 pub struct Reader<'a> {
     lines: Box<dyn BufRead + 'a>,
     line: u64,
+    /// The bytes of all blank lines so far.
+    blank: usize,
     ended: bool,
 }
 
@@ -37,8 +43,8 @@ impl Reader<'static> {
     /// [`TraceError::Open`], or [`TraceError::Read`] if not even the beginning can be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
         let path = path.as_ref();
-        let file = File::open(path)
-            .map_err(|source| TraceError::Open { path: path.to_owned(), source })?;
+        let file =
+            File::open(path).map_err(|error| TraceError::Open { path: path.to_owned(), error })?;
         Self::new(file)
     }
 }
@@ -54,7 +60,7 @@ impl<'a> Reader<'a> {
             .by_ref()
             .take(GZIP.len() as u64)
             .read_to_end(&mut start)
-            .map_err(|source| TraceError::Read { line: 1, source })?;
+            .map_err(|error| TraceError::Read { line: 1, error })?;
         let compressed = start == GZIP;
         let whole = BufReader::new(io::Cursor::new(start).chain(source));
         let lines: Box<dyn BufRead + 'a> = if compressed {
@@ -62,7 +68,7 @@ impl<'a> Reader<'a> {
         } else {
             Box::new(whole)
         };
-        Ok(Self { lines, line: 0, ended: false })
+        Ok(Self { lines, line: 0, blank: 0, ended: false })
     }
 
     /// Reads sequences of operations, too, as fuzzing saves them.
@@ -91,7 +97,7 @@ impl<'a> Reader<'a> {
         loop {
             self.line += 1;
             let line = self.line;
-            let read = |source| TraceError::Read { line, source };
+            let read = |error| TraceError::Read { line, error };
             bytes.clear();
             let limit = LONGEST_LINE as u64 + 1;
             let length =
@@ -107,7 +113,11 @@ impl<'a> Reader<'a> {
             };
             let text = str::from_utf8(&bytes).map_err(invalid)?;
             if !text.trim().is_empty() {
-                return parse(text).map(Some).map_err(|source| TraceError::Parse { line, source });
+                return parse(text).map(Some).map_err(|error| TraceError::Parse { line, error });
+            }
+            self.blank += length;
+            if self.blank > MOST_BLANK {
+                return Err(TraceError::Blank { line, limit: MOST_BLANK });
             }
         }
     }

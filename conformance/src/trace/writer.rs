@@ -39,7 +39,7 @@ impl<W: Write> Writer<W> {
             Sink::Plain(to) => line(to, trace),
             Sink::Gzip(to) => line(to, trace),
         };
-        written.map_err(|source| TraceError::Write { line: self.line, source })
+        written.map_err(|error| TraceError::Write { line: self.line, error })
     }
 
     /// Ends the file and gives back what was written to.
@@ -52,7 +52,7 @@ impl<W: Write> Writer<W> {
             Sink::Plain(mut to) => to.flush().map(|()| to),
             Sink::Gzip(to) => to.finish().and_then(|mut to| to.flush().map(|()| to)),
         };
-        ended.map_err(|source| TraceError::Write { line, source })
+        ended.map_err(|error| TraceError::Write { line, error })
     }
 }
 
