@@ -46,12 +46,12 @@ pub enum TransportError {
         /// What the system said.
         errno: Errno,
     },
-    /// The other end did nothing for too long.
-    #[error("{step}: the other end did nothing for {patience:?}")]
+    /// The exchange took too long.
+    #[error("{step}: the other end did not finish within {patience:?}")]
     TimedOut {
         /// What was being done.
         step: Step,
-        /// For how long.
+        /// How long it may take as a whole.
         patience: Duration,
     },
     /// The other end is gone.

@@ -35,3 +35,10 @@ fn what_the_system_answers_is_told_apart() {
         TransportError::System { step, errno: Errno::of(Number::NOBUFS) }
     );
 }
+
+#[test]
+fn time_out_is_told_of_the_whole_message() {
+    // A peer that sends a byte now and then does something, and not enough.
+    let error = TransportError::TimedOut { step: Step::Receive, patience: Duration::from_secs(3) };
+    assert_eq!(error.to_string(), "receiving: the other end did not finish within 3s");
+}
