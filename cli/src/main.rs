@@ -88,14 +88,23 @@ fn refuse(error: &clap::Error) -> ! {
         printable(&text) == text
     };
     // Errors show arguments, and both errors and help show variables.
-    if env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable) {
-        error.exit()
+    let all_printable =
+        env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
+    let printed = if all_printable {
+        error.print().and_then(|()| std::io::stdout().flush())
+    } else {
+        let text = error.to_string();
+        let mut screen = if error.use_stderr() { Screen::stderr() } else { Screen::stdout() };
+        write!(screen, "{text}").and_then(|()| screen.flush())
+    };
+    match printed {
+        // Errors go to standard error: without it there is nowhere to say more.
+        Err(cannot) if !error.use_stderr() && cannot.kind() != std::io::ErrorKind::BrokenPipe => {
+            note!("error: cannot write to standard output: {cannot}");
+            std::process::exit(FAILED.into())
+        }
+        _ => std::process::exit(error.exit_code()),
     }
-    let text = error.to_string();
-    let mut screen = if error.use_stderr() { Screen::stderr() } else { Screen::stdout() };
-    // Nobody reads what cannot be written.
-    let _ = write!(screen, "{text}").and_then(|()| screen.flush());
-    std::process::exit(error.exit_code())
 }
 
 /// There is no runtime to work with, or it does not start.

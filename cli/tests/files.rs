@@ -62,5 +62,43 @@ fn output_keeps_links() {
     let output = write_report(&link);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(link.is_symlink() && !file.exists());
-    assert!(err(&output).contains("symbolic link to a file that does not exist"), "{}", err(&output));
+    assert!(
+        err(&output).contains("symbolic link to a file that does not exist"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
+fn help_fails_on_a_full_device() {
+    for argument in ["--help", "--version"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = hsa_vmm::command(&[argument]).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{argument}: {output:?}");
+        assert!(err(&output).contains("standard output"), "{}", err(&output));
+    }
+}
+
+#[test]
+fn conform_quotes_only_the_start_of_a_long_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("known.toml");
+    for text in ["x".repeat(300_000), format!("[[known]]\ncase = \"{}\"", "x".repeat(300_000))] {
+        fs::write(&list, text).unwrap();
+        let output = run(&["conform", "--runtime", "sim", "--known", list.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(err(&output).len() < 4000, "{} bytes", err(&output).len());
+    }
+}
+
+#[test]
+fn replay_says_once_why_a_line_is_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.jsonl");
+    for (bytes, reason) in [(&b"{"[..], "EOF"), (b"\xff\xfe\n", "not UTF-8")] {
+        fs::write(&file, bytes).unwrap();
+        let output = run(&["replay", "--runtime", "sim", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(err(&output).matches(reason).count(), 1, "{}", err(&output));
+    }
 }

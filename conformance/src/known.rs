@@ -112,10 +112,10 @@ pub enum BadKnown {
 #[non_exhaustive]
 pub enum BadList {
     /// Not TOML, or other keys or values.
-    #[error("{0}")]
+    #[error("{}", shortened(&.0.to_string()))]
     Toml(#[from] toml::de::Error),
     /// A case that there is not, so that nothing would ever be known.
-    #[error("`{0}` is no case; `hsa-vmm conform --list` names them all")]
+    #[error("`{}` is no case; `hsa-vmm conform --list` names them all", shortened(.0))]
     Case(String),
     /// No reason or no source: nobody could tell later whether it may go.
     #[error("`{0}` needs a reason and a source that are not empty")]
@@ -123,6 +123,16 @@ pub enum BadList {
     /// The first version is later than the last.
     #[error("`{0}`: the first version is after the last")]
     Versions(String),
+}
+
+/// Cuts every line of a text that quotes a file: a line of a hostile file may have any length.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 200;
+    let short = |line: &str| match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    };
+    text.trim_end().lines().map(short).collect::<Vec<_>>().join("\n")
 }
 
 impl std::str::FromStr for KnownFailures {

@@ -5,7 +5,9 @@ use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::vmm::Argument;
 use hsa_vmm::{Access, HandleType, HipError};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 pub(super) const CASES: &[Case] = &[
@@ -231,12 +233,11 @@ fn peer_after_owner(context: &Context) -> Verdict {
     context.holds(there, 2, 0xb7b7_b7b7)
 }
 
-/// A file of a granule's size that has no name any more.
+/// Creates a file of a granule's size that is no memory of a GPU. It needs no folder.
 fn file(context: &Context) -> Verdict<OwnedFd> {
-    let name = format!("hsa-vmm-conformance-{}-{:p}", std::process::id(), &raw const *context);
-    let path = std::env::temp_dir().join(name);
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(&path)?;
+    let file = File::from(
+        memfd_create("hsa-vmm no memory", MemfdFlags::CLOEXEC).map_err(io::Error::from)?,
+    );
     file.set_len(context.granule() as u64)?;
     Ok(file.into())
 }

@@ -11,7 +11,11 @@ use std::process::Command;
 /// # Errors
 /// What the system answers to the question which program this is.
 pub fn again() -> io::Result<Command> {
-    let file = std::env::current_exe()?;
+    let file = std::env::current_exe().map_err(|error| {
+        let words =
+            format!("cannot find this program to start it again as a worker: {error}; mount /proc");
+        io::Error::new(error.kind(), words)
+    })?;
     let program = program().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     if program == file {
         // Not by its name: another may be there by now, if it is being built meanwhile.
