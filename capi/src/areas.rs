@@ -3,7 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::errors;
-use crate::objects::{Object, OpenArea, lock};
+use crate::objects::{Object, OpenArea, none_such};
 use crate::pointers::{address, not_null, put};
 use crate::process::process;
 use crate::types::hipError_t;
@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use hsa_vmm::Kept;
 use hsa_vmm::area::MmapOptions;
 use hsa_vmm::{Area, AreaFlags};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_area_create(
@@ -29,7 +29,7 @@ unsafe extern "C" fn hsavmm_area_create(
             Ok(vmm) => Area::create_in(vmm, agent, flags),
             Err(_) => Area::create(&process.runtime, agent, flags),
         }?;
-        let object = Object::Area(Arc::new(OpenArea { area: made, memory: Mutex::default() }));
+        let object = Object::Area(Arc::new(OpenArea::new(made)));
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("area", area, process.objects.insert(object)) }
     })
@@ -52,7 +52,11 @@ unsafe extern "C" fn hsavmm_area_mmap(
         }
         let memory = open.area.mmap(size, options)?;
         let at = memory.address();
-        lock(&open.memory).insert(at.get(), memory);
+        let mut mapped = open.mapped_mut();
+        if mapped.destroyed {
+            return Err(none_such());
+        }
+        mapped.memory.insert(at.get(), memory);
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("ptr", ptr, at.as_ptr()) }
     })
@@ -66,8 +70,8 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
 ) -> hipError_t {
     answer("hsavmm_area_device_pointer", || {
         let open = process()?.objects.area(area)?;
-        let memory = lock(&open.memory);
-        let found = memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
+        let mapped = open.mapped();
+        let found = mapped.memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("device_ptr", device_ptr, found.device_address().as_ptr()) }
     })
@@ -82,10 +86,10 @@ extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipErro
     answer("hsavmm_area_munmap", || {
         let open = process()?.objects.area(area)?;
         let at = address(ptr).get();
-        let mut all = lock(&open.memory);
-        let memory = all.remove(&at).ok_or_else(not_of_area)?;
+        let mut mapped = open.mapped_mut();
+        let memory = mapped.memory.remove(&at).ok_or_else(not_of_area)?;
         memory.munmap().map_err(|Kept { value: memory, error }| {
-            all.insert(at, memory);
+            mapped.memory.insert(at, memory);
             Refusal::from(error)
         })
     })
@@ -96,11 +100,15 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
     answer("hsavmm_area_destroy", || {
         let process = process()?;
         let open = process.objects.area(area)?;
-        let count = lock(&open.memory).len();
+        // Held until the area is removed, so that no other thread maps memory of it meanwhile.
+        let mut mapped = open.mapped_mut();
+        let count = mapped.memory.len();
         if count > 0 {
             let words = format!("{count} pieces of its memory are still mapped");
             return Err(Refusal::new(errors::ILLEGAL_STATE, words));
         }
-        process.objects.remove(area).map(|_| ())
+        process.objects.remove(area)?;
+        mapped.destroyed = true;
+        Ok(())
     })
 }

@@ -3,16 +3,88 @@
 use crate::answer::Refusal;
 use crate::errors;
 use core::ffi::c_void;
-use hsa_vmm::{Area, AreaMemory, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::{
+    Address, Area, AreaFlags, AreaMemory, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// An area and what it has given, by address.
+/// An area and its memory.
 #[derive(Debug)]
 pub struct OpenArea {
     pub area: Area,
-    pub memory: Mutex<BTreeMap<usize, AreaMemory<'static>>>,
+    mapped: RwLock<MappedByArea>,
+}
+
+/// The memory that an area has mapped, by address.
+#[derive(Debug, Default)]
+pub struct MappedByArea {
+    pub memory: BTreeMap<usize, AreaMemory<'static>>,
+    /// Set by `hsavmm_area_destroy`: an `mmap` that looked the area up before must fail.
+    pub destroyed: bool,
+}
+
+/// Where an address is in the memory of an area.
+#[derive(Clone, Debug)]
+pub struct InArea {
+    pub area: Arc<OpenArea>,
+    /// The key of the memory in [`MappedByArea::memory`].
+    pub start: usize,
+    pub offset: usize,
+    /// The size of the memory in bytes.
+    pub size: usize,
+    /// Whether the address is one of the program's own memory, which continues around the area's.
+    pub is_own: bool,
+}
+
+impl OpenArea {
+    pub fn new(area: Area) -> Self {
+        Self { area, mapped: RwLock::default() }
+    }
+
+    /// Locks the memory for look-ups and copies. Never held twice by one thread.
+    pub fn mapped(&self) -> RwLockReadGuard<'_, MappedByArea> {
+        self.mapped.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the memory for `mmap`, `munmap` and `destroy`; waits for copies.
+    pub fn mapped_mut(&self) -> RwLockWriteGuard<'_, MappedByArea> {
+        self.mapped.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether both the host and a device can use the memory.
+    pub fn is_shared_with_host(&self) -> bool {
+        self.area.flags().intersects(AreaFlags::HOST | AreaFlags::UNIFIED | AreaFlags::MAPPED)
+    }
+
+    /// Finds the memory that contains an address of the host or of the device.
+    fn find(self: &Arc<Self>, at: Address) -> Option<InArea> {
+        let mapped = self.mapped();
+        let existing = self.area.flags().maps_existing_memory();
+        let found = |begin: Address, start, memory: &AreaMemory<'_>, is_own| {
+            let offset = at.get().checked_sub(begin.get())?;
+            let (area, size) = (self.clone(), memory.size());
+            (offset < memory.allocated_size()).then_some(InArea {
+                area,
+                start,
+                offset,
+                size,
+                is_own,
+            })
+        };
+        let before = mapped.memory.range(..=at.get()).next_back();
+        let by_host =
+            before.and_then(|(&start, memory)| found(memory.address(), start, memory, existing));
+        // Only memory that existed before can have another address on the device.
+        if by_host.is_some() || !existing {
+            return by_host;
+        }
+        mapped
+            .memory
+            .iter()
+            .find_map(|(&start, memory)| found(memory.device_address(), start, memory, false))
+    }
 }
 
 /// What a number names.
@@ -39,7 +111,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn none_such() -> Refusal {
+pub fn none_such() -> Refusal {
     let words = "the number names no such object: it was destroyed, or is another's, or invented";
     Refusal::new(errors::INVALID_HANDLE, words)
 }
@@ -55,6 +127,19 @@ impl Objects {
     /// What a number names.
     pub fn get(&self, number: *mut c_void) -> Result<Object, Refusal> {
         lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(none_such)
+    }
+
+    /// Finds the area whose memory contains an address of the host or of a device.
+    pub fn area_at(&self, at: Address) -> Option<InArea> {
+        // An area's lock is taken without this one: `hsavmm_area_destroy` takes them in that order.
+        let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
+            .values()
+            .filter_map(|object| match object {
+                Object::Area(area) => Some(area.clone()),
+                _ => None,
+            })
+            .collect();
+        areas.iter().find_map(|area| area.find(at))
     }
 
     /// Forgets what a number names, and returns it.

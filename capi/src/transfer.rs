@@ -3,6 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::memory::{Held, Kind};
+use crate::objects::{InArea, OpenArea};
 use crate::pointers::{address, not_null};
 use crate::process::{Process, process};
 use crate::types::{hipError_t, hipStream_t};
@@ -10,7 +11,9 @@ use crate::unsupported::null_stream;
 use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{Access, Address, AgentId, AgentKind, OpenedMemory, Vmm, VmmError};
+use hsa_vmm::{
+    Access, Address, AgentId, AgentKind, AreaError, AreaMemory, OpenedMemory, Vmm, VmmError,
+};
 use std::sync::Arc;
 
 /// What passes through this process at a time on its way from one memory to another.
@@ -33,6 +36,8 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
 
 /// One end of a copy.
 enum End {
+    /// Memory of an area: where the memory begins, and an offset into it.
+    Area(Arc<OpenArea>, usize, usize),
     /// Memory of this library's, and where in it.
     Held(Arc<Held>, usize),
     /// Another process's, open here, and where in it.
@@ -51,6 +56,15 @@ impl End {
             if whole - offset >= size { Ok(offset) } else { Err(beyond()) }
         };
         let end = at.get().checked_add(size).ok_or_else(beyond)?;
+        if let Some(InArea { area, start, offset, size: whole, is_own }) =
+            process.objects.area_at(at)
+        {
+            // The offset may be past the size: memory is mapped in whole granules.
+            if whole.checked_sub(offset).is_some_and(|rest| rest >= size) {
+                return Ok(Self::Area(area, start, offset));
+            }
+            return if is_own { Ok(Self::Own(at.get())) } else { Err(beyond()) };
+        }
         if let Some(held) = process.allocations.at(at) {
             let offset = inside(held.memory.address(), held.memory.size())?;
             return Ok(Self::Held(held, offset));
@@ -66,7 +80,11 @@ impl End {
             return Ok(Self::Mapped(at));
         }
         let allocations = &process.allocations;
-        if reserved(last) || allocations.at(last).is_some() || allocations.opened_at(last).is_some()
+        let in_area = process.objects.area_at(last).is_some_and(|found| !found.is_own);
+        if in_area
+            || reserved(last)
+            || allocations.at(last).is_some()
+            || allocations.opened_at(last).is_some()
         {
             return Err(beyond());
         }
@@ -77,9 +95,19 @@ impl End {
     /// called either.
     fn may_be(&self, device: bool) -> bool {
         match self {
+            Self::Area(area, ..) => area.is_shared_with_host() || device,
             Self::Held(held, _) => held.kind != Kind::Device || device,
             Self::Opened(..) | Self::Mapped(_) => device,
             Self::Own(_) => !device,
+        }
+    }
+
+    /// Returns an address by which two ranges of the same memory can be compared: memory of an area
+    /// may have one address for the host and another for the device.
+    fn comparable(&self, at: usize) -> usize {
+        match self {
+            Self::Area(_, start, offset) => start + offset,
+            _ => at,
         }
     }
 
@@ -94,6 +122,9 @@ impl End {
         bytes: &mut [u8],
     ) -> Result<(), Refusal> {
         match self {
+            Self::Area(area, start, within) => {
+                in_area(area, *start, |memory| memory.read(within + offset, bytes))
+            }
             Self::Held(held, start) => Ok(held.memory.read(start + offset, bytes)?),
             Self::Opened(opened, start) => Ok(opened.read(start + offset, bytes)?),
             Self::Mapped(start) => {
@@ -122,6 +153,9 @@ impl End {
     /// The program's own memory must be writable.
     unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Refusal> {
         match self {
+            Self::Area(area, start, within) => {
+                in_area(area, *start, |memory| memory.write(within + offset, bytes))
+            }
             Self::Held(held, start) => Ok(held.memory.write(start + offset, bytes)?),
             Self::Opened(opened, start) => Ok(opened.write(start + offset, bytes)?),
             Self::Mapped(start) => {
@@ -143,6 +177,20 @@ impl End {
             }
         }
     }
+}
+
+/// Uses memory of an area, which no thread can unmap meanwhile.
+fn in_area(
+    area: &OpenArea,
+    start: usize,
+    act: impl FnOnce(&AreaMemory<'static>) -> Result<(), AreaError>,
+) -> Result<(), Refusal> {
+    let mapped = area.mapped();
+    let Some(memory) = mapped.memory.get(&start) else {
+        let words = format_args!("{} was unmapped by another thread", Address::new(start));
+        return Err(Refusal::value("address", words));
+    };
+    Ok(act(memory)?)
 }
 
 /// Does something with each mapping's part of a range, by an agent that was granted what it needs
@@ -215,8 +263,9 @@ unsafe fn copy(
         }
     }
     // Where they overlap, what is read must not have been written before.
-    let backwards =
-        destination as usize > source as usize && (destination as usize) < source as usize + size;
+    let (first_to, first_from) =
+        (to.comparable(destination as usize), from.comparable(source as usize));
+    let backwards = first_to > first_from && first_to - first_from < size;
     let mut bytes = vec![0; size.min(PORTION)];
     let count = size.div_ceil(PORTION);
     for index in 0..count {

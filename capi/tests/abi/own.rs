@@ -26,6 +26,35 @@ fn what_hip_lacks_does_what_it_says_on_amds_runtime() {
 }
 
 #[test]
+fn area_memory_is_copied_and_filled() {
+    let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
+    for sim in ["gpus=2", "gpus=2,vmem=off"] {
+        let output = program.on_simulation(sim).output().unwrap();
+        assert_eq!(well(&output, sim), "all of it\n");
+    }
+}
+
+#[test]
+fn area_memory_is_copied_and_filled_on_amds_runtime() {
+    let name = "own::area_memory_is_copied_and_filled_on_amds_runtime";
+    let Some(installations) = test::installations(name) else { return };
+    let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
+    for installation in installations {
+        let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
+        assert_eq!(well(&output, &installation.release().to_string()), "all of it\n");
+    }
+}
+
+#[test]
+fn area_destroy_excludes_mmap() {
+    let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
+    for sim in ["gpus=2", "gpus=2,vmem=off"] {
+        let output = program.on_simulation(sim).arg("destroy").output().unwrap();
+        assert_eq!(well(&output, sim), "all of it\n");
+    }
+}
+
+#[test]
 fn ipc_close_takes_an_address_inside() {
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=2").output().unwrap();

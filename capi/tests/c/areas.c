@@ -1,0 +1,130 @@
+/* Copies and fills memory of areas, at the host's and at the device's address; destroys areas
+ * while another thread maps memory of them. */
+#define _POSIX_C_SOURCE 200809L
+#include <hsavmm.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fail(int line, const char *what) {
+  fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
+  exit(1);
+}
+#define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+#define OK(call) EXPECT((call) == hipSuccess)
+
+#define SIZE 8192
+
+static char bytes[SIZE], result[SIZE];
+
+static void copy_and_fill(char *memory, int kind_is_free) {
+  memset(bytes, 6, SIZE);
+  OK(hipMemcpy(memory, bytes, SIZE, hipMemcpyHostToDevice));
+  OK(hipMemset(memory + 4, 9, 4));
+  memset(result, 0, SIZE);
+  OK(hipMemcpy(result, memory, SIZE, hipMemcpyDeviceToHost));
+  EXPECT(result[0] == 6 && result[4] == 9 && result[7] == 9 && result[8] == 6);
+  EXPECT(result[SIZE - 1] == 6);
+  OK(hipMemcpy(memory + 1, memory, SIZE - 1, hipMemcpyDefault));
+  OK(hipMemcpy(result, memory, SIZE, hipMemcpyDefault));
+  EXPECT(result[1] == 6 && result[4] == 6 && result[5] == 9 && result[8] == 9);
+  bytes[0] = 3;
+  OK(hipMemcpy(memory, bytes, 1, hipMemcpyDefault));
+  OK(hipMemcpy(result, memory, 1, hipMemcpyDefault));
+  EXPECT(result[0] == 3);
+  hipError_t error = hipMemcpy(result, memory, 1, hipMemcpyHostToHost);
+  EXPECT(error == (kind_is_free ? hipSuccess : hipErrorInvalidValue));
+}
+
+static void new_memory(void) {
+  for (unsigned int flags = 0; flags < 16; ++flags) {
+    hsavmm_area_t area;
+    void *memory;
+    int host = flags & (HSAVMM_AREA_HOST | HSAVMM_AREA_UNIFIED);
+    if ((flags & HSAVMM_AREA_MAPPED) && !host) continue;
+    OK(hsavmm_area_create(&area, 0, flags));
+    OK(hsavmm_area_mmap(area, &memory, SIZE, NULL));
+    copy_and_fill((char *)memory, host);
+    EXPECT(hipMemset(memory, 0, SIZE + 1) == hipErrorInvalidValue);
+    EXPECT(hipMemset((char *)memory + SIZE, 0, (size_t)1 << 40) == hipErrorInvalidValue);
+    OK(hsavmm_area_munmap(area, memory));
+    EXPECT(hipMemset(memory, 0, SIZE) == hipErrorInvalidValue);
+    OK(hsavmm_area_destroy(area));
+  }
+}
+
+static void existing_memory(void) {
+  static char own[4 * SIZE], before[2 * SIZE];
+  hsavmm_area_t area;
+  void *memory, *on_device;
+  char *host = own + SIZE;
+  OK(hsavmm_area_create(&area, 0, HSAVMM_AREA_MAPPED));
+  OK(hsavmm_area_mmap(area, &memory, SIZE, host));
+  OK(hsavmm_area_device_pointer(area, &on_device, memory));
+  host[SIZE - 1] = 7;
+  OK(hipMemcpy(result, on_device, SIZE, hipMemcpyDefault));
+  EXPECT(result[SIZE - 1] == 7);
+  copy_and_fill((char *)memory, 1);
+  copy_and_fill((char *)on_device, 1);
+  EXPECT(host[0] == 3 && host[1] == 6);
+  /* The program's own memory around it is still the program's own. */
+  OK(hipMemcpy(before, own, 2 * SIZE, hipMemcpyDefault));
+  EXPECT(before[0] == 0 && before[SIZE] == 3);
+  OK(hipMemcpy(before, host, 2 * SIZE, hipMemcpyHostToHost));
+  EXPECT(before[0] == 3 && before[SIZE] == 0);
+  if (on_device != memory) {
+    EXPECT(hipMemset(on_device, 0, SIZE + 1) == hipErrorInvalidValue);
+    OK(hipMemcpy((char *)on_device + 2, memory, SIZE - 2, hipMemcpyDefault));
+    EXPECT(host[2] == 3 && host[3] == 6);
+  }
+  OK(hsavmm_area_munmap(area, memory));
+  OK(hsavmm_area_destroy(area));
+}
+
+static pthread_barrier_t barrier;
+static hsavmm_area_t shared;
+static hipError_t mapped;
+static void *at;
+
+static void *map_shared(void *unused) {
+  (void)unused;
+  pthread_barrier_wait(&barrier);
+  mapped = hsavmm_area_mmap(shared, &at, SIZE, NULL);
+  return NULL;
+}
+
+static void destroy_during_mmap(void) {
+  EXPECT(pthread_barrier_init(&barrier, NULL, 2) == 0);
+  for (int round = 0; round < 200; ++round) {
+    pthread_t thread;
+    OK(hsavmm_area_create(&shared, 0, 0));
+    EXPECT(pthread_create(&thread, NULL, map_shared, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    hipError_t destroyed = hsavmm_area_destroy(shared);
+    EXPECT(pthread_join(thread, NULL) == 0);
+    /* One of the two is refused. */
+    EXPECT((mapped == hipSuccess) != (destroyed == hipSuccess));
+    if (destroyed == hipSuccess) {
+      EXPECT(mapped == hipErrorInvalidHandle);
+    } else {
+      EXPECT(destroyed == hipErrorIllegalState);
+      OK(hsavmm_area_munmap(shared, at));
+      OK(hsavmm_area_destroy(shared));
+    }
+  }
+  pthread_barrier_destroy(&barrier);
+}
+
+int main(int count, char **arguments) {
+  OK(hipInit(0));
+  if (count > 1 && strcmp(arguments[1], "destroy") == 0) {
+    destroy_during_mmap();
+  } else {
+    existing_memory();
+    new_memory();
+  }
+  OK(hsavmm_shut_down());
+  puts("all of it");
+  return 0;
+}
