@@ -29,14 +29,17 @@ pub(crate) fn began(process: Pid) -> Result<Option<u64>, Errno> {
     Ok(after.and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok()))
 }
 
-/// The effective user of a process, which its folder in `/proc` belongs to; `None` if there is none
-/// of this number.
-pub(crate) fn user(process: Pid) -> Result<Option<u32>, Errno> {
-    match stat(format!("/proc/{}", process.as_raw_nonzero())) {
-        Ok(folder) => Ok(Some(folder.st_uid)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
+/// Returns the real, effective, saved and file system user of a process; `None` if there is none of
+/// this number. They differ while the process runs a set-user-id program: its effective user is then
+/// the program's, and its descriptors are still those of the real user, who started it.
+pub(crate) fn users(process: Pid) -> Result<Option<[u32; 4]>, Errno> {
+    let status = read(&process.as_raw_nonzero().to_string(), "status")?;
+    let Some(status) = status else { return Ok(None) };
+    // The kernel escapes a line break in the program's name, which comes first.
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let numbers = line.unwrap_or_default().split_whitespace().map(str::parse);
+    let numbers: Vec<u32> = numbers.collect::<Result<_, _>>().map_err(|_| Errno::IO)?;
+    numbers.try_into().map(Some).map_err(|_| Errno::IO)
 }
 
 /// Another process as it was found, told from a later one of the same number by its start time.
@@ -44,20 +47,27 @@ pub(crate) fn user(process: Pid) -> Result<Option<u32>, Errno> {
 pub(crate) struct Found {
     process: Pid,
     began: u64,
-    /// Its effective user.
-    pub user: u32,
+    /// As [`users`] returns them.
+    pub users: [u32; 4],
 }
 
 impl Found {
     /// Looks a process up; `None` if there is none of this number.
     pub fn of(process: Pid) -> Result<Option<Self>, Errno> {
-        let (Some(began), Some(user)) = (began(process)?, user(process)?) else { return Ok(None) };
-        let found = Self { process, began, user };
+        let (Some(began), Some(users)) = (began(process)?, users(process)?) else {
+            return Ok(None);
+        };
+        let found = Self { process, began, users };
         Ok(found.is_alive()?.then_some(found))
     }
 
+    /// Whether both are one process, whatever its users were.
+    pub fn is_same(self, other: Self) -> bool {
+        (self.process, self.began) == (other.process, other.began)
+    }
+
     /// Whether the number is still this process's.
-    pub fn is_alive(self) -> Result<bool, Errno> {
+    fn is_alive(self) -> Result<bool, Errno> {
         Ok(began(self.process)? == Some(self.began))
     }
 }
@@ -82,24 +92,24 @@ mod tests {
 
     #[test]
     fn this_process_is_found() {
-        let (began, user) = (began(getpid()).unwrap(), user(getpid()).unwrap());
+        let (began, users) = (began(getpid()).unwrap(), users(getpid()).unwrap());
         assert!(began.is_some_and(|ticks| ticks > 0), "{began:?}");
-        assert_eq!(user, Some(geteuid().as_raw()));
+        assert_eq!(users, Some([geteuid().as_raw(); 4]));
         assert!(namespace().unwrap().is_some());
     }
 
     #[test]
     fn numbers_of_no_process_are_nobody() {
         let none = Pid::from_raw(i32::MAX).unwrap();
-        assert_eq!((began(none), user(none)), (Ok(None), Ok(None)));
+        assert_eq!((began(none), users(none)), (Ok(None), Ok(None)));
         assert_eq!(Found::of(none), Ok(None));
     }
 
     #[test]
     fn found_tells_a_process_from_one_before_it() {
         let found = Found::of(getpid()).unwrap().unwrap();
-        assert_eq!((found.user, found.is_alive()), (geteuid().as_raw(), Ok(true)));
+        assert_eq!((found.users, found.is_alive()), ([geteuid().as_raw(); 4], Ok(true)));
         let before = Found { began: found.began - 1, ..found };
-        assert_eq!(before.is_alive(), Ok(false));
+        assert_eq!((before.is_alive(), before.is_same(found)), (Ok(false), false));
     }
 }

@@ -4,8 +4,13 @@ use core::fmt;
 use rustix::process::geteuid;
 use std::fs;
 
-/// Whose processes memory is exchanged with. Users are the effective ones, as the user namespace of
-/// this process numbers them.
+/// Whose processes memory is exchanged with. Users are numbered as in the user namespace of this
+/// process.
+///
+/// At the other end of a socket the effective user counts, as it was when the process connected or began
+/// to listen. A process that is looked up by its number (a [`Ticket`](crate::transport::Ticket), an
+/// [`IpcHandle`](crate::IpcHandle)) must have the trusted user as its real, effective, saved and file
+/// system user: one that runs a set-user-id program still has the descriptors of whoever started it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trust {
@@ -39,6 +44,13 @@ impl Trust {
         };
         let user = Some(user).filter(|user| !stands_for_many(*user));
         if user == Some(trusted) { Ok(()) } else { Err(Stranger { user, trusted }) }
+    }
+
+    /// Refuses a process one of whose users is not trusted.
+    pub(crate) fn check_all(self, users: [u32; 4]) -> Result<(), Stranger> {
+        let [real, ..] = users;
+        self.check(real)?;
+        users.into_iter().filter(|user| *user != real).try_for_each(|user| self.check(user))
     }
 }
 
@@ -96,5 +108,12 @@ mod tests {
         let stranger = Stranger { user: Some(other), trusted: this };
         assert_eq!(Trust::SameUser.check(other), Err(stranger));
         assert_eq!(Trust::User(other).check(this).unwrap_err().trusted, other);
+        assert_eq!(Trust::SameUser.check_all([this; 4]), Ok(()));
+        for at in 0..4 {
+            let mut users = [this; 4];
+            users[at] = other;
+            assert_eq!(Trust::SameUser.check_all(users), Err(stranger));
+            assert_eq!(Trust::Anyone.check_all(users), Ok(()));
+        }
     }
 }

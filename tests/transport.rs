@@ -12,7 +12,7 @@ use hsa_vmm::transport::{
 use hsa_vmm::vmm::Argument;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, VmmError};
 use machine::{Library, MIB, Machine};
-use process::namespaces::{NOBODY, Need, may, new_user_namespace};
+use process::namespaces::{NOBODY, Need, be_started_by, may, new_user_namespace};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -353,6 +353,38 @@ fn a_stranger_is_refused_unless_trusted() {
     let offer = Offer::of_descriptor(null.into()).unwrap();
     let fetched = offer.ticket().fetch_descriptor(Trust::User(own + 1));
     assert_eq!(fetched.map(drop), Err(stranger));
+}
+
+#[test]
+fn fetch_rejects_processes_of_mixed_users() {
+    if !may(Need::OtherUser, "fetch_rejects_processes_of_mixed_users") || process::ran_alone() {
+        return;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let other = Child::start(|| {
+        let null = File::open("/dev/null").unwrap();
+        let offer = Offer::of_descriptor(null.into()).unwrap();
+        be_started_by(NOBODY);
+        // SAFETY: has this child end with its parent, and nothing else.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        theirs.write_all(offer.ticket().to_string().as_bytes()).unwrap();
+        theirs.read_exact(&mut [0]).unwrap();
+        0
+    });
+    let mut text = [0; 256];
+    let size = ours.read(&mut text).unwrap();
+    let ticket: Ticket = std::str::from_utf8(&text[..size]).unwrap().parse().unwrap();
+    let fetch = |trust| ticket.fetch_descriptor(trust).map(drop);
+    for (trust, user, trusted) in
+        [(Trust::SameUser, NOBODY, own), (Trust::User(NOBODY), own, NOBODY)]
+    {
+        let stranger = Stranger { user: Some(user), trusted };
+        assert_eq!(fetch(trust), Err(TransportError::Stranger(stranger)));
+    }
+    fetch(Trust::Anyone).unwrap();
+    ours.write_all(&[1]).unwrap();
+    assert_eq!(other.wait(), End::Well);
 }
 
 fn two_gpus() -> Library {

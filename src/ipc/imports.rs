@@ -91,12 +91,21 @@ pub(super) fn open(
         .map_err(|_| IpcError::refused(operation, Problem::OffsetBeyond))?;
     let stale = |stale| IpcError::Stale { operation, process, stale };
     let number = Pid::from_raw(process.max(0)).ok_or(stale(Stale::NoProcess))?;
-    let exporter = Found::of(number).map_err(system)?.ok_or(stale(Stale::NoProcess))?;
-    trust.check(exporter.user).map_err(|stranger| IpcError::Stranger {
-        operation,
-        process,
-        stranger,
-    })?;
+    let look_up = || {
+        let found = Found::of(number).map_err(system)?.ok_or(stale(Stale::NoProcess))?;
+        let checked = trust.check_all(found.users);
+        checked.map_err(|stranger| IpcError::Stranger { operation, process, stranger })?;
+        Ok::<_, IpcError>(found)
+    };
+    let exporter = look_up()?;
+    // The runtime would connect to any server that the handle names, and ask it for anything: also if
+    // the handle is registered, as the exporter writes what it likes into its table.
+    if server::is_in_use(runtime)
+        && runtime.info().path.is_some()
+        && !server::is_asked_for(native, process)
+    {
+        return Err(stale(Stale::Freed));
+    }
     // What waits for the exporter comes before the lock: another open or close must not wait for it.
     let fetch = || {
         let memory = if server::is_asked_for(native, process) {
@@ -105,8 +114,8 @@ pub(super) fn open(
         } else {
             None
         };
-        let is_alive = exporter.is_alive().map_err(system)?;
-        if is_alive { Ok(memory) } else { Err(stale(Stale::NoProcess)) }
+        // Meanwhile it may have ended, or become another user's.
+        if look_up()?.is_same(exporter) { Ok(memory) } else { Err(stale(Stale::NoProcess)) }
     };
     let attach = |memory: Option<OwnedFd>| {
         let attach = |native| {
@@ -136,13 +145,6 @@ pub(super) fn open(
         Err(error)
     };
     let Some(registration) = handle.registration() else {
-        // The runtime would connect to any server that the handle names, and ask it for anything.
-        if server::is_in_use(runtime)
-            && runtime.info().path.is_some()
-            && !server::is_asked_for(native, process)
-        {
-            return Err(stale(Stale::Freed));
-        }
         let memory = fetch()?;
         let mut open = runtime.imports().open();
         let start = attach_all(&open, memory)?;

@@ -2,7 +2,7 @@
 
 use super::{Step, TransportError, Trust};
 use crate::Vmm;
-use crate::process::{began, namespace, user};
+use crate::process::{began, namespace, users};
 use crate::vmm::Allocation;
 use core::fmt;
 use core::str::FromStr;
@@ -123,10 +123,15 @@ impl Ticket {
         if began(pid).map_err(failed)? != Some(self.began) {
             return Err(withdrawn);
         }
-        let user = user(pid).map_err(failed)?.ok_or(withdrawn.clone())?;
-        trust.check(user)?;
+        let check = || {
+            let users = users(pid).map_err(failed)?.ok_or(withdrawn.clone())?;
+            trust.check_all(users).map_err(TransportError::from)
+        };
+        check()?;
         let descriptor = pidfd_getfd(&pidfd, self.descriptor, PidfdGetfdFlags::empty());
         let descriptor = descriptor.map_err(failed)?;
+        // It may have become another user's between the check and the fetch.
+        check()?;
         if identity(&descriptor).map_err(failed)? != (self.device, self.inode) {
             return Err(withdrawn);
         }

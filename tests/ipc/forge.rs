@@ -53,6 +53,11 @@ impl Entry {
         u64::from_le_bytes(bytes)
     }
 
+    /// Has the exporter claim another handle of the runtime's.
+    pub fn set_runtime_handle(&self, handle: &[u8]) {
+        self.table.write_all_at(handle, self.at + 16).expect("an entry");
+    }
+
     /// Has the exporter claim another size.
     pub fn set_size(&self, size: u64) {
         self.table.write_all_at(&size.to_le_bytes(), self.at + 8).expect("an entry");

@@ -46,6 +46,10 @@ impl Props {
                 namespaces::become_user(number(1) as u32);
                 Ok(String::new())
             }
+            "started_by" => {
+                namespaces::be_started_by(number(1) as u32);
+                Ok(String::new())
+            }
             "namespace" => {
                 namespaces::new_pid_namespace();
                 Ok(String::new())

@@ -1,6 +1,7 @@
 //! Exporters of another user, and in another PID namespace.
 
 use super::*;
+use crate::forge::{Entry, RUNTIME, sealed};
 use crate::ground::plays;
 use crate::process::namespaces::{NOBODY, Need, may};
 
@@ -53,6 +54,25 @@ plays! {
         assert!(text.contains("may not be looked at"), "{text}");
     }
 
+    open_rejects_exporters_of_mixed_users(ground) needs OtherUser {
+        let stage = Stage::on(ground);
+        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let address = exporter.allocate(SIZE);
+        exporter.write(address, "theirs");
+        exporter.ok(&format!("started_by {NOBODY}"));
+        let handle = exporter.get(address);
+        for handle in [handle, as_hips(&handle)] {
+            let refused = importer.try_open(&handle);
+            assert_refused(&refused, INVALID_DEVICE_POINTER);
+            let text = refused.unwrap_err().text;
+            assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
+        }
+        // Each of its users must be the trusted one.
+        importer.ok(&format!("trust {NOBODY}"));
+        let text = importer.try_open(&handle).unwrap_err().text;
+        assert!(text.contains("of user 0; only user 65534 is trusted"), "{text}");
+    }
+
     open_rejects_an_impostors_server(ground) needs OtherUser {
         if !ground.has_server() {
             return;
@@ -96,6 +116,26 @@ plays! {
         bytes[48..52].copy_from_slice(&trusted.to_le_bytes());
         let refused = importer.try_open(&IpcHandle::from_bytes(&bytes));
         assert_refused(&refused, INVALID_DEVICE_POINTER);
+    }
+
+    open_rejects_a_registration_of_another_server(ground) {
+        if !ground.has_server() {
+            return;
+        }
+        let stage = Stage::on(ground);
+        let (mut exporter, mut other) = (stage.player(), stage.player());
+        let mut importer = stage.player();
+        let [at, elsewhere] = [&mut exporter, &mut other].map(|player| player.allocate(SIZE));
+        let (handle, theirs) = (exporter.get(at), other.get(elsewhere));
+        // The exporter's own table registers what only the other's server hands out.
+        let mut bytes = handle.to_bytes();
+        bytes[RUNTIME].copy_from_slice(&theirs.to_bytes()[RUNTIME]);
+        let entry = Entry::of(&handle);
+        entry.set_runtime_handle(&bytes[RUNTIME]);
+        let forged = sealed(bytes, entry.generation());
+        let refused = within(20, || importer.try_open(&forged));
+        assert_refused(&refused, INVALID_DEVICE_POINTER);
+        importer.open(&theirs);
     }
 
     numbers_of_another_pid_namespace_are_no_one_here(ground) needs PidNamespace {

@@ -79,6 +79,14 @@ pub fn own_proc() {
     assert_eq!(mounted, 0, "{}", Error::last_os_error());
 }
 
+/// Leaves a process that another user started with the credentials it has while it runs a set-user-id
+/// program of this user's: only the real user is the other.
+pub fn be_started_by(number: u32) {
+    let own = rustix::process::geteuid().as_raw();
+    // SAFETY: changes whose process this is, and nothing in its memory.
+    assert_eq!(unsafe { libc::setresuid(number, own, own) }, 0);
+}
+
 /// Becomes another user, as a process that drops its privileges does.
 pub fn become_user(number: u32) {
     // SAFETY: changes whose process this is, and nothing in its memory.
