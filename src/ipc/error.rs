@@ -116,7 +116,9 @@ pub enum Stale {
     )]
     Impostor,
     /// The exporter's runtime does not answer.
-    #[error("that process does not answer; is it stopped?")]
+    #[error(
+        "that process does not answer; is it stopped, or does another process keep its server busy?"
+    )]
     NoAnswer,
 }
 
@@ -204,9 +206,9 @@ pub enum IpcError {
     /// Another process waits where this one's runtime would, to hand memory out by dma-buf. AMD's
     /// runtime is not asked: it asserts that nobody does.
     #[error(
-        "{operation}: another process waits at the abstract socket hsa{process}: one of the same \
-         number in another PID namespace; give each a network namespace of its own, or share by \
-         transport::Channel"
+        "{operation}: another process has the abstract socket hsa{process}: one of the same number \
+         in another PID namespace, or a process of any user in the same network namespace; give \
+         each a network namespace of its own, or share by transport::Channel"
     )]
     NameTaken {
         /// What was asked for.

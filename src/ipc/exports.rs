@@ -16,6 +16,9 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     table: Mutex<Weak<Table>>,
+    /// Held while the runtime may start its server: between its `bind` and `listen` another thread would
+    /// take the name for another process's.
+    creating: Mutex<()>,
 }
 
 impl Exports {
@@ -87,8 +90,11 @@ pub(super) fn get(
         State::Freed => Err(refused(Problem::NotAllocated)),
         State::Live(export) => {
             let process = std::process::id() as i32;
+            let in_use = server::is_in_use(runtime);
+            let creating = in_use.then(|| lock(&runtime.exports().creating));
             check_name(operation, runtime)?;
             let native = create(operation, runtime, &record)?;
+            drop(creating);
             if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
                 runtime.stay_started();
             }

@@ -33,6 +33,13 @@
 //! needs is fetched by this library and given to it. Opening takes at most 15 seconds for an
 //! exporter that is about to free, and 5 for one that does not answer. Nothing else waits meanwhile.
 //!
+//! The exporter's side is not bounded where the runtime shares by dma-buf. AMD's server hands exported
+//! memory to any process of the network namespace, of any user, and waits with its lock held until that
+//! process acknowledges it or ends: until then [`Ipc::get_mem_handle`] waits, and so
+//! does freeing the memory that it was called for. A process that takes the server's name in the moment between this library's look and the runtime's
+//! `bind` ends the exporter (`SIGABRT`). Give processes that distrust each other a network namespace each;
+//! `docs/defects.md` lists these defects.
+//!
 //! Memory of another user's process is refused unless [`Ipc::trusting`] says otherwise. Processes
 //! find each other by number, so both must be in one PID namespace, with `/proc` mounted in it; a
 //! handle of this library says in which it was made, and is refused elsewhere. Between namespaces
@@ -183,6 +190,7 @@ impl Ipc {
     /// # Errors
     /// [`IpcError::InvalidArgument`] for an address where no such memory is; it says what is there
     /// instead. [`IpcError::NotShared`] if the runtime and the kernel driver do not get on.
+    /// [`IpcError::NameTaken`] if another process has the name of the runtime's server.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, IpcError> {
         self.alive(Operation::GetMemHandle)?;
         exports::get(&self.runtime, self.quirks, address)

@@ -7,15 +7,14 @@
 //! passes it to the runtime through a [relay](super::relay).
 
 use super::error::{IpcError, Operation, Stale};
-use crate::native::{NativeIpc, peer_has_ended, peer_of, receive, send, wait};
+use crate::native::{NativeIpc, listens_at, peer_has_ended, peer_of, receive, send, wait};
 use crate::runtime::Runtime;
 use crate::trust::{Stranger, Trust};
 use rustix::event::PollFlags;
-use rustix::fs::{FileType, stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// How long the exporter's server may take altogether. It is a thread that does nothing else.
@@ -37,7 +36,7 @@ pub(super) enum Denial {
     Impostor,
     /// The server belongs to a user who is not trusted.
     Stranger(Stranger),
-    /// It does not answer: the process is stopped.
+    /// It does not answer: the process is stopped, or another one keeps its server busy.
     Silent,
     /// The operating system refused.
     System(Errno),
@@ -90,32 +89,32 @@ pub(super) fn address(number: u32) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(&name)
 }
 
-/// Whether somebody else waits where this process's server would. AMD's runtime asserts that nobody
-/// does: it would end the process.
+/// Whether another process has the name of this process's server. AMD's runtime asserts that none has:
+/// it would end the process.
 ///
-/// A process of the same number in another PID namespace does, if both are in one network namespace.
-/// It is only looked: to try the name would take it from a server that another thread starts just now.
+/// Any process of the same network namespace can take the name: one of the same number in another PID
+/// namespace does so unintentionally. The name is only looked for: binding it would take it from a server
+/// that another thread starts just now, and AMD's server ends when a connection says nothing. A process
+/// that takes the name between this call and the runtime's `bind` is not seen.
 pub(super) fn is_taken(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // Where it cannot be read, nobody is known of.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    let of_that_name = |line: &str| {
-        let mut words = line.split_whitespace().skip(6);
-        let inode = words.next()?.parse().ok()?;
-        // Zeros are shown as the first of them is.
-        (words.next()?.trim_end_matches('@') == name).then_some(inode)
+    // Zeros are shown as the first of them is. The kernel shows the line breaks of a name as they are, so
+    // that a name can forge a line: none is believed to say that the name is this process's.
+    let is_of_that_name = |line: &str| {
+        let word = line.split_whitespace().nth(7);
+        word.is_some_and(|word| word.trim_end_matches('@') == name)
     };
-    let inodes: Vec<u64> = sockets.lines().filter_map(of_that_name).collect();
-    !inodes.is_empty() && !has_socket(&inodes)
+    sockets.lines().any(is_of_that_name) && !is_own(process)
 }
 
-/// Whether one of these sockets is this process's.
-fn has_socket(inodes: &[u64]) -> bool {
+/// Whether this process listens at the address of the server of this number.
+fn is_own(process: u32) -> bool {
+    let Ok(address) = address(process) else { return false };
     let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    // What a descriptor is open on is seen through its link.
-    descriptors
-        .filter_map(|entry| stat(entry.path()).ok())
-        .any(|it| FileType::from_raw_mode(it.st_mode).is_socket() && inodes.contains(&it.st_ino))
+    let numbers = descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.into_iter().any(|number: RawFd| listens_at(number, &address))
 }
 
 /// Has the exporter's runtime hand the memory out, as a dma-buf.
@@ -251,9 +250,14 @@ pub(super) mod tests {
         let name = format!("@hsa{}", number as i32);
         let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
         assert!(sockets.contains(&name), "{name} in {sockets}");
-        assert!(!has_socket(&[0]), "it is told by its number");
+        assert!(is_own(number));
         drop(listener);
-        assert!(!is_taken(number));
+        assert!(!is_own(number) && !is_taken(number));
+        // A descriptor of a socket that does not listen makes the name nobody's server.
+        let flags = SocketFlags::CLOEXEC;
+        let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&bound, &address(number).unwrap()).unwrap();
+        assert!(is_taken(number));
     }
 
     #[test]

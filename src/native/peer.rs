@@ -8,11 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, getsockname, recvmsg, sendmsg,
+    sockopt::socket_acceptconn,
 };
+use rustix::process::getpid;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZero;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 /// Room for this many descriptors in a message. The kernel closes those without room.
@@ -54,6 +56,22 @@ pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // It is readable from the end of the process on.
     wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)
+}
+
+/// Whether a descriptor, which other threads may close or reuse, is a socket at which this very process
+/// listens: not one that another process listens at, and has sent.
+pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
+    if number < 0 {
+        return false;
+    }
+    // SAFETY: not -1. It is only asked about, which neither reads from it nor changes it, and the
+    // answer for a descriptor that is closed or another's by now is an error or true of that one.
+    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    let own = getpid().as_raw_nonzero().get();
+    let here = getsockname(socket).and_then(SocketAddrUnix::try_from);
+    here.is_ok_and(|here| here.abstract_name() == address.abstract_name())
+        && socket_acceptconn(socket) == Ok(true)
+        && peer_of(socket).is_ok_and(|it| it.process.map(NonZero::get) == Some(own))
 }
 
 /// Reads an option of a socket.

@@ -176,7 +176,7 @@ fn a_forged_length_is_refused_by_the_library() {
     });
 }
 
-fn open(ground: &Ground) -> (Runtime, Ipc) {
+pub fn open(ground: &Ground) -> (Runtime, Ipc) {
     // SAFETY: AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();

@@ -5,14 +5,19 @@
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
+use crate::impostor;
+use crate::process::namespaces::{NOBODY, Need, become_user, may};
 use crate::process::{Child, End, in_child};
-use crate::table::{IPC_NAME_TAKEN_ABORTS, IPC_SERVER_OUTLIVES_STOP};
+use crate::table::{
+    IPC_NAME_TAKEN_ABORTS, IPC_SERVER_HELD_UP, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
+};
 use hsa_rocr::Release;
 use hsa_rocr::test::Ground;
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{Ipc, IpcError, PoolMemory, Runtime};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,6 +155,11 @@ fn a_runtime_that_stayed_started_is_used_again() {
 /// Does something while another process waits at the socket where this one's runtime would, as a
 /// process of the same number in another PID namespace does.
 fn beside_a_namesake<T>(act: impl FnOnce() -> T) -> T {
+    beside_a_squatter(&[], act)
+}
+
+/// As [`beside_a_namesake`]; the other process also takes these abstract names.
+fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -159,6 +169,11 @@ fn beside_a_namesake<T>(act: impl FnOnce() -> T) -> T {
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
+        let take = |name| {
+            let address = SocketAddr::from_abstract_name(name).unwrap();
+            UnixListener::bind_addr(&address).unwrap()
+        };
+        let _others: Vec<_> = others.iter().map(take).collect();
         theirs.write_all(&[1]).unwrap();
         theirs.read_exact(&mut [0]).unwrap();
         0
@@ -176,7 +191,7 @@ fn a_namesake_of_the_runtime() {
         share_by_dma_buf();
         beside_a_namesake(|| {
             // It would be another defect.
-            let raw = std::mem::ManuallyDrop::new(Raw::start(ground));
+            let raw = ManuallyDrop::new(Raw::start(ground));
             raw.share(SIZE).is_err()
         })
     });
@@ -204,5 +219,102 @@ fn a_namesake_of_the_library() {
         for _ in 0..2 {
             share().unwrap();
         }
+    });
+}
+
+#[test]
+fn names_that_forge_lines_are_not_believed() {
+    on_each("ipc_server::names_that_forge_lines_are_not_believed", |ground| {
+        share_by_dma_buf();
+        let (runtime, ipc) = crate::attach::open(ground);
+        let gpu = runtime.gpus().next().unwrap().id();
+        let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
+        let process = std::process::id();
+        // The kernel shows a name as it is: this one claims that the name is this process's own.
+        let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
+        let refused = beside_a_squatter(&[name], || ipc.get_mem_handle(memory.address()));
+        assert!(matches!(refused, Err(IpcError::NameTaken { .. })), "{refused:?}");
+        ipc.get_mem_handle(memory.address()).unwrap();
+    });
+}
+
+/// Shares memory, has a process of another user ask the server for it without acknowledging the
+/// answer, and does something until that process ends; `None` if it was not given the memory.
+fn beside_an_asker<T>(
+    share: impl FnOnce() -> (ManuallyDrop<Raw>, usize),
+    act: impl FnOnce((ManuallyDrop<Raw>, usize)) -> T,
+) -> Option<T> {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    // Forked before there is a runtime.
+    let asker = Child::start(|| {
+        become_user(NOBODY);
+        // SAFETY: has this child end with its parent, and nothing else.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let mut bytes = [0; 8];
+        theirs.read_exact(&mut bytes).unwrap();
+        let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
+        let asked = impostor::ask(parent, u64::from_ne_bytes(bytes));
+        theirs.write_all(&[u8::from(asked.is_some())]).unwrap();
+        theirs.read_exact(&mut [0]).unwrap();
+        0
+    });
+    let shared = share();
+    ours.write_all(&(shared.1 as u64).to_ne_bytes()).unwrap();
+    let mut asked = [0];
+    ours.read_exact(&mut asked).unwrap();
+    let done = (asked[0] == 1).then(|| act(shared));
+    ours.write_all(&[1]).unwrap();
+    assert_eq!(asker.wait(), End::Well);
+    done
+}
+
+/// Starts the runtime and shares memory: the runtime, and where the memory is.
+fn start_and_share(ground: &Ground) -> (ManuallyDrop<Raw>, usize) {
+    // Shutting it down would be another defect.
+    let raw = ManuallyDrop::new(Raw::start(ground));
+    let (address, words) = raw.share(SIZE).unwrap();
+    // What the server is asked for.
+    let pointer = u64::from(words[1]) << 32 | u64::from(words[0]);
+    assert!(!is_shared_by_a_server(words) || pointer == address as u64);
+    (raw, address)
+}
+
+fn is_shared_by_a_server(words: [u32; 8]) -> bool {
+    words[2] == std::process::id()
+}
+
+#[test]
+fn server_gives_memory_to_any_user() {
+    let test = "ipc_server::server_gives_memory_to_any_user";
+    if !may(Need::OtherUser, test) {
+        return;
+    }
+    IPC_SERVER_TRUSTS_ANYONE.is_as_recorded(test, |ground| {
+        share_by_dma_buf();
+        beside_an_asker(|| start_and_share(ground), |_| ()).is_some()
+    });
+}
+
+#[test]
+fn server_waits_for_an_acknowledgement() {
+    let test = "ipc_server::server_waits_for_an_acknowledgement";
+    if !may(Need::OtherUser, test) {
+        return;
+    }
+    IPC_SERVER_HELD_UP.is_as_recorded(test, |ground| {
+        share_by_dma_buf();
+        let is_held_up = |(raw, _)| {
+            // The thread goes on when the other process has ended, or this one has.
+            let raw: &'static ManuallyDrop<Raw> = Box::leak(Box::new(raw));
+            let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
+            let begun = Instant::now();
+            while !sharing.is_finished() && begun.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            !sharing.is_finished()
+        };
+        beside_an_asker(|| start_and_share(ground), is_held_up) == Some(true)
     });
 }

@@ -4,6 +4,9 @@
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;
 mod defect;
+#[allow(dead_code, reason = "the tests of IPC use the rest")]
+#[path = "../ipc/impostor.rs"]
+mod impostor;
 #[path = "../machine/mod.rs"]
 mod machine;
 #[path = "../process/mod.rs"]

@@ -96,9 +96,17 @@ defects! {
         "runtime.cpp, Unload: the thread at the socket frees what was freed; fixed by #3256",
         "the runtime is not stopped after such an export: quirk `ipc_server_outlives_stop`";
     IPC_NAME_TAKEN_ABORTS: [No, Crash(SIGABRT), Crash(SIGABRT)],
-        "hsa_amd_ipc_memory_create, by dma-buf, ends the process if one of the same number has done it in another PID namespace and the same network namespace",
+        "hsa_amd_ipc_memory_create, by dma-buf, ends the process if another process of the network namespace has the abstract socket hsa<process>: one of the same number in another PID namespace, or of any user",
         "runtime.cpp, IPCCreate: bind to the abstract socket hsa<process>, and assert",
-        "refused before, with what to do";
+        "refused before, with what to do; a process that takes the name between that look and the bind is not to be helped";
+    IPC_SERVER_TRUSTS_ANYONE: [No, Yes, Yes],
+        "memory exported for IPC, by dma-buf, is handed to any process of any user that connects to the abstract socket hsa<process> and knows its address",
+        "seen; who connects is not looked at",
+        "not to be helped from outside; a network namespace of its own keeps others away";
+    IPC_SERVER_HELD_UP: [No, Yes, Yes],
+        "hsa_amd_ipc_memory_create, by dma-buf, waits until a process that has asked for memory, of any user, acknowledges it or ends",
+        "seen; the server waits for the acknowledgement with its lock held, without a time limit",
+        "as above";
     SIGNAL_USED_AFTER_COPY: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
         "a copy by a CPU ends the process now and then, if its signal is destroyed when it is done",
         "runtime.cpp, CopyMemory: the thread that copies counts the signal down, and uses it then",

@@ -44,9 +44,16 @@ pub fn pointer(handle: &IpcHandle) -> u64 {
 
 /// The memory of a handle, as AMD's server of its process hands it out.
 fn fetch(handle: &IpcHandle) -> OwnedFd {
-    let mut stream = connect(handle.process()).expect("a server");
-    let request = request(pointer(handle));
-    stream.write_all(&request).expect("it reads");
+    let (mut stream, descriptor) = ask(handle.process(), pointer(handle)).expect("a descriptor");
+    stream.write_all(&request(0)).expect("it waits for this");
+    descriptor
+}
+
+/// The memory at an address, as AMD's server hands it out; it holds its lock while it waits for
+/// something on the connection. `None` if there is no server, or it hands nothing out.
+pub fn ask(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
+    let mut stream = connect(process).ok()?;
+    stream.write_all(&request(pointer)).expect("it reads");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0];
@@ -56,8 +63,7 @@ fn fetch(handle: &IpcHandle) -> OwnedFd {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    stream.write_all(&request).expect("it waits for this");
-    descriptor.expect("a descriptor")
+    descriptor.map(|descriptor| (stream, descriptor))
 }
 
 fn answer(stream: &UnixStream, descriptor: impl AsFd) {

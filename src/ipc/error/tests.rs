@@ -32,7 +32,7 @@ fn table(operation: Operation) -> Vec<(IpcError, String, i32)> {
         ),
         (
             IpcError::NameTaken { operation, process: 9 },
-            "another process waits at the abstract socket hsa9: one of the same number",
+            "another process has the abstract socket hsa9: one of the same number",
             304,
         ),
         (IpcError::NotSupported { operation, call }, "the runtime has no hsa_amd_ipc", 801),
