@@ -15,9 +15,6 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// The last version of AMD's extension without a server, whatever the environment says: ROCm 6.1.
-const NO_SERVER: (u16, u16) = (1, 4);
-
 /// Identifies an export among all exports of all processes: process, generation, runtime's handle.
 type Name = (i32, u64, NativeIpc);
 
@@ -105,7 +102,6 @@ pub(super) fn open(
     // the handle is registered, as the exporter writes what it likes into its table.
     if server::is_in_use(runtime)
         && runtime.info().path.is_some()
-        && runtime.info().extension > NO_SERVER
         && !server::is_asked_for(native, process)
     {
         return Err(stale(Stale::Freed));

@@ -235,6 +235,11 @@ fn names_that_forge_lines_are_not_believed() {
         // The kernel shows a name as it is: this one claims that the name is this process's own.
         let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
         let refused = beside_a_squatter(&[name], || ipc.get_mem_handle(memory.address()));
+        if ground.release() == Release::R6_1_2 {
+            // It has no server, whatever the variable says.
+            refused.unwrap();
+            return;
+        }
         assert!(matches!(refused, Err(IpcError::NameTaken { .. })), "{refused:?}");
         ipc.get_mem_handle(memory.address()).unwrap();
     });
