@@ -6,6 +6,7 @@ use parking_lot::{
     RwLockWriteGuard,
 };
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// What is lent, to some of the threads.
 #[derive(Debug)]
@@ -36,8 +37,23 @@ pub(crate) struct Lock<T>(RwLock<T>);
 
 pub(crate) type Look<'a, T> = RwLockReadGuard<'a, T>;
 
+// The fence is dropped before the lock is released.
 #[derive(Debug)]
-pub(crate) struct Inside<'a, T>(Upgradable<'a, T>);
+pub(crate) struct Inside<'a, T>(ReleaseFence, Upgradable<'a, T>);
+
+/// Orders what was read before the release of an upgradable lock.
+///
+/// parking_lot 0.12.5 releases one with `Relaxed` where threads wait for it (`unlock_upgradable_slow`):
+/// the next writer would not happen after this thread's reads. The thread sanitizer does not model
+/// fences, and reports that race still.
+#[derive(Debug)]
+struct ReleaseFence;
+
+impl Drop for ReleaseFence {
+    fn drop(&mut self) {
+        fence(Ordering::Release);
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Open<'a, T>(RwLockWriteGuard<'a, T>);
@@ -52,21 +68,21 @@ impl<T> Lock<T> {
     }
 
     pub fn enter(&self) -> Inside<'_, T> {
-        Inside(self.0.upgradable_read())
+        Inside(ReleaseFence, self.0.upgradable_read())
     }
 
     pub fn try_enter(&self) -> Option<Inside<'_, T>> {
-        self.0.try_upgradable_read().map(Inside)
+        self.0.try_upgradable_read().map(|lock| Inside(ReleaseFence, lock))
     }
 }
 
 impl<'a, T> Inside<'a, T> {
     pub fn change<R>(&mut self, how: impl FnOnce(&mut T) -> R) -> R {
-        self.0.with_upgraded(how)
+        self.1.with_upgraded(how)
     }
 
     pub fn open(self) -> Open<'a, T> {
-        Open(Upgradable::upgrade(self.0))
+        Open(Upgradable::upgrade(self.1))
     }
 }
 
@@ -74,13 +90,13 @@ impl<T> core::ops::Deref for Inside<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.1
     }
 }
 
 impl<'a, T> Open<'a, T> {
     pub fn close(self) -> Inside<'a, T> {
-        Inside(RwLockWriteGuard::downgrade_to_upgradable(self.0))
+        Inside(ReleaseFence, RwLockWriteGuard::downgrade_to_upgradable(self.0))
     }
 
     pub fn value(&mut self) -> &mut T {
