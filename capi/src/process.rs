@@ -61,7 +61,7 @@ fn not_forked() -> Result<(), Refusal> {
         0 => Ok(()),
         owner if owner == std::process::id() => Ok(()),
         owner => {
-            let words = format_args!(
+            let words = format!(
                 "this process was forked from process {owner} after that had opened the runtime, \
                  which a fork does not survive; fork first, or start a new program"
             );

@@ -187,7 +187,7 @@ fn in_area(
 ) -> Result<(), Refusal> {
     let mapped = area.mapped();
     let Some(memory) = mapped.memory.get(&start) else {
-        let words = format_args!("{} was unmapped by another thread", Address::new(start));
+        let words = format!("{} was unmapped by another thread", Address::new(start));
         return Err(Refusal::value("address", words));
     };
     Ok(act(memory)?)
