@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 fn write_report(file: &Path) -> std::process::Output {
-    run(&["info", "--runtime", "sim", "--format", "json", "-o", file.to_str().unwrap()])
+    run(&["map", "--runtime", "sim", "--format", "json", "-o", file.to_str().unwrap()])
 }
 
 fn mode_after_replacing(file: &Path, mode: u32, owner: Option<u32>) -> u32 {
