@@ -4,41 +4,52 @@ use crate::native::NativeAgent;
 use crate::pool::Pool;
 use core::fmt;
 
-/// Names an agent of one runtime. Cheap to copy; made by [`Agent::id`].
+/// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
-/// An identifier of another runtime, or an invented one, is an error wherever it is used.
+/// An identifier of another runtime, or an invented one, is an error wherever it is used. Shown as
+/// `GPU 1`, counted in the order of [`Runtime::gpus`](crate::Runtime::gpus), or as `CPU 0`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(u64);
 
-/// The low bits are the index; the others are the runtime's number, which is never reused.
-const INDEX_BITS: u32 = 16;
+// From the low end: the number within its kind, the kind, the index, the runtime's number.
+const NUMBER_BITS: u32 = 14;
+const INDEX_SHIFT: u32 = 16;
+const RUNTIME_SHIFT: u32 = 32;
 
 impl AgentId {
-    /// The most agents that can be told apart.
-    pub(crate) const MOST: usize = 1 << INDEX_BITS;
+    /// The most agents of one runtime.
+    pub(crate) const MOST: usize = 1 << NUMBER_BITS;
 
-    pub(crate) fn new(runtime: u64, index: usize) -> Self {
-        Self(runtime << INDEX_BITS | index as u64)
+    /// `number` counts the agents of this kind before it.
+    pub(crate) fn new(runtime: u64, index: usize, kind: AgentKind, number: usize) -> Self {
+        let kind = match kind {
+            AgentKind::Cpu => 0,
+            AgentKind::Gpu => 1,
+            AgentKind::Other(_) => 2,
+        };
+        let (index, number) = ((index as u64) << INDEX_SHIFT, number as u64);
+        Self(runtime << RUNTIME_SHIFT | index | kind << NUMBER_BITS | number)
     }
 
-    /// The runtime's number.
+    /// The runtime's number, which is never reused.
     pub(crate) fn runtime(self) -> u64 {
-        self.0 >> INDEX_BITS
+        self.0 >> RUNTIME_SHIFT
     }
 
-    /// The agent's place in [`Runtime::agents`](crate::Runtime::agents).
+    /// Returns the agent's index in [`Runtime::agents`](crate::Runtime::agents).
     #[must_use]
     pub fn index(self) -> usize {
-        (self.0 & ((1 << INDEX_BITS) - 1)) as usize
+        (self.0 >> INDEX_SHIFT & 0xffff) as usize
     }
 
-    /// The identifier as a number, for interfaces that have nothing else (C, traces).
+    /// Returns the identifier as a number, for C and for traces.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The identifier of that number. Whether it names anything is found out when it is used.
+    /// Returns the identifier with that number. Whether such an agent exists is checked when it is
+    /// used.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -47,13 +58,18 @@ impl AgentId {
 
 impl fmt::Debug for AgentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent {} of runtime {}", self.index(), self.runtime())
+        write!(f, "{self} of runtime {}", self.runtime())
     }
 }
 
 impl fmt::Display for AgentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent {}", self.index())
+        let kind = match self.0 >> NUMBER_BITS & 3 {
+            0 => "CPU",
+            1 => "GPU",
+            _ => "agent",
+        };
+        write!(f, "{kind} {}", self.0 & ((1 << NUMBER_BITS) - 1))
     }
 }
 
@@ -334,8 +350,9 @@ mod tests {
 
     #[test]
     fn an_identifier_is_a_number_and_back() {
-        let id = AgentId::new(7, 3);
-        assert_eq!((id.index(), id.to_bits()), (3, 0x7_0003));
+        let id = AgentId::new(7, 3, AgentKind::Gpu, 1);
+        assert_eq!((id.index(), id.to_bits(), id.runtime()), (3, 0x7_0003_4001, 7));
+        assert_eq!(id.to_string(), "GPU 1");
         assert_eq!(AgentId::from_bits(id.to_bits()), id);
         assert_eq!(
             (id.to_string(), format!("{id:?}")),

@@ -6,6 +6,7 @@ use crate::native::{Failure, Native, NativeAgent, NativePool};
 use crate::pool::{Pool, PoolFlags, PoolLocation, Segment};
 use crate::runtime::{RuntimeError, RuntimeInfo};
 use hsa_sys as sys;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,7 +67,15 @@ pub(crate) fn discover(native: &Native) -> Result<Vec<Agent>, RuntimeError> {
     let mut natives = native.agents()?;
     // No machine has as many; the rest could not be named.
     natives.truncate(AgentId::MOST);
-    let id = |index: usize| AgentId::new(runtime, index);
+    let mut ids: Vec<AgentId> = Vec::with_capacity(natives.len());
+    let mut numbers = BTreeMap::new();
+    for (index, &agent) in natives.iter().enumerate() {
+        let kind = kind_of(native, agent)?;
+        let number: &mut usize = numbers.entry(kind.to_string()).or_default();
+        ids.push(AgentId::new(runtime, index, kind, *number));
+        *number += 1;
+    }
+    let id = |index: usize| ids[index];
     let find = |agent: NativeAgent| natives.iter().position(|&other| other == agent).map(id);
     let mut agents = Vec::with_capacity(natives.len());
     for (index, &agent) in natives.iter().enumerate() {
@@ -91,6 +100,14 @@ pub(crate) fn discover(native: &Native) -> Result<Vec<Agent>, RuntimeError> {
     Ok(agents)
 }
 
+fn kind_of(native: &Native, agent: NativeAgent) -> Result<AgentKind, Failure> {
+    Ok(match native.agent_u32(agent, sys::HSA_AGENT_INFO_DEVICE)? {
+        sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
+        sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,
+        other => AgentKind::Other(other),
+    })
+}
+
 fn describe_agent(
     native: &Native,
     agent: NativeAgent,
@@ -101,11 +118,7 @@ fn describe_agent(
         |attribute| known(native.agent_u32(agent, attribute)).map(Option::unwrap_or_default);
     let text =
         |attribute| known(native.agent_text(agent, attribute)).map(Option::unwrap_or_default);
-    let kind = match native.agent_u32(agent, sys::HSA_AGENT_INFO_DEVICE)? {
-        sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
-        sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,
-        other => AgentKind::Other(other),
-    };
+    let kind = kind_of(native, agent)?;
     let is_gpu = kind == AgentKind::Gpu;
     let pci = if is_gpu {
         let place = number(sys::HSA_AMD_AGENT_INFO_BDFID)?;

@@ -56,11 +56,14 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 
+mod access;
+mod address;
 pub mod agent;
 pub mod area;
 pub mod buffer;
 mod discovery;
-mod errno;
+pub mod error;
+mod handle;
 pub mod hip;
 pub mod ipc;
 mod kept;
@@ -84,7 +87,7 @@ pub use agent::{Agent, AgentId, AgentKind, Enforcement};
 pub use area::{Area, AreaError, AreaFlags, AreaMemory};
 pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
 pub use buffer::{PagedBuffer, PausableBuffer};
-pub use errno::Errno;
+pub use error::{Errno, Error, ErrorKind};
 pub use hip::{HipError, HipProfile};
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use kept::Kept;
@@ -93,7 +96,7 @@ pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
 pub use report::Report;
 pub use runtime::{Runtime, RuntimeError};
-pub use trust::{Stranger, Trust};
+pub use trust::{Trust, UntrustedUser};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
     HandleType, Mapping, NewMapping, Reservation, Vmm, VmmError,

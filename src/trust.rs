@@ -26,7 +26,7 @@ pub enum Trust {
 
 /// A user who is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stranger {
+pub struct UntrustedUser {
     /// Whose process it is; `None` if that user has no number in the user namespace of this
     /// process.
     pub user: Option<u32>,
@@ -36,18 +36,18 @@ pub struct Stranger {
 
 impl Trust {
     /// Refuses a process of a user who is not trusted.
-    pub(crate) fn check(self, user: u32) -> Result<(), Stranger> {
+    pub(crate) fn check(self, user: u32) -> Result<(), UntrustedUser> {
         let trusted = match self {
             Self::SameUser => geteuid().as_raw(),
             Self::User(trusted) => trusted,
             Self::Anyone => return Ok(()),
         };
         let user = Some(user).filter(|user| !stands_for_many(*user));
-        if user == Some(trusted) { Ok(()) } else { Err(Stranger { user, trusted }) }
+        if user == Some(trusted) { Ok(()) } else { Err(UntrustedUser { user, trusted }) }
     }
 
     /// Refuses a process one of whose users is not trusted.
-    pub(crate) fn check_all(self, users: [u32; 4]) -> Result<(), Stranger> {
+    pub(crate) fn check_all(self, users: [u32; 4]) -> Result<(), UntrustedUser> {
         let [real, ..] = users;
         self.check(real)?;
         users.into_iter().filter(|user| *user != real).try_for_each(|user| self.check(user))
@@ -70,7 +70,7 @@ fn every_user_has_a_number() -> bool {
     words == ["0", "0", "4294967295"]
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for UntrustedUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.user {
             Some(user) => write!(f, "of user {user}")?,
@@ -80,7 +80,7 @@ impl fmt::Display for Stranger {
     }
 }
 
-impl core::error::Error for Stranger {}
+impl core::error::Error for UntrustedUser {}
 
 #[cfg(test)]
 mod tests {
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn a_stranger_is_named_and_so_is_who_would_be_trusted() {
-        let known = Stranger { user: Some(7), trusted: 1000 };
+        let known = UntrustedUser { user: Some(7), trusted: 1000 };
         assert_eq!(known.to_string(), "of user 7; only user 1000 is trusted (Trust says whom)");
-        let nobody = Stranger { user: None, trusted: 0 };
+        let nobody = UntrustedUser { user: None, trusted: 0 };
         let words = nobody.to_string();
         assert!(
             words.starts_with("of a user who has no number in this user namespace;"),
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(Trust::User(this).check(this), Ok(()));
         assert_eq!(Trust::Anyone.check(this + 1), Ok(()));
         let other = this + 1;
-        let stranger = Stranger { user: Some(other), trusted: this };
+        let stranger = UntrustedUser { user: Some(other), trusted: this };
         assert_eq!(Trust::SameUser.check(other), Err(stranger));
         assert_eq!(Trust::User(other).check(this).unwrap_err().trusted, other);
         assert_eq!(Trust::SameUser.check_all([this; 4]), Ok(()));

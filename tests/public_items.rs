@@ -18,7 +18,7 @@ const COMPLETE: &[(&str, &str)] = &[
     ("Usage", "a count of each of the three things that a Vmm has"),
     ("Free", "what is free in one reservation, in three numbers"),
     ("AccessEntry", "a row of a report"),
-    ("Stranger", "who it is and who was expected"),
+    ("UntrustedUser", "who it is and who was expected"),
     ("Description", "the message's fields, which senders write down"),
     ("UnknownTicket", "it says nothing more"),
 ];

@@ -48,7 +48,7 @@ const _: () = {
     both::<transport::Malformed>();
     both::<transport::Offer>();
     both::<transport::Step>();
-    both::<transport::Stranger>();
+    both::<transport::UntrustedUser>();
     both::<transport::Ticket>();
     both::<transport::TransportError>();
     both::<transport::Trust>();

@@ -7,7 +7,7 @@ mod process;
 use exchange::Role;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{
-    Channel, Description, Malformed, Offer, Step, Stranger, Ticket, TransportError, Trust,
+    Channel, Description, Malformed, Offer, Step, Ticket, TransportError, Trust, UntrustedUser,
 };
 use hsa_vmm::vmm::Argument;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, VmmError};
@@ -344,7 +344,7 @@ fn a_stranger_is_refused_unless_trusted() {
     let null = File::open("/dev/null").unwrap();
     Channel::over(here).send_descriptor(&null, &example()).unwrap();
     let strict = Channel::over(there.try_clone().unwrap()).trusting(Trust::User(own + 1));
-    let stranger = TransportError::Stranger(Stranger { user: Some(own), trusted: own + 1 });
+    let stranger = TransportError::Stranger(UntrustedUser { user: Some(own), trusted: own + 1 });
     assert_eq!(strict.receive_descriptor().map(drop), Err(stranger.clone()));
     assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger.clone()));
     // It has not been read: whoever trusts gets it.
@@ -379,7 +379,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     for (trust, user, trusted) in
         [(Trust::SameUser, NOBODY, own), (Trust::User(NOBODY), own, NOBODY)]
     {
-        let stranger = Stranger { user: Some(user), trusted };
+        let stranger = UntrustedUser { user: Some(user), trusted };
         assert_eq!(fetch(trust), Err(TransportError::Stranger(stranger)));
     }
     fetch(Trust::Anyone).unwrap();
@@ -440,7 +440,7 @@ fn who_has_no_number_in_a_user_namespace_is_a_stranger() {
         let nobody = rustix::process::geteuid().as_raw();
         assert_eq!(nobody, NOBODY);
         let strict = Channel::over(there.try_clone().unwrap());
-        let stranger = TransportError::Stranger(Stranger { user: None, trusted: nobody });
+        let stranger = TransportError::Stranger(UntrustedUser { user: None, trusted: nobody });
         assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger));
         let open = Channel::over(there).trusting(Trust::Anyone);
         open.send_descriptor(&null, &example()).unwrap();

@@ -3,7 +3,7 @@
 use crate::Errno;
 use crate::hip::{HipError, HipProfile};
 use crate::native::{Failure, Status};
-use crate::trust::Stranger;
+use crate::trust::UntrustedUser;
 use core::fmt;
 use rustix::io::Errno as Number;
 
@@ -161,7 +161,7 @@ pub enum IpcError {
         /// The exporter.
         process: i32,
         /// Whose it is.
-        stranger: Stranger,
+        stranger: UntrustedUser,
     },
 
     /// The exporter's number means another process here, or none.

@@ -4,9 +4,9 @@ use super::error::{IpcError, Operation, Problem};
 use super::handle::{IpcHandle, Registration};
 use super::server::{self, is_asked_for, is_taken};
 use super::table::{Entry, Table};
-use crate::memory::{Record, State};
+use crate::memory::{Record, Registry, State};
 use crate::native::{Known, NativeIpc, Status, without_sigpipe};
-use crate::runtime::Runtime;
+use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
 use rustix::io::Errno;
@@ -20,6 +20,8 @@ pub(crate) struct Exports {
     /// take the name for another process's.
     creating: Mutex<()>,
 }
+
+impl Attachment for Exports {}
 
 impl Exports {
     fn table(&self, process: i32, namespace: u16) -> Result<Arc<Table>, Errno> {
@@ -72,7 +74,7 @@ pub(super) fn get(
     if address == Address::NULL {
         return Err(refused(Problem::Null));
     }
-    let Some(record) = runtime.memory().around(address.get()) else {
+    let Some(record) = runtime.attachment::<Registry>().around(address.get()) else {
         let known = runtime.native().known_at(address.get());
         let known = known.map_err(|failure| IpcError::failure(operation, failure))?;
         return Err(refused(match known {
@@ -91,7 +93,8 @@ pub(super) fn get(
         State::Live(export) => {
             let process = std::process::id() as i32;
             let in_use = server::is_in_use(runtime);
-            let creating = in_use.then(|| lock(&runtime.exports().creating));
+            let exports = runtime.attachment::<Exports>();
+            let creating = in_use.then(|| lock(&exports.creating));
             check_name(operation, runtime)?;
             let native = create(operation, runtime, &record)?;
             drop(creating);
@@ -146,7 +149,7 @@ fn enter(
 ) -> Result<Export, IpcError> {
     let system = |errno| IpcError::system(operation, errno);
     let namespace = super::namespace(operation, process)?;
-    let table = runtime.exports().table(process, namespace).map_err(system)?;
+    let table = runtime.attachment::<Exports>().table(process, namespace).map_err(system)?;
     let (registration, entry) = table.enter(native, record.size as u64).map_err(system)?;
     Ok(Export { table, registration, entry, process })
 }

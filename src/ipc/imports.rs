@@ -5,9 +5,10 @@ use super::handle::IpcHandle;
 use super::relay;
 use super::server;
 use super::table::{Absent, while_exported};
+use crate::memory::Registry;
 use crate::native::{Native, NativeAgent, NativeIpc};
 use crate::process::Found;
-use crate::runtime::Runtime;
+use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::trust::Trust;
 use crate::vmm::Address;
@@ -65,9 +66,11 @@ impl Imports {
     fn open(&self) -> MutexGuard<'_, Open> {
         lock(&self.open)
     }
+}
 
+impl Attachment for Imports {
     /// Closes what is still open, before the runtime stops.
-    pub fn close_all(&self, native: &Native) {
+    fn close(&self, native: &Native) {
         for start in std::mem::take(&mut *self.open()).into_keys() {
             if let Err(failure) = native.ipc_detach(start) {
                 crate::log::warning!(?failure, "memory of another process stays mapped");
@@ -146,7 +149,8 @@ pub(super) fn open(
     };
     let Some(registration) = handle.registration() else {
         let memory = fetch()?;
-        let mut open = runtime.imports().open();
+        let imports = runtime.attachment::<Imports>();
+        let mut open = imports.open();
         let start = attach_all(&open, memory)?;
         let import = open.entry(start).or_insert(Import::new(size, None));
         import.size = import.size.max(size);
@@ -160,12 +164,13 @@ pub(super) fn open(
             *import.count(holder) += 1;
             Some(*start)
         };
-        let known = count_one_more(&mut runtime.imports().open());
+        let known = count_one_more(&mut runtime.attachment::<Imports>().open());
         if let Some(start) = known {
             return Ok(start);
         }
         let memory = fetch()?;
-        let mut open = runtime.imports().open();
+        let imports = runtime.attachment::<Imports>();
+        let mut open = imports.open();
         // Another thread may have opened it meanwhile.
         if let Some(start) = count_one_more(&mut open) {
             return Ok(start);
@@ -189,10 +194,11 @@ pub(super) fn close(runtime: &Runtime, address: Address) -> Result<(), IpcError>
     if address == Address::NULL {
         return refused(Problem::Null);
     }
-    if runtime.memory().around(address.get()).is_some() {
+    if runtime.attachment::<Registry>().around(address.get()).is_some() {
         return refused(Problem::OwnMemory);
     }
-    let mut open = runtime.imports().open();
+    let imports = runtime.attachment::<Imports>();
+    let mut open = imports.open();
     let found = open.range(..=address.get()).next_back();
     match found.filter(|(start, import)| address.get() - **start < import.size) {
         None => refused(Problem::NotOpened),
@@ -203,7 +209,7 @@ pub(super) fn close(runtime: &Runtime, address: Address) -> Result<(), IpcError>
 
 /// Closes a value's open of the memory that begins at an address.
 pub(super) fn close_owned(runtime: &Runtime, start: usize) -> Result<(), IpcError> {
-    release(runtime.native(), &mut runtime.imports().open(), start, Holder::Value)
+    release(runtime.native(), &mut runtime.attachment::<Imports>().open(), start, Holder::Value)
 }
 
 /// Counts an open of this holder as closed; the last of all unmaps the memory.

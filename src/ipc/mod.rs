@@ -58,10 +58,9 @@ mod server;
 mod table;
 
 pub use error::{IpcError, Operation, Problem, Stale};
-pub(crate) use exports::{Busy, Export, Exports};
+pub(crate) use exports::{Busy, Export};
 pub use handle::IpcHandle;
 use imports::Holder;
-pub(crate) use imports::Imports;
 pub use opened::OpenedMemory;
 
 use crate::agent::{Agent, AgentId, AgentKind};

@@ -9,7 +9,7 @@
 use super::error::{IpcError, Operation, Stale};
 use crate::native::{NativeIpc, listens_at, peer_has_ended, peer_of, receive, send, wait};
 use crate::runtime::Runtime;
-use crate::trust::{Stranger, Trust};
+use crate::trust::{Trust, UntrustedUser};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -35,7 +35,7 @@ pub(super) enum Denial {
     /// Another process listens under the server's name.
     Impostor,
     /// The server belongs to a user who is not trusted.
-    Stranger(Stranger),
+    UntrustedUser(UntrustedUser),
     /// It does not answer: the process is stopped, or another one keeps its server busy.
     Silent,
     /// The operating system refused.
@@ -49,7 +49,9 @@ impl Denial {
             Self::NoServer => Stale::NoServer,
             Self::Impostor => Stale::Impostor,
             Self::Silent => Stale::NoAnswer,
-            Self::Stranger(stranger) => return IpcError::Stranger { operation, process, stranger },
+            Self::UntrustedUser(stranger) => {
+                return IpcError::Stranger { operation, process, stranger };
+            }
             Self::System(errno) => return IpcError::system(operation, errno),
         };
         IpcError::Stale { operation, process, stale }
@@ -163,7 +165,7 @@ fn check(stream: &OwnedFd, process: i32, trust: Trust) -> Result<(), Denial> {
     if peer.process.map(NonZero::get) != Some(process) {
         return Err(Denial::Impostor);
     }
-    trust.check(peer.user).map_err(Denial::Stranger)?;
+    trust.check(peer.user).map_err(Denial::UntrustedUser)?;
     // A child may still listen for a process that has ended, whose number may be in use again.
     if peer_has_ended(stream)? == Some(true) {
         return Err(Denial::NoServer);
@@ -239,8 +241,8 @@ pub(super) mod tests {
         let denied = |process, trust| fetch_from(number, process, trust).unwrap_err();
         assert_eq!(denied(own() + 1, Trust::Anyone), Denial::Impostor);
         let user = geteuid().as_raw();
-        let stranger = Stranger { user: Some(user), trusted: user + 1 };
-        assert_eq!(denied(own(), Trust::User(user + 1)), Denial::Stranger(stranger));
+        let stranger = UntrustedUser { user: Some(user), trusted: user + 1 };
+        assert_eq!(denied(own(), Trust::User(user + 1)), Denial::UntrustedUser(stranger));
     }
 
     #[test]

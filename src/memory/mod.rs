@@ -111,7 +111,7 @@ impl PoolMemory {
         })?;
         let on_gpu = owner.kind() == AgentKind::Gpu;
         let record = Record::new(start, size, agent, on_gpu);
-        runtime.memory().insert(&record);
+        runtime.attachment::<Registry>().insert(&record);
         Ok(Self {
             span: Span { runtime: runtime.clone(), start, size, agent },
             grain,
@@ -282,9 +282,9 @@ impl PoolMemory {
         let mut state = self.record.state();
         let free = || {
             // Before the runtime may hand the address out again.
-            runtime.memory().remove(*start);
+            runtime.attachment::<Registry>().remove(*start);
             runtime.native().pool_free(*start).map_err(|failure| {
-                runtime.memory().insert(&self.record);
+                runtime.attachment::<Registry>().insert(&self.record);
                 MemoryError::failure(operation, failure, *size)
             })
         };

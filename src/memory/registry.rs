@@ -2,7 +2,9 @@
 
 use crate::agent::AgentId;
 use crate::ipc::Export;
+use crate::native::Native;
 use crate::report::PoolMemoryEntry;
+use crate::runtime::Attachment;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::Address;
 use std::collections::BTreeMap;
@@ -70,6 +72,16 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     records: Mutex<BTreeMap<usize, Arc<Record>>>,
+}
+
+impl Attachment for Registry {
+    fn close(&self, _: &Native) {
+        for entry in self.entries() {
+            let (address, size, name) = (entry.address, entry.size, entry.name);
+            let name = name.unwrap_or_default();
+            crate::log::warning!(%address, size, name, "pool memory was leaked");
+        }
+    }
 }
 
 impl Registry {

@@ -9,6 +9,7 @@ mod address_space;
 mod byte_lock;
 mod descriptor;
 mod discovery;
+mod driver;
 mod fork;
 mod ipc;
 mod library_lock;
@@ -25,6 +26,7 @@ pub(crate) use address_space::{Protection, close, map_shared, plug, protect, try
 pub(crate) use byte_lock::{ByteLock, lock_byte};
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{NativeAgent, NativePool};
+pub use driver::DriverState;
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;
 use library_lock::LibraryLock;

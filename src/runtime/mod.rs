@@ -1,15 +1,15 @@
 //! The runtime: loaded or simulated, and started.
 
-mod driver;
+mod attachment;
 mod error;
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::discovery::{describe, discover};
-use crate::ipc::{Exports, Imports};
-use crate::memory::Registry;
+pub use crate::native::DriverState;
 use crate::native::{Generation, Native, Spare};
+pub(crate) use attachment::Attachment;
+use attachment::Attachments;
 use core::fmt;
-pub use driver::DriverState;
 pub use error::RuntimeError;
 use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
@@ -68,9 +68,7 @@ struct Inner {
     info: RuntimeInfo,
     agents: Vec<Agent>,
     first_cpu: usize,
-    memory: Registry,
-    exports: Exports,
-    imports: Imports,
+    attachments: Attachments,
     stays_started: AtomicBool,
     spare: Spare,
 }
@@ -187,9 +185,7 @@ impl Runtime {
                 info,
                 agents,
                 first_cpu,
-                memory: Registry::default(),
-                exports: Exports::default(),
-                imports: Imports::default(),
+                attachments: Attachments::default(),
                 stays_started: AtomicBool::new(false),
                 spare: Spare::open(),
             }),
@@ -249,21 +245,6 @@ impl Runtime {
         &self.inner.native
     }
 
-    /// The pool memory that was allocated on this runtime.
-    pub(crate) fn memory(&self) -> &Registry {
-        &self.inner.memory
-    }
-
-    /// What other processes were given of it.
-    pub(crate) fn exports(&self) -> &Exports {
-        &self.inner.exports
-    }
-
-    /// What was opened of other processes.
-    pub(crate) fn imports(&self) -> &Imports {
-        &self.inner.imports
-    }
-
     /// From now on the last clone does not stop it: it would not survive that.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
@@ -306,12 +287,7 @@ impl fmt::Debug for Runtime {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.generation.has_forked() {
-            self.imports.close_all(&self.native);
-            for entry in self.memory.entries() {
-                let (address, size, name) = (entry.address, entry.size, entry.name);
-                let name = name.unwrap_or_default();
-                crate::log::warning!(%address, size, name, "pool memory was leaked");
-            }
+            self.attachments.close(&self.native);
         }
         // The kernel takes back what a process has when it ends, and other users of the runtime in
         // this process are not disturbed: each has a reference of its own.

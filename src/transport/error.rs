@@ -2,7 +2,7 @@
 
 use super::Malformed;
 use crate::Errno;
-use crate::trust::Stranger;
+use crate::trust::UntrustedUser;
 use crate::vmm::VmmError;
 use core::fmt;
 use core::time::Duration;
@@ -64,7 +64,7 @@ pub enum TransportError {
     },
     /// The other end is another user's process.
     #[error("the other end is {0}")]
-    Stranger(#[from] Stranger),
+    Stranger(#[from] UntrustedUser),
     /// A message that cannot be understood.
     #[error("the message {0}")]
     Malformed(Malformed),

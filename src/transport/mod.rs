@@ -27,7 +27,7 @@ mod description;
 mod error;
 mod ticket;
 
-pub use crate::trust::{Stranger, Trust};
+pub use crate::trust::{Trust, UntrustedUser};
 pub use channel::Channel;
 pub use description::{Description, Malformed};
 pub use error::{Step, TransportError};

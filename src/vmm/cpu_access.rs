@@ -11,12 +11,12 @@
 //! That a dma-buf of amdgpu can be mapped follows from the kernel's source; it has not been seen
 //! on a GPU. If the first mapping is refused, the runtime maps for the CPU from then on.
 
-use super::access::AccessSet;
 use super::error::{Argument, Operation, Problem, Refusal};
 use super::ledger::MappingRecord;
 use super::mapping::Piece;
 use super::shareable::Exportable;
 use super::{Access, Shared, VmmError, out_of_descriptors, system_failure};
+use crate::access::AccessSet;
 use crate::native::{Protection, close, map_shared, plug, protect, try_shared};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};

@@ -1,10 +1,10 @@
 //! Why an operation of virtual-memory management was refused.
 
 use crate::Errno;
+use crate::address::Address;
 use crate::agent::AgentId;
+use crate::handle::HandleType;
 use crate::native::Status;
-use crate::vmm::address::Address;
-use crate::vmm::properties::HandleType;
 use core::fmt;
 
 /// The operation that was asked for, under HIP's name for it.

@@ -1,11 +1,11 @@
 //! Mapping and unmapping.
 
-use super::access::AgentSet;
 use super::ledger::{Entered, HandleRecord, MappingRecord, Range};
 use super::{
     Access, Address, Argument, Feature, Handle, Operation, Physical, Problem, Refusal, Shared, Vmm,
     VmmError, no_flags,
 };
+use crate::access::AgentSet;
 use crate::agent::AgentKind;
 use crate::native::{Native, NativeHandle, close, plug};
 use crate::vmm::permission::Unfinished;

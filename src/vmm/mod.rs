@@ -59,12 +59,9 @@
 //! What HIP has no call for: [`Vmm::map_many`], [`Vmm::set_access_many`] and [`Vmm::unmap_many`] do many
 //! of these at once, or none.
 
-mod access;
-mod address;
 mod batch;
 mod cpu_access;
 mod error;
-mod handle;
 mod invariant;
 mod ledger;
 mod look_up;
@@ -83,30 +80,28 @@ mod reserve;
 mod shareable;
 mod transfer;
 
-pub use access::{Access, AccessDescriptor};
-pub use address::Address;
+pub use crate::access::{Access, AccessDescriptor};
+pub use crate::address::Address;
+pub use crate::error::Quarantined;
+pub use crate::handle::{Handle, HandleType, HandleTypes};
 pub use batch::NewMapping;
 pub use error::{Argument, Feature, Operation, Problem, VmmError};
-pub use handle::Handle;
 pub use invariant::BrokenInvariant;
 pub(crate) use mapping::Serial;
 pub(crate) use only::Only;
 pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
-pub use properties::{
-    AllocationKind, AllocationProperties, Granularity, HandleType, HandleTypes, Location,
-};
-pub use quarantine::Quarantined;
+pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
 
 use crate::Errno;
+use crate::access::{AgentSet, MOST_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::hip::HipProfile;
 pub(crate) use crate::native::out_of_descriptors;
 use crate::native::{Failure, Native, NativeHandle, Status};
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
-use access::{AgentSet, MOST_AGENTS};
 use cpu_access::CpuAccess;
 use error::Refusal;
 use ledger::{Entered, Frozen, Ledger, Range, Reserved};
@@ -453,7 +448,12 @@ impl Shared {
     /// Lists what is not used any more.
     fn set_aside(&self, operation: Operation, address: Address, size: usize, reason: String) {
         crate::log::error!(%operation, %address, size, reason, "quarantined");
-        self.quarantine.add(Quarantined { address, size, operation, reason });
+        self.quarantine.add(Quarantined {
+            address,
+            size,
+            operation: crate::error::legacy::operation_of(&operation.to_string()),
+            reason,
+        });
     }
 
     /// Gives physical memory back that nobody can name any more.

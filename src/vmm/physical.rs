@@ -1,11 +1,12 @@
 //! Physical memory: making it, naming it, letting it go.
 
-use super::properties::{AllocationKind, HandleTypes, Location};
+use super::properties::{AllocationKind, Location};
 use super::{
     Address, AllocationProperties, Argument, Feature, Granularity, Handle, Operation, Physical,
     Problem, Refusal, Shared, Vmm, VmmError, no_flags,
 };
 use crate::agent::AgentKind;
+use crate::handle::HandleTypes;
 use crate::hip::HipProfile;
 use crate::native::Status;
 use crate::pool::Pool;

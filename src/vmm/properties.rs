@@ -1,61 +1,7 @@
 //! What physical memory is: where, of which kind, and how it may be shared.
 
 use crate::agent::AgentId;
-use core::fmt;
-
-bitflags::bitflags! {
-    /// Kinds of shareable handles (`hipMemAllocationHandleType`, as bits).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct HandleTypes: u32 {
-        /// A file descriptor (`hipMemHandleTypePosixFileDescriptor`, 1).
-        const POSIX_FILE_DESCRIPTOR = 1;
-        /// A Windows handle (2); never supported here.
-        const WIN32 = 2;
-        /// A Windows kernel-mode handle (4); never supported here.
-        const WIN32_KMT = 4;
-        /// A fabric handle (8), where runtime and hardware have one.
-        const FABRIC = 8;
-        const _ = !0;
-    }
-}
-
-/// One kind of shareable handle (`hipMemAllocationHandleType`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HandleType {
-    /// A file descriptor of a dma-buf.
-    PosixFileDescriptor,
-    /// A Windows handle.
-    Win32,
-    /// A Windows kernel-mode handle.
-    Win32Kmt,
-    /// A fabric handle.
-    Fabric,
-}
-
-impl HandleType {
-    /// The type as one bit of a set.
-    #[must_use]
-    pub fn bit(self) -> HandleTypes {
-        match self {
-            Self::PosixFileDescriptor => HandleTypes::POSIX_FILE_DESCRIPTOR,
-            Self::Win32 => HandleTypes::WIN32,
-            Self::Win32Kmt => HandleTypes::WIN32_KMT,
-            Self::Fabric => HandleTypes::FABRIC,
-        }
-    }
-}
-
-impl fmt::Display for HandleType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PosixFileDescriptor => "a file descriptor",
-            Self::Win32 => "a Win32 handle",
-            Self::Win32Kmt => "a Win32 KMT handle",
-            Self::Fabric => "a fabric handle",
-        })
-    }
-}
+use crate::handle::{HandleType, HandleTypes};
 
 /// The kind of physical memory (`hipMemAllocationType`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -4,6 +4,7 @@ use super::ledger::{Frozen, HandleRecord, Ledger, MappingRecord};
 use super::properties::Location;
 use super::{Access, Address, Handle, Physical, Shared, Vmm};
 use crate::agent::{Agent, Enforcement};
+use crate::memory::Registry;
 use crate::report::{
     AccessEntry, AgentEntry, MappingEntry, MemoryEntry, QuarantineEntry, Report, ReservationEntry,
 };
@@ -50,7 +51,7 @@ impl Vmm {
             agents: AgentEntry::all(self.runtime()),
             reservations,
             memory,
-            pool_memory: self.runtime().memory().entries(),
+            pool_memory: self.runtime().attachment::<Registry>().entries(),
             quarantine: self
                 .quarantine()
                 .into_iter()

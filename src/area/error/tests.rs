@@ -22,7 +22,7 @@ fn memory(error: MemoryError) -> AreaError {
 /// An error, AML's number for it, and HIP's.
 fn table() -> Vec<(AreaError, i32, i32)> {
     let (of_vmm, of_memory, status) = (OnVmm::Map, OnMemory::Allocate, Status::ERROR);
-    let agent = AgentId::new(1, 2);
+    let agent = AgentId::new(1, 2, crate::agent::AgentKind::Gpu, 0);
     let busy = Status::RESOURCE_BUSY;
     let still_mapped = VmmError::InvalidArgument {
         operation: OnVmm::AddressFree,

@@ -35,7 +35,7 @@ fn arguments() -> Vec<Argument> {
 
 fn problems() -> Vec<Problem> {
     let at = Address::new(4096);
-    let agent = AgentId::new(1, 1);
+    let agent = AgentId::new(1, 1, crate::agent::AgentKind::Gpu, 0);
     every![Problem:
         Null, Zero, Overflow,
         BeyondEnd = Problem::BeyondEnd { offset: 1, size: 2, end: 2 },

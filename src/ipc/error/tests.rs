@@ -10,7 +10,7 @@ fn table(operation: Operation) -> Vec<(IpcError, String, i32)> {
     let (process, call, status) = (7, CALL, ERROR);
     let refused = |problem| IpcError::refused(operation, problem);
     let opening = operation == Operation::OpenMemHandle;
-    let stranger = Stranger { user: Some(5), trusted: 6 };
+    let stranger = UntrustedUser { user: Some(5), trusted: 6 };
     [
         (refused(Problem::NoGpu), "this runtime has no GPU", 100),
         (refused(Problem::NotAGpu), "the agent is no GPU", 101),

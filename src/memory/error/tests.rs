@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn every_error_names_its_operation_and_is_one_of_hips() {
     let (call, size, status) = ("hsa_amd_memory_pool_allocate", 4096, Status::OUT_OF_RESOURCES);
-    let agent = AgentId::new(1, 2);
+    let agent = AgentId::new(1, 2, crate::agent::AgentKind::Gpu, 0);
     for (operation, name) in [
         (Operation::Allocate, "allocate"),
         (Operation::Allow, "allow"),

@@ -1,7 +1,7 @@
 //! Mapping many, and letting agents use them.
 
 use super::{NewMapping, check_list, range_of, rows};
-use crate::vmm::access::{AccessSet, AgentSet};
+use crate::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, HandleRecord, MappingRecord, Range};
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::{Change, Changes, Progress, is_quarantined};

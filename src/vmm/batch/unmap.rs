@@ -1,7 +1,7 @@
 //! Unmapping many runs.
 
 use super::{in_order, range_of, rows};
-use crate::vmm::access::AgentSet;
+use crate::access::AgentSet;
 use crate::vmm::ledger::Entered;
 use crate::vmm::mapping::{Piece, torn_by};
 use crate::vmm::permission::is_quarantined;

@@ -3,9 +3,9 @@
 use super::mappings::Mappings;
 use super::reserved::Reserved;
 use super::{Inside, Ledger, Range};
+use crate::address::Address;
 use crate::sync::gate::Look;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_local};
-use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
 use std::cell::Cell;
 use std::collections::BTreeMap;

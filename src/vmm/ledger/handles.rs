@@ -1,10 +1,10 @@
 //! Handles: physical memory, counted by references (create, import, retain) and mappings.
 
 use super::numbers::Numbers;
+use crate::address::Address;
+use crate::handle::Handle;
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
-use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};

@@ -5,10 +5,10 @@ use super::entered::Open;
 use super::rights::{NOBODY, Rights, RightsTable, Row};
 use super::serials::Serials;
 use super::{Entered, HandleRecord, Inside, Ledger, Range};
-use crate::vmm::access::{Access, AccessSet, AgentSet};
-use crate::vmm::address::Address;
+use crate::access::{Access, AccessSet, AgentSet};
+use crate::address::Address;
+use crate::handle::Handle;
 use crate::vmm::error::{Argument, Problem, Refusal};
-use crate::vmm::handle::Handle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

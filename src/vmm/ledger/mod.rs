@@ -44,8 +44,8 @@ pub(crate) use handles::HandleRecord;
 pub(crate) use mappings::{MappingRecord, Mappings};
 pub(crate) use reserved::Reserved;
 
-use super::address::Address;
 use super::error::{Argument, Problem, Refusal};
+use crate::address::Address;
 use directory::Directory;
 use handles::Handles;
 use serials::Serials;

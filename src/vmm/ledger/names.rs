@@ -1,10 +1,10 @@
 //! What the caller calls things.
 
 use super::Ledger;
+use crate::address::Address;
+use crate::handle::Handle;
 use crate::sync::lock;
-use crate::vmm::address::Address;
 use crate::vmm::error::{Argument, Problem, Refusal};
-use crate::vmm::handle::Handle;
 use std::sync::Arc;
 
 /// A name; none for an empty text.

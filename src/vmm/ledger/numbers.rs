@@ -1,6 +1,6 @@
 //! Numbers of handles, each given once in a process.
 
-use crate::vmm::handle::Handle;
+use crate::handle::Handle;
 use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 

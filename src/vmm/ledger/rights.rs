@@ -3,7 +3,7 @@
 //! There are millions of mappings and few ways to share them out, so that a mapping has the number
 //! of a row here, four bytes instead of forty-eight.
 
-use crate::vmm::access::{AccessSet, AgentSet};
+use crate::access::{AccessSet, AgentSet};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 

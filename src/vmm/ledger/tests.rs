@@ -1,10 +1,10 @@
 //! The ledger by itself: what it refuses, with which words, and that refusing changes nothing.
 
 use super::*;
+use crate::access::AccessSet;
 use crate::agent::AgentId;
+use crate::handle::Handle;
 use crate::vmm::Access;
-use crate::vmm::access::AccessSet;
-use crate::vmm::handle::Handle;
 use crate::vmm::properties::AllocationProperties;
 
 pub(super) const PAGE: usize = 4096;
@@ -14,7 +14,7 @@ pub(super) fn range(start: usize, size: usize) -> Range {
 }
 
 pub(super) fn properties() -> AllocationProperties {
-    AllocationProperties::on(AgentId::new(1, 1))
+    AllocationProperties::on(AgentId::new(1, 1, crate::agent::AgentKind::Gpu, 0))
 }
 
 /// One reservation of 16 pages at 1 MiB, one handle of 4 pages.

@@ -1,9 +1,9 @@
 //! Granting: everything that is asked for or, if the runtime fails, nothing.
 
 use super::{Change, is_quarantined};
+use crate::access::{AccessSet, AgentSet};
 use crate::agent::Agent;
 use crate::native::Protection;
-use crate::vmm::access::{AccessSet, AgentSet};
 use crate::vmm::ledger::{Entered, MappingRecord, Range};
 use crate::vmm::mapping::{Expected, Left, Piece, torn_by};
 use crate::vmm::{Access, Argument, Feature, Operation, Problem, Refusal, Shared, VmmError};

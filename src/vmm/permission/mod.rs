@@ -7,8 +7,8 @@ mod tell;
 pub(super) use grant::Progress;
 pub(super) use tell::Unfinished;
 
+use crate::access::{AccessSet, AgentSet, MOST_AGENTS};
 use crate::agent::AgentId;
-use crate::vmm::access::{AccessSet, AgentSet, MOST_AGENTS};
 use crate::vmm::ledger::{Entered, Range};
 use crate::vmm::mapping::{Expected, Serial};
 use crate::vmm::{

@@ -1,7 +1,7 @@
 //! Really taking access away: a GPU loses memory only by its being unmapped and mapped again.
 
 use super::is_quarantined;
-use crate::vmm::access::AgentSet;
+use crate::access::AgentSet;
 use crate::vmm::ledger::{Entered, MappingRecord, Range};
 use crate::vmm::mapping::{Broken, Expected, Left, Piece};
 use crate::vmm::{Access, Argument, Operation, Shared, VmmError};

@@ -2,8 +2,8 @@
 
 use super::Change;
 use super::grant::Progress;
+use crate::access::AgentSet;
 use crate::native::{NativeAccess, Protection};
-use crate::vmm::access::AgentSet;
 use crate::vmm::ledger::{MappingRecord, Range};
 use crate::vmm::mapping::Piece;
 use crate::vmm::{Access, Operation, Shared, VmmError};

@@ -1,0 +1,354 @@
+//! Which argument is invalid, its value, and what would be valid.
+
+use crate::access::Access;
+use crate::address::Address;
+use crate::agent::AgentId;
+use crate::handle::{Handle, HandleType};
+use core::fmt;
+
+macro_rules! arguments {
+    ($($variant:ident: $name:literal;)+) => {
+        /// An argument of an operation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Argument {
+            $(#[doc = concat!("The ", $name, ".")] $variant,)+
+        }
+
+        impl Argument {
+            /// Every argument.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
+        }
+
+        impl fmt::Display for Argument {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $name,)+ })
+            }
+        }
+    };
+}
+
+arguments! {
+    Access: "access";
+    Address: "address";
+    Agent: "agent";
+    Alignment: "alignment";
+    Buffer: "buffer";
+    Descriptor: "file descriptor";
+    Descriptors: "list of access descriptors";
+    Destination: "destination";
+    Device: "device";
+    Flags: "flags";
+    Handle: "handle";
+    HandleType: "handle type";
+    Hint: "hint";
+    Host: "host memory";
+    IpcHandle: "IPC handle";
+    List: "list";
+    Location: "location";
+    Memory: "memory";
+    Name: "name";
+    Offset: "offset";
+    Page: "page";
+    Size: "size";
+    Source: "source";
+    Times: "times";
+}
+
+/// The value of an invalid argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Value {
+    /// It is not shown: a list, an object, or nothing.
+    None,
+    /// An address.
+    Address(Address),
+    /// A range of addresses: its start, and its size in bytes.
+    Range(Address, usize),
+    /// An offset, a size or an alignment in bytes, or flags: shown in hexadecimal.
+    Bytes(u64),
+    /// A number, shown in decimal.
+    Number(u64),
+    /// A handle.
+    Handle(Handle),
+    /// An agent.
+    Agent(AgentId),
+}
+
+impl From<Address> for Value {
+    fn from(address: Address) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl From<AgentId> for Value {
+    fn from(agent: AgentId) -> Self {
+        Self::Agent(agent)
+    }
+}
+
+impl From<Handle> for Value {
+    fn from(handle: Handle) -> Self {
+        Self::Handle(handle)
+    }
+}
+
+impl From<usize> for Value {
+    fn from(bytes: usize) -> Self {
+        Self::Bytes(bytes as u64)
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::None => Ok(()),
+            Self::Address(address) => write!(f, " {address}"),
+            Self::Range(start, size) => {
+                write!(f, " {start}..{}", Address::new(start.get().saturating_add(size)))
+            }
+            Self::Bytes(bytes) => write!(f, " {bytes:#x}"),
+            Self::Number(number) => write!(f, " {number}"),
+            Self::Handle(handle) => write!(f, " {handle}"),
+            Self::Agent(agent) => write!(f, " {agent}"),
+        }
+    }
+}
+
+/// What is wrong with an argument, and what would be valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A null address.
+    #[error("is null")]
+    Null,
+    /// A size or count of zero.
+    #[error("is zero")]
+    Zero,
+    /// A list without elements.
+    #[error("is empty")]
+    Empty,
+    /// Address and size together extend past the end of the address space.
+    #[error("extends past the end of the address space")]
+    Overflow,
+    /// A part, given by its offset, that is not inside the whole.
+    #[error("is out of bounds: {size:#x} bytes from there extend past the end at {end:#x}")]
+    OutOfBounds {
+        /// The size of the part in bytes.
+        size: usize,
+        /// The size of the whole in bytes.
+        end: usize,
+    },
+    /// Flags with bits that are not defined.
+    #[error("has undefined bits; the defined ones are {defined:#x}")]
+    UndefinedFlags {
+        /// All defined bits.
+        defined: u64,
+    },
+    /// Not a multiple of the granule.
+    #[error("is not a multiple of the granule {granule:#x} (Vmm::allocation_granularity)")]
+    NotAligned {
+        /// What it must be a multiple of.
+        granule: usize,
+    },
+    /// An alignment that is not a power of two.
+    #[error("is not a power of two")]
+    NotPowerOfTwo,
+    /// Not a multiple of four bytes, where 32-bit values are written.
+    #[error("is not a multiple of four bytes")]
+    NotMultipleOfFour,
+    /// The range is not, or not entirely, inside one reservation.
+    #[error("is not inside one reservation; reserve addresses first (Vmm::address_reserve)")]
+    NotReserved,
+    /// The address is not the start of a reservation.
+    #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]
+    NotAReservation,
+    /// The size is not that of the reservation.
+    #[error("is not the size of the reservation, {expected:#x}; free the whole reservation")]
+    WrongSize {
+        /// The reservation's size.
+        expected: usize,
+    },
+    /// The reservation contains mappings.
+    #[error("is a reservation with {mappings} mappings; unmap them first")]
+    StillMapped {
+        /// The number of mappings.
+        mappings: usize,
+    },
+    /// Clones or mappings of an owned value exist.
+    #[error("is in use by clones or mappings; drop them first")]
+    InUse,
+    /// Something is mapped there already.
+    #[error("overlaps the mapping at {at}; unmap it first")]
+    AlreadyMapped {
+        /// Where that mapping begins.
+        at: Address,
+    },
+    /// Nothing is mapped there.
+    #[error("is not mapped at {at}")]
+    NotMapped {
+        /// The first address that is not mapped.
+        at: Address,
+    },
+    /// The range begins or ends inside a mapping.
+    #[error("splits the mapping at {at}; pass whole mappings")]
+    SplitsMapping {
+        /// Where the mapping begins.
+        at: Address,
+    },
+    /// The runtime cannot map from inside a handle.
+    #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
+    MustBeZero,
+    /// Larger than the handle.
+    #[error("is larger than the handle's {handle:#x} bytes")]
+    ExceedsHandle {
+        /// The handle's size.
+        handle: usize,
+    },
+    /// The null handle.
+    #[error("is the null handle")]
+    NullHandle,
+    /// A handle that was released.
+    #[error("was released; retain a handle while it is used (Vmm::retain_allocation_handle)")]
+    Released,
+    /// A handle of another `Vmm`.
+    #[error("belongs to another Vmm; export it there and import it here")]
+    ForeignHandle,
+    /// A handle that never existed.
+    #[error("does not exist")]
+    UnknownHandle,
+    /// An agent of another runtime.
+    #[error("belongs to another runtime; use the identifiers of this runtime's agents()")]
+    ForeignAgent,
+    /// An agent that does not exist.
+    #[error("is not an agent of this runtime; use the identifiers of agents()")]
+    UnknownAgent,
+    /// An agent that is not a GPU.
+    #[error("is not a GPU of this runtime; use the identifiers of gpus()")]
+    NotAGpu,
+    /// A location without an agent.
+    #[error("names no agent; create memory on an agent (AllocationProperties::on)")]
+    MissingLocation,
+    /// An agent that can never access the memory.
+    #[error("cannot access the memory of {owner} (Agent::reaches)")]
+    Unreachable {
+        /// The owner of the memory.
+        owner: AgentId,
+    },
+    /// An agent without memory of the requested kind.
+    #[error("has no pool for this kind of memory (Agent::pools)")]
+    NoPool,
+    /// A device number that does not exist.
+    #[error("does not exist: there are {devices}, counted from 0 in the order of gpus()")]
+    NoSuchDevice {
+        /// The number of devices.
+        devices: usize,
+    },
+    /// An access that HIP does not define.
+    #[error("is undefined; pass 0 (none), 1 (read) or 3 (read and write)")]
+    UnknownAccess,
+    /// The agent lacks access that the operation needs.
+    #[error("is not accessible at {at}: {agent} needs {access} access (Vmm::set_access)")]
+    NotGranted {
+        /// Where.
+        at: Address,
+        /// The agent.
+        agent: AgentId,
+        /// What it needs.
+        access: Access,
+    },
+    /// The agent that would copy lacks access to source or destination.
+    #[error("is not accessible to {0}; allow it first (PoolMemory::allow)")]
+    NotAllowed(AgentId),
+    /// A type of shareable handle that was not requested when the memory was created.
+    #[error("{0} was not requested when the memory was created (AllocationProperties)")]
+    NotRequested(HandleType),
+    /// A descriptor that is not a dma-buf, or one of another driver.
+    #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
+    NotImportable,
+    /// The requested address is not available.
+    #[error("is not available: it is in use or not aligned; let the runtime choose, or free it")]
+    AddressTaken,
+    /// Two ranges that must be disjoint are not.
+    #[error("overlaps the other range")]
+    Overlapping,
+    /// Two ranges whose memory is to be exchanged differ in their mappings' sizes.
+    #[error("has mappings of other sizes than the other range")]
+    DifferentLayout,
+    /// Memory of another runtime or `Vmm`.
+    #[error("belongs to another runtime")]
+    ForeignMemory,
+    /// Host memory is required.
+    #[error("is missing; an area that is MAPPED without HOST maps memory of the program")]
+    MissingHostMemory,
+    /// Host memory is not allowed.
+    #[error("is not used; only areas that are MAPPED without HOST and UNIFIED take it")]
+    UnusedHostMemory,
+    /// Larger than the host memory.
+    #[error("is larger than the {host:#x} bytes of host memory")]
+    ExceedsHostMemory {
+        /// The size of the host memory.
+        host: usize,
+    },
+    /// Nothing is allocated there.
+    #[error("is not allocated")]
+    NotAllocated,
+    /// Virtual memory, which IPC cannot share.
+    #[error("is virtual memory, which IPC cannot share; use Vmm::export_to_shareable_handle")]
+    VirtualMemory,
+    /// Memory that this library did not allocate.
+    #[error("was not allocated by PoolMemory")]
+    NotPoolMemory,
+    /// Memory of a CPU.
+    #[error("is host memory; IPC shares memory of GPUs")]
+    HostMemory,
+    /// An IPC handle without bytes.
+    #[error("is empty; fill it in with get_mem_handle")]
+    EmptyHandle,
+    /// An IPC handle whose reserved bytes are neither zero nor this library's.
+    #[error("has an unknown format: it was modified, or another version of this library made it")]
+    UnknownFormat,
+    /// Memory of this process.
+    #[error("belongs to this process; free it where it was allocated")]
+    OwnMemory,
+    /// Memory that an owned value keeps open.
+    #[error("is owned by an OpenedMemory; close or drop that value")]
+    OwnedMemory,
+    /// Memory that is not open.
+    #[error("was not opened")]
+    NotOpened,
+    /// A size past the reserved addresses.
+    #[error("is larger than the {maximum:#x} bytes of reserved addresses; reserve more")]
+    ExceedsMaximum {
+        /// The size of the reservation.
+        maximum: usize,
+    },
+    /// A ring is mapped at least twice.
+    #[error("is less than 2: a ring is mapped at least twice in a row")]
+    TooFewTimes,
+    /// A page that does not exist.
+    #[error("does not exist: there are {pages}, counted from 0")]
+    NoSuchPage {
+        /// The number of pages.
+        pages: usize,
+    },
+    /// A page that is mapped.
+    #[error("is mapped already")]
+    PageMapped,
+    /// A page that is not mapped.
+    #[error("is not mapped")]
+    PageNotMapped,
+    /// A page that was lost ([`ErrorKind::PagesLost`](super::ErrorKind::PagesLost)).
+    #[error("was lost when the runtime failed; use other pages")]
+    PageLost,
+    /// Pages of another size or kind of memory.
+    #[error("has pages of another size or kind of memory")]
+    DifferentPages,
+    /// A name that is too long to be sent.
+    #[error("is longer than {longest} bytes")]
+    TooLong {
+        /// The most bytes.
+        longest: usize,
+    },
+}

@@ -1,0 +1,90 @@
+//! What the caller asked for.
+
+use core::fmt;
+
+macro_rules! operations {
+    ($($variant:ident: $name:literal, $phrase:literal;)+) => {
+        /// The operation that failed: a method of this library.
+        ///
+        /// Shown as the method's name, such as `address_reserve`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Operation {
+            $(#[doc = concat!("To ", $phrase, " (`", $name, "`).")] $variant,)+
+        }
+
+        impl Operation {
+            /// Every operation.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// Returns the method's name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// Returns what it does, as words that follow "cannot".
+            pub(super) const fn phrase(self) -> &'static str {
+                match self { $(Self::$variant => $phrase,)+ }
+            }
+        }
+    };
+}
+
+operations! {
+    Load: "load", "load an HSA runtime";
+    Start: "start", "start the HSA runtime";
+    Discover: "discover", "discover the runtime's agents";
+    Open: "open", "open";
+    AddressReserve: "address_reserve", "reserve addresses";
+    AddressFree: "address_free", "free addresses";
+    Create: "create", "create physical memory";
+    Release: "release", "release a handle";
+    Map: "map", "map";
+    Unmap: "unmap", "unmap";
+    SetAccess: "set_access", "set access";
+    GetAccess: "get_access", "get access";
+    Revoke: "revoke", "revoke access";
+    AllocationGranularity: "allocation_granularity", "get the granularity";
+    AllocationProperties: "allocation_properties", "get properties";
+    ExportToShareableHandle: "export_to_shareable_handle", "export a shareable handle";
+    ImportFromShareableHandle: "import_from_shareable_handle", "import a shareable handle";
+    RetainAllocationHandle: "retain_allocation_handle", "retain a handle";
+    Name: "name", "set a name";
+    Exchange: "exchange", "exchange memory";
+    Relocate: "relocate", "relocate a mapping";
+    Read: "read", "read";
+    Write: "write", "write";
+    Copy: "copy", "copy";
+    CopyToHost: "copy_to_host", "copy to the host";
+    CopyFromHost: "copy_from_host", "copy from the host";
+    Fill: "fill", "fill";
+    Allocate: "allocate", "allocate pool memory";
+    Allow: "allow", "allow access to pool memory";
+    Free: "free", "free pool memory";
+    GetMemHandle: "get_mem_handle", "get an IPC handle";
+    OpenMemHandle: "open_mem_handle", "open an IPC handle";
+    CloseMemHandle: "close_mem_handle", "close IPC memory";
+    AreaCreate: "area_create", "create an area";
+    Mmap: "mmap", "map an area";
+    Munmap: "munmap", "unmap an area";
+    Resize: "resize", "resize a buffer";
+    MapPages: "map_pages", "map pages";
+    UnmapPages: "unmap_pages", "unmap pages";
+    MovePages: "move_pages", "move pages";
+    SharePages: "share_pages", "share pages";
+    Pause: "pause", "pause a buffer";
+    Resume: "resume", "resume a buffer";
+    Connect: "connect", "connect";
+    Send: "send", "send memory";
+    Receive: "receive", "receive memory";
+    Offer: "offer", "offer memory";
+    Fetch: "fetch", "fetch memory";
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
