@@ -69,7 +69,7 @@ impl AccessDescriptor {
 pub(crate) const MOST_AGENTS: usize = 128;
 
 /// What each agent may do, two bits an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AccessSet([u64; 4]);
 
 impl AccessSet {
@@ -89,7 +89,7 @@ impl AccessSet {
 }
 
 /// A set of agents, one bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AgentSet([u64; 2]);
 
 impl AgentSet {
@@ -105,12 +105,12 @@ impl AgentSet {
     }
 
     /// The agents of both.
-    pub fn and(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
     }
 
     /// The agents of this one that are not in the other.
-    pub fn without(self, other: Self) -> Self {
+    pub fn difference(self, other: Self) -> Self {
         Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
     }
 
@@ -122,6 +122,16 @@ impl AgentSet {
             Some(number * 64 + bit)
         })
     }
+}
+
+/// What agents may do with a mapping, and what the runtime has granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct AccessState {
+    /// What each agent may do.
+    pub requested: AccessSet,
+    /// The agents that the runtime was asked to grant access. A GPU among them can access the memory,
+    /// whatever `requested` says, until the mapping is unmapped.
+    pub runtime_granted: AgentSet,
 }
 
 impl FromIterator<usize> for AgentSet {
@@ -176,7 +186,7 @@ mod tests {
         assert_eq!([0, 63, 64, 127].into_iter().collect::<AgentSet>(), set);
         let [first, last]: [AgentSet; 2] =
             [[0, 64], [63, 127]].map(|some| some.into_iter().collect());
-        assert_eq!((set.without(first), first.and(last)), (last, set));
-        assert_eq!(first.without(set), AgentSet::NONE);
+        assert_eq!((set.difference(first), first.union(last)), (last, set));
+        assert_eq!(first.difference(set), AgentSet::NONE);
     }
 }

@@ -1,59 +1,55 @@
-//! Names of physical memory that cannot be mistaken for one another.
+//! Handles of physical memory, and the types of shareable handles.
 
 use core::fmt;
 
-/// Names physical memory that [`create`](crate::Vmm::create) or an import made.
+/// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
 ///
 /// Stands for `hipMemGenericAllocationHandle_t`. It is never the runtime's own value, which is
-/// reused as soon as the memory is gone: 24 bits are a slot, 40 bits a number that is given once
-/// in a process, whichever [`Vmm`](crate::Vmm) gives it. A stale, foreign or invented handle is
-/// an error wherever it is used, never a crash and never other memory.
+/// reused as soon as the memory is freed, but a number that is given once in a process, whichever
+/// [`Vmm`](crate::Vmm) gives it. A stale, foreign or invented handle is an error wherever it is used,
+/// never a crash and never other memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(u64);
 
-const SLOT_BITS: u32 = 24;
+/// Odd, so that multiplying by it permutes all 64-bit numbers: handles with one bit changed, and small
+/// numbers that a C program invents, are very unlikely to be live handles.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Undoes [`SPREAD`].
+const GATHER: u64 = 0xf1de_83e1_9937_733d;
+const _: () = assert!(SPREAD.wrapping_mul(GATHER) == 1);
 
 impl Handle {
-    /// The most slots that can be told apart.
-    pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
-    /// The end of the numbers that a handle can have.
-    pub(crate) const NUMBERS: u64 = 1 << (u64::BITS - SLOT_BITS);
-
-    pub(crate) fn pack(number: u64, slot: u32) -> Self {
-        Self(number << SLOT_BITS | u64::from(slot))
+    pub(crate) const fn new(number: u64) -> Self {
+        Self(number)
     }
 
-    /// What no other handle of this process has.
-    pub(crate) fn number(self) -> u64 {
-        self.0 >> SLOT_BITS
-    }
-
-    pub(crate) fn slot(self) -> usize {
-        (self.0 & (Self::SLOTS as u64 - 1)) as usize
-    }
-
-    /// The handle as a number, for interfaces that have nothing else (C, traces). Never zero.
-    #[must_use]
-    pub fn to_bits(self) -> u64 {
+    /// The number that is given once in a process; 0 for the null handle.
+    pub(crate) const fn number(self) -> u64 {
         self.0
     }
 
-    /// The handle of that number. Whether it names anything is found out when it is used.
+    /// Returns the handle as a number, for C and for traces. Never zero.
     #[must_use]
-    pub fn from_bits(bits: u64) -> Self {
-        Self(bits)
+    pub const fn to_bits(self) -> u64 {
+        self.0.wrapping_mul(SPREAD)
+    }
+
+    /// Returns the handle with that number. Whether it exists is checked when it is used.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits.wrapping_mul(GATHER))
     }
 }
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "handle {} in slot {}", self.number(), self.slot())
+        write!(f, "handle {}", self.0)
     }
 }
 
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#018x}", self.0)
+        write!(f, "{:#018x}", self.to_bits())
     }
 }
 
@@ -116,19 +112,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handle_is_a_number_and_a_slot() {
-        let last_slot = Handle::SLOTS as u32 - 1;
-        for (number, slot) in [(1, 0), (Handle::NUMBERS - 1, last_slot), (7, 12)] {
-            let handle = Handle::pack(number, slot);
-            assert_eq!((handle.number(), handle.slot()), (number, slot as usize));
+    fn a_handle_is_a_number_and_back() {
+        for number in [1, 2, 1 << 40, u64::MAX] {
+            let handle = Handle::new(number);
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+            assert_ne!(handle.to_bits(), 0);
         }
+        assert_eq!(Handle::from_bits(0).number(), 0);
     }
 
     #[test]
-    fn handles_can_be_told_apart_in_print() {
-        let handle = Handle::pack(7, 12);
-        assert_eq!(format!("{handle:?}"), "handle 7 in slot 12");
-        assert_eq!(handle.to_string(), "0x000000000700000c");
+    fn a_changed_bit_is_far_from_every_small_number() {
+        for number in 1..1000 {
+            let bits = Handle::new(number).to_bits();
+            let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).number());
+            assert!(changed.into_iter().all(|number| number > 1 << 32));
+        }
     }
 }

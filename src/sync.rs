@@ -1,13 +1,8 @@
-//! The locks that this library waits at.
+//! The locks of this library, and the order in which a thread takes them.
 //!
-//! They are the standard library's, and one of parking_lot's. The package in `tests/interleavings`
-//! compiles these very sources with [shuttle](https://docs.rs/shuttle)'s instead, which decides at
-//! each of them who goes on, and so runs through orders that a machine would hardly ever show.
-
-pub(crate) mod gate;
-mod number;
-
-pub(crate) use number::thread_number;
+//! They are the standard library's. The package in `tests/interleavings` compiles these very sources
+//! with [shuttle](https://docs.rs/shuttle)'s locks of the same API, and so runs the protocol through
+//! many orders of its threads.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{
@@ -23,9 +18,141 @@ pub(crate) use shuttle::sync::{
 #[cfg(feature = "interleavings")]
 pub(crate) use shuttle::{thread, thread_local};
 
+use core::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
-/// Locks a mutex. Nothing panics while it holds a lock; if it did, the state is still its owner's.
+/// Locks a mutex. A panic of another thread while it held the lock is ignored: every change of the
+/// protected state is a single step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for reading; else as [`lock`].
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for writing; else as [`lock`].
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The order in which a thread takes the locks of one `Vmm`: from the first to the last, and several of
+/// one rank by their key, which is the address of the reservation.
+///
+/// No lock after these is held while another is taken: the runtime's library lock
+/// (`native::library_lock`), which is held for one call of the runtime, and the list of quarantined
+/// ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// The mutex of a reservation, which an operation holds while it changes something inside.
+    Reservation,
+    /// The index of reservations by address.
+    Index,
+    /// The map of what is mapped in a reservation: written at commit, read by look-ups.
+    Mappings,
+    /// A shard of the table of handles.
+    Handles,
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// The ranks and keys of the locks that this thread holds.
+    static HELD: std::cell::RefCell<Vec<(Rank, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// A lock's guard with its place in the lock order, which debug builds check.
+#[derive(Debug)]
+pub(crate) struct Ordered<G> {
+    guard: G,
+    #[cfg(debug_assertions)]
+    place: (Rank, usize),
+}
+
+impl<G> Ordered<G> {
+    /// Takes a lock. Panics in debug builds if this thread holds one that comes after it.
+    pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
+        #[cfg(debug_assertions)]
+        {
+            // A thread that is exiting has no list any more.
+            let _ = HELD.try_with(|held| {
+                let mut held = held.borrow_mut();
+                let last = held.iter().max();
+                assert!(
+                    last.is_none_or(|last| *last < (rank, key)),
+                    "lock order: {rank:?} {key:#x} is taken after {last:x?}"
+                );
+                held.push((rank, key));
+            });
+            Self { guard: acquire(), place: (rank, key) }
+        }
+        #[cfg(not(debug_assertions))]
+        {
+            let _ = (rank, key);
+            Self { guard: acquire() }
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<G> Drop for Ordered<G> {
+    fn drop(&mut self) {
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(at) = held.iter().rposition(|place| *place == self.place) {
+                held.remove(at);
+            }
+        });
+    }
+}
+
+impl<G: Deref> Deref for Ordered<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Ordered<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use super::*;
+
+    fn take(mutex: &Mutex<()>, rank: Rank, key: usize) -> Ordered<MutexGuard<'_, ()>> {
+        Ordered::take(rank, key, || lock(mutex))
+    }
+
+    #[test]
+    fn locks_in_order_are_allowed() {
+        let locks: [Mutex<()>; 3] = Default::default();
+        let first = take(&locks[0], Rank::Reservation, 1);
+        let second = take(&locks[1], Rank::Reservation, 2);
+        drop(first);
+        drop(take(&locks[2], Rank::Handles, 0));
+        drop(second);
+        drop(take(&locks[0], Rank::Reservation, 1));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn locks_out_of_order_are_found() {
+        for (held, next) in [
+            ((Rank::Mappings, 1), (Rank::Index, 0)),
+            ((Rank::Reservation, 2), (Rank::Reservation, 1)),
+            ((Rank::Reservation, 2), (Rank::Reservation, 2)),
+        ] {
+            let found = std::thread::spawn(move || {
+                let locks: [Mutex<()>; 2] = Default::default();
+                let _held = take(&locks[0], held.0, held.1);
+                drop(take(&locks[1], next.0, next.1));
+            });
+            assert!(found.join().is_err(), "{held:?} before {next:?}");
+        }
+    }
 }

@@ -75,6 +75,8 @@ impl Row {
             | ErrorKind::AddressLost { .. } => Self::NoMemory,
             ErrorKind::OutOfDescriptors
             | ErrorKind::System { .. }
+            | ErrorKind::HoleNotFilled { .. }
+            | ErrorKind::ReservedTwice { .. }
             | ErrorKind::SocketTaken { .. } => Self::OfSystem,
             ErrorKind::Busy(Busy::HostMemoryMapped { .. }) => Self::HostBusy,
             ErrorKind::Busy(Busy::BeingOpened) => match operation {

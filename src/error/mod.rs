@@ -24,14 +24,14 @@
 mod argument;
 mod errno;
 mod hip;
-pub(crate) mod legacy;
+mod legacy;
 mod operation;
 mod quarantined;
 
 pub use argument::{Argument, Problem, Value};
 pub use errno::Errno;
 pub use operation::Operation;
-pub use quarantined::Quarantined;
+pub use quarantined::{BrokenInvariant, Quarantined};
 
 use crate::address::Address;
 use crate::agent::AgentId;
@@ -113,6 +113,21 @@ pub enum ErrorKind {
         range: Arc<Quarantined>,
         /// Whether this operation put it there.
         now: bool,
+    },
+    /// The runtime left an address-space hole in a reservation, which could not be filled: a foreign
+    /// mapping was created there, or the kernel allows no more mappings.
+    HoleNotFilled {
+        /// Where the hole begins.
+        address: Address,
+        /// Its size in bytes.
+        size: usize,
+        /// The error number of `mmap`.
+        errno: Errno,
+    },
+    /// The runtime reserved addresses that it had reserved already.
+    ReservedTwice {
+        /// The first of them.
+        address: Address,
     },
     /// This process is a child of a fork of the process that opened the runtime.
     Forked,
@@ -241,6 +256,9 @@ pub enum Feature {
     /// A kind of memory that an agent has no pool for.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
+    /// Memory that is not cached; since extension 1.18.
+    #[error("uncached memory")]
+    Uncached,
     /// A function that the runtime does not export.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),
@@ -466,6 +484,16 @@ impl fmt::Display for ErrorKind {
                 let when = if *now { "is now" } else { "is" };
                 write!(f, "the range {when} quarantined (Vmm::quarantine): {range}")
             }
+            Self::HoleNotFilled { address, size, errno } => write!(
+                f,
+                "hsa_amd_vmem_unmap left a hole of {size:#x} bytes at {address} in the reservation, and \
+                 mmap could not fill it: {errno}"
+            ),
+            Self::ReservedTwice { address } => write!(
+                f,
+                "hsa_amd_vmem_address_reserve returned addresses at {address} that it had reserved \
+                 already"
+            ),
             Self::Forked => f.write_str(
                 "this process is a child of a fork; open a runtime in the child, after exec",
             ),

@@ -1,10 +1,10 @@
 //! What put a range into quarantine.
 
-use super::Operation;
+use super::{ErrorKind, Operation};
 use crate::address::Address;
 use core::fmt;
 
-/// A range or memory that is not used any more, because its state is unknown or no longer ours.
+/// A range or memory that is never used again, because its state is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Quarantined {
@@ -12,15 +12,35 @@ pub struct Quarantined {
     pub address: Address,
     /// Its size in bytes.
     pub size: usize,
-    /// The operation that went wrong.
+    /// The operation that failed.
     pub operation: Operation,
-    /// What the runtime or the system answered.
-    pub reason: String,
+    /// Why it failed.
+    pub failure: ErrorKind,
+    /// Why it could not be rolled back, if that was tried.
+    pub rollback: Option<ErrorKind>,
+}
+
+impl Quarantined {
+    /// Returns why, in words: the failed call and its status, and those of the failed rollback.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match &self.rollback {
+            Some(rollback) => format!("{}; rolling it back failed: {rollback}", self.failure),
+            None => self.failure.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Quarantined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, size, operation, reason } = self;
-        write!(f, "{size:#x} bytes at {address} since {operation}: {reason}")
+        let Self { address, size, operation, .. } = self;
+        write!(f, "{size:#x} bytes at {address} since {operation}: {}", self.reason())
     }
 }
+
+/// An invariant of the library's own state does not hold ([`Vmm::check`](crate::Vmm::check)).
+///
+/// It is a defect of this library, whatever the runtime did; please report it with this message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BrokenInvariant(pub(crate) String);

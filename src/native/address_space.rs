@@ -1,9 +1,7 @@
 //! This process's own address space, inside ranges that the runtime reserved for this library.
 //!
-//! [`map_shared`] and [`close`] replace what is in a range (`MAP_FIXED`). They are only called on
-//! ranges in which no foreign mapping can be: whole mappings of the ledger, while the reservation is
-//! locked, in which the runtime has left no hole. What may be a hole is filled by [`plug`], which
-//! replaces nothing.
+//! [`map_shared`] and [`close`] replace what is in a range (`MAP_FIXED`), so that they are unsafe. An
+//! address-space hole is filled by [`plug`], which replaces nothing.
 
 use core::ffi::c_void;
 use rustix::io::Errno;
@@ -29,15 +27,17 @@ fn bits(protection: Protection) -> (ProtFlags, MprotectFlags) {
 }
 
 /// Maps the start of a memory file or dma-buf over a range.
-pub(crate) fn map_shared(
+///
+/// # Safety
+/// Nothing but this library and the runtime uses what is mapped in the range: it is replaced.
+pub(crate) unsafe fn map_shared(
     descriptor: BorrowedFd<'_>,
     address: usize,
     size: usize,
     protection: Protection,
 ) -> Result<(), Errno> {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: the range is a mapping of the ledger (see the module), so what is replaced is the
-    // runtime's own place holder.
+    // SAFETY: the caller promises that what is replaced may be.
     unsafe { mmap(address as *mut c_void, size, bits(protection).0, flags, descriptor, 0)? };
     Ok(())
 }
@@ -57,15 +57,25 @@ pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> 
 }
 
 /// Changes what loads and stores may do in a range that [`map_shared`], or the runtime, mapped.
-pub(crate) fn protect(address: usize, size: usize, protection: Protection) -> Result<(), Errno> {
-    // SAFETY: the range is a mapping of the ledger (see the module).
+///
+/// # Safety
+/// As for [`map_shared`].
+pub(crate) unsafe fn protect(
+    address: usize,
+    size: usize,
+    protection: Protection,
+) -> Result<(), Errno> {
+    // SAFETY: the caller promises that nothing else is in the range.
     unsafe { mprotect(address as *mut c_void, size, bits(protection).1) }
 }
 
-/// Replaces whatever is in the range by addresses that are taken but hold nothing.
-fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
+/// Replaces whatever is in the range by reserved addresses without memory.
+///
+/// # Safety
+/// As for [`map_shared`].
+unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the range is a mapping of the ledger (see the module).
+    // SAFETY: the caller promises that what is replaced may be.
     unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
     Ok(())
 }
@@ -75,8 +85,14 @@ fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `NOMEM` if some of it is not mapped, and room for a new mapping is lacking.
-pub(crate) fn close(address: usize, size: usize) -> Result<(), Errno> {
-    map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing))
+///
+/// # Safety
+/// As for [`map_shared`].
+pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing))
+    }
 }
 
 /// Takes a range that should be empty, without replacing anything.

@@ -88,10 +88,13 @@ impl Native {
         self.vmem().is_ok_and(|table| table.hsa_amd_vmem_address_reserve_align.is_some())
     }
 
-    /// Gives addresses back.
-    pub fn address_free(&self, address: usize, size: usize) -> Result<(), Failure> {
+    /// Frees addresses.
+    ///
+    /// # Safety
+    /// Exactly this range is reserved, and nothing is mapped in it or uses it.
+    pub unsafe fn address_free(&self, address: usize, size: usize) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_address_free")?;
-        // SAFETY: the ledger says that this very range is reserved and holds no mapping.
+        // SAFETY: the caller's promise.
         unsafe { call!(table, hsa_amd_vmem_address_free(address as *mut c_void, size)) }
     }
 
@@ -128,24 +131,33 @@ impl Native {
     }
 
     /// Drops a reference to physical memory.
-    pub fn handle_release(&self, handle: NativeHandle) -> Result<(), Failure> {
+    ///
+    /// # Safety
+    /// The handle is alive, and nothing uses it afterwards.
+    pub unsafe fn handle_release(&self, handle: NativeHandle) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_handle_release")?;
-        // SAFETY: the ledger holds exactly one reference to this handle and gives it up now.
+        // SAFETY: the caller's promise.
         unsafe { call!(table, hsa_amd_vmem_handle_release(handle.0)) }
     }
 
     /// Maps the start of a handle.
-    pub fn map(&self, address: usize, size: usize, handle: NativeHandle) -> Result<(), Failure> {
+    ///
+    /// # Safety
+    /// The range is reserved and nothing is mapped in it; the handle is alive until it is unmapped, and is
+    /// at least as large.
+    pub unsafe fn map(&self, address: usize, size: usize, handle: NativeHandle) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_map")?;
-        // SAFETY: the ledger says that the range is reserved and empty and the handle alive.
+        // SAFETY: the caller's promise.
         unsafe { call!(table, hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0)) }
     }
 
-    /// Unmaps one whole mapping.
-    pub fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
+    /// Unmaps a run of whole mappings.
+    ///
+    /// # Safety
+    /// The range is exactly a run of mappings, and no code of this process accesses it any more.
+    pub unsafe fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_unmap")?;
-        // SAFETY: the ledger says that this is exactly a run of mappings; that nobody uses the memory
-        // any more is what unmapping means, as for any pointer that outlives what it points to.
+        // SAFETY: the caller's promise.
         unsafe { call!(table, hsa_amd_vmem_unmap(address as *mut c_void, size)) }
     }
 
@@ -167,17 +179,19 @@ impl Native {
         }
     }
 
-    /// Grants access to a run of whole mappings.
-    pub fn set_access(
+    /// Sets access to a run of whole mappings.
+    ///
+    /// # Safety
+    /// The range is exactly a run of mappings.
+    pub unsafe fn set_access(
         &self,
         address: usize,
         size: usize,
         access: &[NativeAccess],
     ) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_set_access")?;
-        // SAFETY: the ledger says that the range is a run of whole mappings, the agents are ones
-        // the runtime told us of, and pointer and count are those of one slice, of nothing but
-        // descriptors.
+        // SAFETY: the caller's promise; the agents come from the runtime, and pointer and count are those
+        // of one slice, of nothing but descriptors.
         unsafe {
             call!(
                 table,
@@ -195,10 +209,13 @@ impl Native {
     ///
     /// `kept` says that the runtime goes on using the descriptor it hands out (ROCm 7.14 does):
     /// then ours is a copy, else it is the very one.
-    pub fn export(&self, handle: NativeHandle, kept: bool) -> Result<OwnedFd, ExportFailure> {
+    ///
+    /// # Safety
+    /// The handle is alive.
+    pub unsafe fn export(&self, handle: NativeHandle, kept: bool) -> Result<OwnedFd, ExportFailure> {
         let table = self.vmem_for("hsa_amd_vmem_export_shareable_handle")?;
         let mut number = -1;
-        // SAFETY: the ledger says that the handle is alive; `number` is writable.
+        // SAFETY: the caller's promise; `number` is writable.
         unsafe { call!(table, hsa_amd_vmem_export_shareable_handle(&mut number, handle.0, 0)) }?;
         if number < 0 {
             return Err(ExportFailure::Descriptor(Errno::BADF));
@@ -224,11 +241,14 @@ impl Native {
     }
 
     /// The pool a handle came from, as far as the runtime tells.
-    pub fn pool_of(&self, handle: NativeHandle) -> Result<NativePool, Failure> {
+    ///
+    /// # Safety
+    /// The handle is alive.
+    pub unsafe fn pool_of(&self, handle: NativeHandle) -> Result<NativePool, Failure> {
         let table = self.vmem_for("hsa_amd_vmem_get_alloc_properties_from_handle")?;
         let mut pool = sys::hsa_amd_memory_pool_t { handle: 0 };
         let mut kind = sys::MEMORY_TYPE_NONE;
-        // SAFETY: the ledger says that the handle is alive; both results are writable.
+        // SAFETY: the caller's promise; both results are writable.
         unsafe {
             call!(
                 table,

@@ -1,10 +1,9 @@
 //! HIP's virtual-memory management.
 //!
-//! [`Vmm`] has HIP's fourteen calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`]
-//! are the same as owned values. The library keeps books of what is reserved, created, mapped and
-//! granted: the ledger. The way of a call: its arguments are checked, and against the ledger
-//! (nothing has happened yet) → the runtime is asked → the ledger is changed, or what was done is
-//! undone.
+//! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are the same as
+//! owned values. The library records what is reserved, created, mapped and granted: the ledger. A call
+//! checks its arguments, and checks them against the ledger (nothing has happened yet) → calls the
+//! runtime, entering each step in a journal → changes the ledger, or rolls the steps back.
 //!
 //! | HIP | here | HSA |
 //! |---|---|---|
@@ -15,13 +14,17 @@
 //! | `hipMemMap` | [`Vmm::map`] | `hsa_amd_vmem_map` |
 //! | `hipMemUnmap` | [`Vmm::unmap`] | `hsa_amd_vmem_unmap` |
 //! | `hipMemSetAccess` | [`Vmm::set_access`] | `hsa_amd_vmem_set_access` |
-//! | `hipMemGetAccess` | [`Vmm::get_access`] | none: the ledger knows |
+//! | `hipMemGetAccess` | [`Vmm::get_access`] | none: from the ledger |
 //! | `hipMemGetAllocationGranularity` | [`Vmm::allocation_granularity`] | `hsa_amd_memory_pool_get_info` |
-//! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: the ledger knows |
+//! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: from the ledger |
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
-//! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: the ledger counts |
-//! | `hipMemMapArrayAsync` | [`Vmm::map_array_async`] | none: not supported |
+//! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
+//! | `hipMemMapArrayAsync` | none: not supported ([`hip::map_array_async`](crate::hip::map_array_async)) | none |
+//!
+//! HIP's `flags`, of which only 0 is legal, are no arguments here; an interface that has them checks them
+//! by [`hip::check_flags`](crate::hip::check_flags). HIP has no calls for [`Vmm::map_many`],
+//! [`Vmm::set_access_many`] and [`Vmm::unmap_many`], which do many of these at once, or none.
 //!
 //! # Memory model
 //!
@@ -52,27 +55,22 @@
 //! The simulation copies with system calls of the kernel, which are outside Rust's memory model as
 //! an agent's copies are.
 //!
-//! Calls log through [`tracing`], while they hold the lock of their reservation: a subscriber that calls
-//! an operation on the same reservation waits forever. Look-ups and reports are fine. A panic of a
+//! Calls log through [`tracing`], while they hold the lock of their reservation: a subscriber that calls an
+//! operation on the same reservation waits forever. Look-ups and reports are fine. A panic of a
 //! subscriber is caught.
-//!
-//! What HIP has no call for: [`Vmm::map_many`], [`Vmm::set_access_many`] and [`Vmm::unmap_many`] do many
-//! of these at once, or none.
 
-mod batch;
-mod cpu_access;
-mod error;
-mod invariant;
+mod access_change;
+mod cpu_view;
+mod journal;
 mod ledger;
-mod look_up;
-mod mapping;
-mod name;
-mod only;
+mod map;
+mod mapped_range;
+mod options;
 mod owned;
 mod permission;
 mod physical;
 mod properties;
-mod quarantine;
+mod query;
 mod quirks;
 mod remap;
 mod report;
@@ -82,275 +80,70 @@ mod transfer;
 
 pub use crate::access::{Access, AccessDescriptor};
 pub use crate::address::Address;
-pub use crate::error::Quarantined;
+pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType, HandleTypes};
-pub use batch::NewMapping;
-pub use error::{Argument, Feature, Operation, Problem, VmmError};
-pub use invariant::BrokenInvariant;
-pub(crate) use mapping::Serial;
-pub(crate) use only::Only;
+pub use map::NewMapping;
+pub use options::VmmOptions;
 pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
 
-use crate::Errno;
 use crate::access::{AgentSet, MOST_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
-pub(crate) use crate::native::out_of_descriptors;
-use crate::native::{Failure, Native, NativeHandle, Status};
+use crate::native::{Native, NativeHandle};
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
-use cpu_access::CpuAccess;
-use error::Refusal;
-use ledger::{Entered, Frozen, Ledger, Range, Reserved};
-use mapping::Expected;
-use quarantine::Quarantine;
+use crate::sync::{Mutex, MutexGuard, lock};
+use core::fmt;
+use cpu_view::CpuAccess;
+use journal::Journal;
+use ledger::{Ledger, Mappings, Range, Serial};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a [`Vmm`] is opened with.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct VmmOptions {
-    /// Whose answers it gives where HIP's releases differ.
-    pub profile: HipProfile,
-    quirks: QuirkChoice,
-}
-
-impl VmmOptions {
-    /// The newest HIP's answers, and the quirks that are known of the runtime's version.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The same, with this HIP's answers.
-    #[must_use]
-    pub fn with_profile(self, profile: HipProfile) -> Self {
-        Self { profile, ..self }
-    }
-
-    /// Works around these quirks, besides those known of the runtime's version: for a vendor's
-    /// build that lacks a fix.
-    #[must_use]
-    pub fn with_quirks(self, quirks: Quirks) -> Self {
-        Self { quirks: QuirkChoice::Known(quirks), ..self }
-    }
-
-    /// Works around these quirks and no others, whatever is known of the runtime's version: for
-    /// tests and benchmarks.
-    ///
-    /// # Safety
-    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what
-    /// that quirk makes undefined. [`Quirks::KNOWN`] says of each what goes wrong: without
-    /// `export_keeps_descriptor`, for example, dropping an exported descriptor twice closes one that
-    /// belongs to somebody else.
-    ///
-    /// ```compile_fail,E0133
-    /// use hsa_vmm::vmm::{Quirks, VmmOptions};
-    ///
-    /// let options = VmmOptions::new().with_exact_quirks(Quirks::default());
-    /// ```
-    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
-    #[must_use]
-    pub unsafe fn with_exact_quirks(self, quirks: Quirks) -> Self {
-        Self { quirks: QuirkChoice::Exact(quirks), ..self }
-    }
-}
-
 /// Virtual-memory management on one runtime. Cheap to clone; may be used from any thread.
 ///
-/// Operations on different reservations do not wait for each other while the runtime works.
-/// When the last clone goes, and the last owned value with it, everything that is still mapped,
-/// allocated or reserved is given back.
-#[derive(Clone, Debug)]
+/// Operations on different reservations do not wait for each other while the runtime works. When the
+/// last clone is dropped, and the last owned value with it, everything that is still mapped, allocated or
+/// reserved is freed.
+///
+/// ```
+/// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let size = vmm.reservation_granule();
+///
+/// let address = vmm.address_reserve(size, 0, None)?;
+/// let handle = vmm.create(size, &AllocationProperties::on(gpu))?;
+/// vmm.map(address, size, 0, handle)?;
+/// vmm.set_access(address, size, &[AccessDescriptor { agent: gpu, access: Access::ReadWrite }])?;
+///
+/// vmm.unmap(address, size)?;
+/// vmm.release(handle)?;
+/// vmm.address_free(address, size)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Vmm {
     shared: Arc<Shared>,
 }
 
-/// What the runtime knows physical memory by.
-#[derive(Debug)]
-struct Physical {
-    native: NativeHandle,
-    /// The index of the agent whose memory it is, where known.
-    owner: Option<usize>,
-    imported: bool,
-    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
-    /// memory again.
-    descriptor: Option<OwnedFd>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    runtime: Runtime,
-    profile: HipProfile,
-    quirks: Quirks,
-    /// What reservations must be multiples of.
-    granule: usize,
-    /// The CPU agents, of which the first is told of for all of them.
-    cpus: AgentSet,
-    /// Of each agent, who can be granted access to its memory.
-    reached_by: Vec<AgentSet>,
-    ledger: Ledger<Physical>,
-    /// Whether the runtime was seen to mark what it exports to be closed on exec.
-    exports_close_on_exec: AtomicBool,
-    cpu_access: CpuAccess,
-    quarantine: Quarantine,
-}
-
-/// Of each agent, by its index, who can be granted access to its memory.
-fn who_reaches(agents: &[Agent]) -> Vec<AgentSet> {
-    let mut reached_by: Vec<AgentSet> =
-        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
-    for (index, agent) in agents.iter().enumerate() {
-        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
-            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
-                by.insert(index);
-            }
-        }
-    }
-    reached_by
-}
-
-impl Vmm {
-    /// Opens virtual-memory management with the newest documented behaviour.
-    ///
-    /// # Errors
-    /// [`VmmError::NotSupported`] if runtime or driver have none
-    /// ([`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) says why), if
-    /// there is no GPU, or if there are more than 128 agents.
-    pub fn open(runtime: &Runtime) -> Result<Self, VmmError> {
-        Self::open_with(runtime, VmmOptions::default())
-    }
-
-    /// Opens virtual-memory management with a profile or quirks of one's own choice.
-    ///
-    /// # Errors
-    /// As for [`Vmm::open`].
-    pub fn open_with(runtime: &Runtime, options: VmmOptions) -> Result<Self, VmmError> {
-        let operation = Operation::Open;
-        let refuse = |feature| Err(VmmError::NotSupported { operation, feature });
-        if runtime.has_forked() {
-            return Err(VmmError::Forked { operation });
-        }
-        if !runtime.info().virtual_memory {
-            return refuse(Feature::VirtualMemory);
-        }
-        if runtime.agents().len() > MOST_AGENTS {
-            return refuse(Feature::ManyAgents);
-        }
-        // Reservations hold memory of any GPU, so that they are counted in the largest granule.
-        let granules = runtime.gpus().filter_map(Agent::handle_pool).map(|pool| pool.granule());
-        let Some(granule) = granules.max() else { return refuse(Feature::VirtualMemory) };
-        let agents = runtime.agents().iter().enumerate();
-        let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
-        let cpus = cpus.map(|(index, _)| index).collect();
-        let reached_by = who_reaches(runtime.agents());
-        let quirks = options.quirks.apply_to(Quirks::of_extension(runtime.info().extension));
-        Ok(Self {
-            shared: Arc::new(Shared {
-                runtime: runtime.clone(),
-                profile: options.profile,
-                quirks,
-                granule,
-                cpus,
-                reached_by,
-                ledger: Ledger::new(),
-                exports_close_on_exec: AtomicBool::new(false),
-                cpu_access: CpuAccess::default(),
-                quarantine: Quarantine::default(),
-            }),
-        })
-    }
-
-    /// Whether the two are clones of one another.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    /// The runtime below.
-    #[must_use]
-    pub fn runtime(&self) -> &Runtime {
-        &self.shared.runtime
-    }
-
-    /// Whose answers it gives where HIP's releases differ.
-    #[must_use]
-    pub fn profile(&self) -> HipProfile {
-        self.shared.profile
-    }
-
-    /// The runtime's habits that are worked around.
-    #[must_use]
-    pub fn quirks(&self) -> Quirks {
-        self.shared.quirks
-    }
-
-    /// What sizes of reservations are multiples of, in bytes: the largest granule of any GPU.
-    #[must_use]
-    pub fn reservation_granule(&self) -> usize {
-        self.shared.granule
-    }
-
-    /// Counts what is held. Zeros in a [child of a fork](Runtime::has_forked).
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        if self.runtime().has_forked() {
-            return Usage::default();
-        }
-        let (reservations, handles, mappings) = self.shared.ledger.counts();
-        Usage { reservations, handles, mappings }
-    }
-
-    /// Lists ranges that are not used any more, and why. Empty in a
-    /// [child of a fork](Runtime::has_forked).
-    #[must_use]
-    pub fn quarantine(&self) -> Vec<Quarantined> {
-        if self.runtime().has_forked() {
-            return Vec::new();
-        }
-        self.shared.quarantine.list()
-    }
-
-    /// Checks the invariants of the library's own books.
-    ///
-    /// # Errors
-    /// What does not hold. It would be a defect of this library. Also an error in a
-    /// [child of a fork](Runtime::has_forked), where nothing can be checked.
-    pub fn check(&self) -> Result<(), BrokenInvariant> {
-        if self.runtime().has_forked() {
-            let reason = "cannot check: this process was forked; check in the parent";
-            return Err(BrokenInvariant(reason.to_owned()));
-        }
-        self.shared.ledger.check().map_err(BrokenInvariant)
-    }
-
-    /// Lists every mapping, by address, and what each agent may do. Empty in a
-    /// [child of a fork](Runtime::has_forked).
-    #[must_use]
-    pub fn mappings(&self) -> Vec<MappingInfo> {
-        if self.runtime().has_forked() {
-            return Vec::new();
-        }
-        self.shared.ledger.at_one_moment(|reservations| {
-            let all = reservations.iter().flat_map(|it| it.mappings.iter());
-            all.map(|(start, record)| self.describe(start, &record)).collect()
-        })
-    }
-
-    /// Lists every reservation, by address, with its size in bytes. Empty in a
-    /// [child of a fork](Runtime::has_forked).
-    #[must_use]
-    pub fn reservations(&self) -> Vec<(Address, usize)> {
-        if self.runtime().has_forked() {
-            return Vec::new();
-        }
-        self.shared.ledger.at_one_moment(|reservations| {
-            let each = |it: &Frozen<'_>| (Address::new(it.reserved.base), it.reserved.size);
-            reservations.iter().map(each).collect()
-        })
+impl fmt::Debug for Vmm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Usage { reservations, handles, mappings } = self.usage();
+        f.debug_struct("Vmm")
+            .field("runtime", &self.runtime().info().name)
+            .field("reservations", &reservations)
+            .field("handles", &handles)
+            .field("mappings", &mappings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -377,168 +170,306 @@ pub struct MappingInfo {
     pub access: Vec<(AgentId, Access)>,
 }
 
+/// What the runtime knows physical memory by.
+#[derive(Debug)]
+struct Physical {
+    native: NativeHandle,
+    /// The index of the agent whose memory it is, where known.
+    owner: Option<usize>,
+    imported: bool,
+    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
+    /// memory again.
+    descriptor: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    runtime: Runtime,
+    profile: HipProfile,
+    quirks: Quirks,
+    /// What reservations must be multiples of.
+    granule: usize,
+    /// The CPU agents. The runtime is asked for the first, which stands for all of them.
+    cpus: AgentSet,
+    /// For each agent, the agents that can be granted access to its memory.
+    reached_by: Vec<AgentSet>,
+    ledger: Ledger<Physical>,
+    /// Whether the runtime was seen to export descriptors that are closed on exec.
+    exports_close_on_exec: AtomicBool,
+    cpu_access: CpuAccess,
+    /// What is never used again.
+    quarantine: Mutex<Vec<Arc<Quarantined>>>,
+}
+
+/// Returns, for each agent, the agents that can be granted access to its memory.
+fn reached_by(agents: &[Agent]) -> Vec<AgentSet> {
+    let mut reached_by: Vec<AgentSet> =
+        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
+    for (index, agent) in agents.iter().enumerate() {
+        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
+            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
+                by.insert(index);
+            }
+        }
+    }
+    reached_by
+}
+
+impl Vmm {
+    /// Opens virtual-memory management with the newest documented behaviour.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if runtime or driver have none
+    /// ([`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) says why), if there is no GPU,
+    /// or if there are more than 128 agents.
+    pub fn open(runtime: &Runtime) -> Result<Self, Error> {
+        Self::open_with(runtime, VmmOptions::default())
+    }
+
+    /// Opens virtual-memory management with a profile or quirks of the caller's choice.
+    ///
+    /// # Errors
+    /// As for [`Vmm::open`].
+    pub fn open_with(runtime: &Runtime, options: VmmOptions) -> Result<Self, Error> {
+        let opened = Shared::open(runtime, options).map(Arc::new);
+        let shared = opened.map_err(|kind| Error::new(Operation::Open, kind))?;
+        Ok(Self { shared })
+    }
+
+    /// Runs an operation, unless this process is a child of a fork.
+    fn run<T>(
+        &self,
+        operation: Operation,
+        act: impl FnOnce(&Shared) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        let alive = match self.runtime().has_forked() {
+            true => Err(ErrorKind::Forked),
+            false => Ok(()),
+        };
+        alive.and_then(|()| act(&self.shared)).map_err(|kind| Error::new(operation, kind))
+    }
+
+    /// Returns whether the two are clones of one another.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Returns the runtime below.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime {
+        &self.shared.runtime
+    }
+
+    /// Returns the profile: which of HIP's releases it answers like where they differ.
+    #[must_use]
+    pub fn profile(&self) -> HipProfile {
+        self.shared.profile
+    }
+
+    /// Returns the quirks of the runtime that are worked around.
+    #[must_use]
+    pub fn quirks(&self) -> Quirks {
+        self.shared.quirks
+    }
+
+    /// Returns what sizes of reservations are multiples of, in bytes: the largest granule of any GPU.
+    #[must_use]
+    pub fn reservation_granule(&self) -> usize {
+        self.shared.granule
+    }
+}
+
+/// The mappings that an operation may act on. An owned value names its own: at their addresses may be
+/// others by now, which were mapped by address.
+#[derive(Clone, Copy, Debug)]
+enum Expected<'a> {
+    /// Whatever is mapped: the caller named addresses.
+    Any,
+    /// Exactly these, by address.
+    Only(&'a [Serial]),
+}
+
+impl Expected<'_> {
+    /// Refuses found mappings that are not the expected ones. The reservation is locked, so that they
+    /// stay what they are.
+    fn check(
+        self,
+        range: Range,
+        mut found: impl Iterator<Item = Serial>,
+    ) -> Result<(), ErrorKind> {
+        let Self::Only(serials) = self else { return Ok(()) };
+        if serials.iter().all(|serial| found.next() == Some(*serial)) && found.next().is_none() {
+            return Ok(());
+        }
+        Err(range.invalid(Problem::NotMapped { at: range.address() }))
+    }
+
+    /// The same for the mappings that a range touches.
+    fn check_range(
+        self,
+        range: Range,
+        reservation: u64,
+        mappings: &Mappings,
+    ) -> Result<(), ErrorKind> {
+        let serial = |mapping| Serial { reservation, mapping };
+        self.check(range, mappings.serials_in(range).map(serial))
+    }
+
+    /// The same for the targets of a journal from an index on.
+    fn check_from(
+        self,
+        journal: &Journal<'_>,
+        first: usize,
+        range: Range,
+    ) -> Result<(), ErrorKind> {
+        let found = journal.targets[first..].iter().filter_map(|target| {
+            let reservation = journal.around(target.now.range()).ok()?.reservation.serial;
+            Some(Serial { reservation, mapping: target.now.serial })
+        });
+        self.check(range, found)
+    }
+
+    /// The same for all targets of a journal.
+    fn check_targets(self, journal: &Journal<'_>, range: Range) -> Result<(), ErrorKind> {
+        self.check_from(journal, 0, range)
+    }
+}
+
 impl Shared {
-    /// Calls the runtime.
-    fn call<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
-        call(self.runtime.native())
+    fn open(runtime: &Runtime, options: VmmOptions) -> Result<Self, ErrorKind> {
+        if runtime.has_forked() {
+            return Err(ErrorKind::Forked);
+        }
+        if !runtime.info().virtual_memory {
+            return Err(Feature::VirtualMemory.into());
+        }
+        if runtime.agents().len() > MOST_AGENTS {
+            return Err(Feature::ManyAgents.into());
+        }
+        // Reservations contain memory of any GPU, so that they are multiples of the largest granule.
+        let granules = runtime.gpus().filter_map(Agent::handle_pool).map(|pool| pool.granule());
+        let granule = granules.max().ok_or(Feature::VirtualMemory)?;
+        let agents = runtime.agents().iter().enumerate();
+        let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
+        Ok(Self {
+            runtime: runtime.clone(),
+            profile: options.profile,
+            quirks: options.quirks.apply_to(Quirks::of_extension(runtime.info().extension)),
+            granule,
+            cpus: cpus.map(|(index, _)| index).collect(),
+            reached_by: reached_by(runtime.agents()),
+            ledger: Ledger::default(),
+            exports_close_on_exec: AtomicBool::new(false),
+            cpu_access: CpuAccess::default(),
+            quarantine: Mutex::default(),
+        })
+    }
+
+    fn native(&self) -> &Native {
+        self.runtime.native()
     }
 
     /// Calls a function of the runtime that uses handles or mappings and locks them itself.
     fn call_locked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
-        if self.quirks.some_calls_take_no_lock {
-            self.runtime.native().locked(call)
-        } else {
-            self.call(call)
+        match self.quirks.some_calls_take_no_lock {
+            true => self.native().locked(call),
+            false => call(self.native()),
         }
     }
 
     /// Calls a function of the runtime that uses handles and, before ROCm 10, takes no lock.
     fn call_unlocked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
-        if self.quirks.some_calls_take_no_lock {
-            self.runtime.native().unlocked(call)
-        } else {
-            self.call(call)
+        match self.quirks.some_calls_take_no_lock {
+            true => self.native().unlocked(call),
+            false => call(self.native()),
         }
     }
 
-    fn alive(&self, operation: Operation) -> Result<(), VmmError> {
-        if self.runtime.has_forked() { Err(VmmError::Forked { operation }) } else { Ok(()) }
-    }
-
-    /// The index of an agent in access sets and in the runtime's list.
-    fn agent(&self, id: AgentId, argument: Argument) -> Result<(usize, &Agent), Refusal> {
+    /// Returns an agent and its index in access sets and in the runtime's list.
+    fn agent(&self, id: AgentId, argument: Argument) -> Result<(usize, &Agent), ErrorKind> {
         if let Some(agent) = self.runtime.agent(id) {
             return Ok((id.index(), agent));
         }
         let here = self.runtime.host().id().runtime();
         let problem =
             if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
-        Err(Refusal::new(argument, problem))
+        Err(ErrorKind::invalid(argument, id, problem))
     }
 
-    /// Does something inside the reservation around `range` while nobody else does.
-    fn at_gate<T>(
+    /// Refuses a quarantined reservation.
+    fn check_usable(&self, reservation: &ledger::Reservation) -> Result<(), ErrorKind> {
+        match reservation.quarantined() {
+            Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
+            None => Ok(()),
+        }
+    }
+
+    fn quarantined(&self) -> MutexGuard<'_, Vec<Arc<Quarantined>>> {
+        lock(&self.quarantine)
+    }
+
+    /// Lists a range, or physical memory, that is never used again.
+    fn quarantine(
         &self,
         operation: Operation,
-        range: Range,
-        act: impl FnOnce(Entered<'_>) -> Result<T, VmmError>,
-    ) -> Result<T, VmmError> {
-        loop {
-            let found = self.ledger.around(range);
-            let reserved = found.map_err(|refusal| refusal.during(operation))?;
-            let Some(inside) = reserved.enter() else {
-                // If it has been freed meanwhile, its addresses may be another's by now.
-                not_open(operation, &reserved)?;
-                continue;
-            };
-            let done = act(Entered::One(inside));
-            reserved.keep();
-            return done;
+        range: Option<Range>,
+        failure: ErrorKind,
+        rollback: Option<ErrorKind>,
+    ) -> Arc<Quarantined> {
+        let address = range.map_or(Address::NULL, Range::address);
+        let size = range.map_or(0, |range| range.size);
+        let entry = Arc::new(Quarantined { address, size, operation, failure, rollback });
+        crate::log::error!(range = %entry, "quarantined");
+        self.quarantined().push(entry.clone());
+        entry
+    }
+
+    /// Releases physical memory that nothing keeps alive.
+    fn release_memory(&self, operation: Operation, physical: &Physical, size: usize) {
+        let release = |native: &Native| {
+            // SAFETY: nothing references, maps or uses the memory, and its handle is not known any more.
+            unsafe { native.handle_release(physical.native) }
+        };
+        if let Err(failure) = self.call_locked(release) {
+            let failure = ErrorKind::of_call(failure, size);
+            let entry = Quarantined { address: Address::NULL, size, operation, failure, rollback: None };
+            crate::log::error!(memory = %entry, "quarantined");
+            self.quarantined().push(Arc::new(entry));
         }
     }
-
-    /// Takes a reservation out of use, and says so.
-    fn quarantine(&self, operation: Operation, address: usize, reason: String) -> VmmError {
-        let place = self.ledger.quarantine(address);
-        let (address, size) = place.unwrap_or((Address::new(address), 0));
-        self.set_aside(operation, address, size, reason);
-        VmmError::Quarantined { operation, address, now: true }
-    }
-
-    /// Lists what is not used any more.
-    fn set_aside(&self, operation: Operation, address: Address, size: usize, reason: String) {
-        crate::log::error!(%operation, %address, size, reason, "quarantined");
-        self.quarantine.add(Quarantined {
-            address,
-            size,
-            operation: crate::error::legacy::operation_of(&operation.to_string()),
-            reason,
-        });
-    }
-
-    /// Gives physical memory back that nobody can name any more.
-    fn give_back(&self, operation: Operation, physical: &Physical, size: usize) {
-        if let Err(Failure { call, status }) =
-            self.call_locked(|native| native.handle_release(physical.native))
-        {
-            let reason = format!("physical memory was not given back: {call} answered {status}");
-            self.set_aside(operation, Address::NULL, size, reason);
-        }
-    }
-
-    /// What a failure of the runtime means.
-    fn failure(&self, operation: Operation, failure: Failure, size: usize) -> VmmError {
-        let Failure { call, status } = failure;
-        match status {
-            Status::NOT_SUPPORTED => {
-                VmmError::NotSupported { operation, feature: Feature::Function }
-            }
-            // From ROCm 7.14 on an import is opened by set_access, which says no more than that.
-            Status::OUT_OF_RESOURCES | Status::ERROR if out_of_descriptors() => {
-                VmmError::OutOfDescriptors { operation }
-            }
-            Status::OUT_OF_RESOURCES => VmmError::OutOfMemory { operation, call, status, size },
-            _ => VmmError::Runtime { operation, call, status },
-        }
-    }
-}
-
-/// Why nobody is let in: an error for what is in quarantine; nothing for what has been freed.
-fn not_open(operation: Operation, reserved: &Reserved) -> Result<(), VmmError> {
-    if reserved.is_quarantined() {
-        let address = Address::new(reserved.base);
-        return Err(VmmError::Quarantined { operation, address, now: false });
-    }
-    Ok(())
-}
-
-/// What a failure of the operating system means.
-fn system_failure(operation: Operation, call: &'static str, errno: rustix::io::Errno) -> VmmError {
-    match errno {
-        rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
-            VmmError::OutOfDescriptors { operation }
-        }
-        errno => VmmError::System { operation, call, errno: Errno::of(errno) },
-    }
-}
-
-fn no_flags(flags: u64) -> Result<(), Refusal> {
-    if flags == 0 { Ok(()) } else { Err(Refusal::new(Argument::Flags, Problem::NoFlags(flags))) }
 }
 
 impl Drop for Shared {
-    /// Gives everything back; the runtime must not stop with live mappings (6.4.3 crashes).
+    /// Frees everything; the runtime must not stop with live mappings (6.4.3 crashes).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             return;
         }
-        self.tell_leaks();
-        let operation = Operation::AddressFree;
-        let mappings: Vec<(usize, usize)> = self.ledger.at_one_moment(|reservations| {
-            let all = reservations.iter().flat_map(|it| it.mappings.iter());
-            all.map(|(start, record)| (start, record.size)).collect()
+        self.log_leaks();
+        let mappings: Vec<Range> = self.ledger.reservations.snapshot(|all| {
+            let all = all.iter().flat_map(|it| it.mappings.iter());
+            all.map(|(start, record)| Range { start, size: record.size }).collect()
         });
-        for (start, size) in mappings {
-            let unmapped = self.unmap(Operation::Unmap, Range { start, size }, Expected::Any);
-            if let Err(error) = unmapped {
-                // What its state is does not matter any more, as long as the runtime does not
-                // stop with it.
-                let answer = self.call_locked(|native| native.unmap(start, size));
-                crate::log::warning!(%error, ?answer, "a mapping was unmapped as it was");
+        for range in mappings {
+            if let Err(error) = self.unmap(&[(range.address(), range.size)], Expected::Any) {
+                // Its state is unknown, but the runtime must not stop with it.
+                let answer = self.unmap_in_runtime(range);
+                crate::log::warning!(%error, ?answer, "a mapping was unmapped in an unknown state");
             }
         }
-        let reservations: Vec<Range> = self.ledger.at_one_moment(|reservations| {
-            let all = reservations.iter().map(|it| it.reserved);
-            all.filter(|it| !it.is_quarantined()).map(Reserved::range).collect()
+        let reservations: Vec<Range> = self.ledger.reservations.snapshot(|all| {
+            let all = all.iter().map(|it| it.reservation);
+            all.filter(|it| it.quarantined().is_none()).map(|it| it.range()).collect()
         });
         for range in reservations {
-            if let Err(error) = self.free(operation, range, None) {
-                crate::log::warning!(%error, "a reservation was left behind");
+            if let Err(error) = self.free(range, None) {
+                crate::log::warning!(%error, "a reservation was not freed");
             }
         }
-        // Last, because what is in quarantine may still be mapped.
+        // Last, because what is quarantined may still be mapped.
         for record in self.ledger.handles.drain() {
-            self.give_back(Operation::Release, &record.payload, record.size);
+            self.release_memory(Operation::Release, &record.payload, record.size);
         }
     }
 }

@@ -1,10 +1,8 @@
 //! Reserving and freeing addresses.
 
 use super::ledger::Range;
-use super::{
-    Address, Argument, Operation, Problem, Refusal, Shared, Vmm, VmmError, no_flags, not_open,
-    system_failure,
-};
+use super::{Address, Shared, Vmm};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, close};
 
 /// Where the GPUs' addresses begin at the latest (`SVM_USER_BASE` of older kernel drivers; 2 MiB with
@@ -24,57 +22,50 @@ pub(super) enum Placement {
 }
 
 impl Vmm {
-    /// Reserves a range of addresses; nothing is behind it yet (`hipMemAddressReserve`,
+    /// Reserves a range of addresses, with nothing mapped (`hipMemAddressReserve`,
     /// `hsa_amd_vmem_address_reserve_align`).
     ///
-    /// `size` is in bytes, a multiple of the granule; `alignment` a power of two, or 0 for the
-    /// granule's. `hint` is where the range should begin, if that is free and aligned; else it
-    /// begins elsewhere, which is no error. `flags` must be 0.
+    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the
+    /// granule's. `hint` is where the range should begin, if that is free and aligned; otherwise it begins
+    /// elsewhere, which is no error.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for a size of zero or off the granule, an alignment that is
-    /// no power of two, flags; [`VmmError::OutOfMemory`] if there is no such range.
+    /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
+    /// alignment that is not a power of two; [`ErrorKind::OutOfMemory`] if there is no such range.
     pub fn address_reserve(
         &self,
         size: usize,
         alignment: usize,
         hint: Option<Address>,
-        flags: u64,
-    ) -> Result<Address, VmmError> {
-        let operation = Operation::AddressReserve;
-        self.shared.alive(operation)?;
-        no_flags(flags).map_err(|refusal| refusal.during(operation))?;
-        let placement =
-            hint.filter(|&hint| hint != Address::NULL).map_or(Placement::Anywhere, Placement::Near);
-        Ok(self.shared.reserve(operation, size, alignment, placement)?.0)
+    ) -> Result<Address, Error> {
+        self.run(Operation::AddressReserve, |shared| {
+            let hint = hint.filter(|&hint| hint != Address::NULL);
+            let placement = hint.map_or(Placement::Anywhere, Placement::Near);
+            Ok(shared.reserve(size, alignment, placement)?.0)
+        })
     }
 
     /// Reserves `size` bytes of addresses at `address` or not at all. HIP has no such call.
     ///
     /// # Errors
-    /// As for [`address_reserve`](Self::address_reserve); [`VmmError::InvalidArgument`] with
-    /// [`Problem::AddressTaken`] if the address is not to be had.
-    pub fn address_reserve_at(&self, address: Address, size: usize) -> Result<Address, VmmError> {
-        let operation = Operation::AddressReserve;
-        self.shared.alive(operation)?;
-        let placement = Placement::Exactly(address);
-        Ok(self.shared.reserve(operation, size, 0, placement)?.0)
+    /// As for [`address_reserve`](Self::address_reserve); [`ErrorKind::InvalidArgument`] with
+    /// [`Problem::AddressTaken`] if the address is not available.
+    pub fn address_reserve_at(&self, address: Address, size: usize) -> Result<Address, Error> {
+        self.run(Operation::AddressReserve, |shared| {
+            Ok(shared.reserve(size, 0, Placement::Exactly(address))?.0)
+        })
     }
 
     /// Frees a reservation (`hipMemAddressFree`, `hsa_amd_vmem_address_free`).
     ///
-    /// `address` and `size` are exactly those of the reservation, and nothing may be mapped in
-    /// it any more.
+    /// `address` and `size` are exactly those of the reservation, and nothing is mapped in it.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] if the address is not that of a reservation, the size not
-    /// its size, or something is still mapped; [`VmmError::Quarantined`] for a range in
-    /// quarantine, which is never freed.
-    pub fn address_free(&self, address: Address, size: usize) -> Result<(), VmmError> {
-        let operation = Operation::AddressFree;
-        self.shared.alive(operation)?;
-        let range = Range::new(address, size).map_err(|refusal| refusal.during(operation))?;
-        self.shared.free(operation, range, None)
+    /// [`ErrorKind::InvalidArgument`] if the address is not that of a reservation, the size is not its
+    /// size, or something is mapped; [`ErrorKind::Quarantined`] for a quarantined range, which is never
+    /// freed.
+    pub fn address_free(&self, address: Address, size: usize) -> Result<(), Error> {
+        self.run(Operation::AddressFree, |shared| shared.free(Range::new(address, size)?, None))
     }
 }
 
@@ -82,76 +73,82 @@ impl Shared {
     /// Reserves, and returns address and serial.
     pub(super) fn reserve(
         &self,
-        operation: Operation,
         size: usize,
         alignment: usize,
         placement: Placement,
-    ) -> Result<(Address, u64), VmmError> {
-        self.alive(operation)?;
-        let refuse = |argument, problem| Err(Refusal::new(argument, problem).during(operation));
+    ) -> Result<(Address, u64), ErrorKind> {
         let granule = self.granule;
         if size == 0 {
-            return refuse(Argument::Size, Problem::Zero);
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
         if !size.is_multiple_of(granule) {
-            return refuse(Argument::Size, Problem::NotAligned { value: size, granule });
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
         }
         if alignment != 0 && !alignment.is_power_of_two() {
-            return refuse(Argument::Alignment, Problem::NotPowerOfTwo(alignment));
+            return Err(ErrorKind::invalid(Argument::Alignment, alignment, Problem::NotPowerOfTwo));
         }
         let alignment = alignment.max(granule);
+        let failed = |failure| ErrorKind::of_call(failure, size);
         let start = match placement {
             Placement::Anywhere => self.reserve_at(0, size, alignment),
             Placement::Near(hint) if hint.get() < LOWEST => self.reserve_at(0, size, alignment),
             Placement::Near(hint) => match self.reserve_at(hint.get(), size, alignment) {
                 Ok(address) if address % alignment == 0 => Ok(address),
-                // A free hint wins over the alignment in AMD's runtime; here it does not.
+                // In AMD's runtime a free hint wins over the alignment; here it does not.
                 Ok(address) => {
                     self.unreserve(address, size).and_then(|()| self.reserve_at(0, size, alignment))
                 }
                 Err(failure) => Err(failure),
             },
             Placement::Exactly(wanted) => {
+                let taken = ErrorKind::invalid(Argument::Address, wanted, Problem::AddressTaken);
                 if wanted == Address::NULL {
-                    return refuse(Argument::Address, Problem::Null);
+                    return Err(ErrorKind::invalid(Argument::Address, wanted, Problem::Null));
                 }
                 if wanted.checked_add(size).is_none() {
-                    return refuse(Argument::Size, Problem::Overflow);
+                    return Err(ErrorKind::invalid(Argument::Size, size, Problem::Overflow));
                 }
                 if wanted.get() % alignment != 0 || wanted.get() < LOWEST {
-                    return refuse(Argument::Address, Problem::AddressTaken);
+                    return Err(taken);
                 }
                 match self.reserve_at(wanted.get(), size, alignment) {
                     Ok(address) if address != wanted.get() => {
-                        if let Err(failure) = self.unreserve(address, size) {
-                            return Err(self.failure(operation, failure, size));
-                        }
-                        return refuse(Argument::Address, Problem::AddressTaken);
+                        self.unreserve(address, size).map_err(failed)?;
+                        return Err(taken);
                     }
                     other => other,
                 }
             }
-        }
-        .map_err(|failure| self.failure(operation, failure, size))?;
-        self.take(operation, Range { start, size })
+        };
+        self.enter_reservation(Range { start: start.map_err(failed)?, size })
     }
 
-    /// Enters what the runtime has reserved.
-    fn take(&self, operation: Operation, range: Range) -> Result<(Address, u64), VmmError> {
-        // ROCm 6.1 reserves memory that can be written; a reservation is to hold nothing.
-        if !self.runtime.native().reserves_aligned()
-            && let Err(errno) = close(range.start, range.size)
-        {
-            // Where that fails too, it is set aside.
-            let _ = self.unreserve(range.start, range.size);
-            return Err(system_failure(operation, "mmap", errno));
+    /// Adds to the ledger what the runtime has reserved.
+    fn enter_reservation(&self, range: Range) -> Result<(Address, u64), ErrorKind> {
+        // ROCm 6.1 reserves memory that can be written; a reservation is to contain nothing.
+        if !self.native().reserves_aligned() {
+            // SAFETY: the runtime has just reserved this range for this library, which has put nothing
+            // there.
+            let closed = unsafe { close(range.start, range.size) };
+            if let Err(errno) = closed {
+                // If this fails, too, it is quarantined.
+                let _ = self.unreserve(range.start, range.size);
+                return Err(ErrorKind::of_system("mmap", errno));
+            }
         }
-        match self.ledger.reserve(range) {
-            Ok(serial) => Ok((Address::new(range.start), serial)),
+        match self.ledger.reservations.insert(range) {
+            Ok(serial) => Ok((range.address(), serial)),
             Err(known) => {
-                // It can only lie in a hole that the runtime left in a reservation of ours.
-                let reason = "the runtime reserved addresses that it had reserved already";
-                Err(self.quarantine(operation, known, reason.to_owned()))
+                // It can only be in an address-space hole that the runtime left in a reservation of ours.
+                let found = self.ledger.reservations.find(known);
+                let failure = ErrorKind::ReservedTwice { address: Address::new(known) };
+                let operation = Operation::AddressReserve;
+                let place = found.as_ref().map(|it| it.range());
+                let range = self.quarantine(operation, place, failure, None);
+                if let Some(reservation) = found {
+                    reservation.quarantine(range.clone());
+                }
+                Err(ErrorKind::Quarantined { range, now: true })
             }
         }
     }
@@ -166,15 +163,14 @@ impl Shared {
         if size > isize::MAX as usize {
             return Err(nothing_left);
         }
-        let reserve =
-            |hint, size| self.call(|native| native.address_reserve(size, hint, alignment));
+        let reserve = |hint, size| self.native().address_reserve(size, hint, alignment);
         let address = reserve(hint, size)?;
-        if address % alignment == 0 || hint != 0 || self.runtime.native().reserves_aligned() {
+        if address % alignment == 0 || hint != 0 || self.native().reserves_aligned() {
             return Ok(address);
         }
         self.unreserve(address, size)?;
-        // A range that is larger by the alignment holds an aligned one. It is given back and
-        // the aligned part asked for by address; should somebody be faster, once more.
+        // A range that is larger by the alignment contains an aligned one. It is freed, and the aligned
+        // part reserved by address; if another thread is faster, this is tried again.
         let mut last = nothing_left;
         for _ in 0..16 {
             let Some(larger) = size.checked_add(alignment) else { return Err(last) };
@@ -189,45 +185,39 @@ impl Shared {
         Err(last)
     }
 
-    /// Gives back what is of no use; if that fails, it is known to be lost.
-    fn unreserve(&self, address: usize, size: usize) -> Result<(), Failure> {
-        self.call(|native| native.address_free(address, size)).inspect_err(|failure| {
-            let Failure { call, status } = failure;
-            let reason = format!("addresses were not given back: {call} answered {status}");
-            self.set_aside(Operation::AddressReserve, Address::new(address), size, reason);
+    /// Frees addresses that are of no use; if that fails, they are quarantined.
+    fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
+        // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
+        let freed = unsafe { self.native().address_free(start, size) };
+        freed.inspect_err(|failure| {
+            let (operation, range) = (Operation::AddressReserve, Some(Range { start, size }));
+            self.quarantine(operation, range, ErrorKind::of_call(*failure, size), None);
         })
     }
 
     /// Frees a reservation; with a serial only if it is still that one.
-    pub(super) fn free(
-        &self,
-        operation: Operation,
-        range: Range,
-        serial: Option<u64>,
-    ) -> Result<(), VmmError> {
-        let refused = |refusal: Refusal| refusal.during(operation);
+    pub(super) fn free(&self, range: Range, serial: Option<u64>) -> Result<(), ErrorKind> {
+        let not_a_reservation =
+            || ErrorKind::invalid(Argument::Address, range.address(), Problem::NotAReservation);
         loop {
-            let found = self.ledger.take(range.start);
-            let Some(reserved) = found.filter(|reserved| reserved.base == range.start) else {
-                return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
-            };
-            // Whatever is still in it: unmapping that would be refused.
-            not_open(operation, &reserved)?;
-            // All of it may have been freed meanwhile.
-            let Some(inside) = reserved.enter() else { continue };
-            if serial.is_some_and(|serial| serial != reserved.serial) {
-                return Err(refused(Refusal::new(Argument::Address, Problem::NotAReservation)));
+            let found = self.ledger.reservations.find(range.start);
+            let found = found.filter(|it| it.base == range.start);
+            let reservation = found.ok_or_else(not_a_reservation)?;
+            self.check_usable(&reservation)?;
+            // If it was freed meanwhile, its addresses may be another's by now.
+            let Some(guard) = reservation.lock() else { continue };
+            if serial.is_some_and(|serial| serial != reservation.serial) {
+                return Err(not_a_reservation());
             }
-            reserved.check_free(range, inside.mappings()).map_err(refused)?;
-            // Removed first: once the runtime has freed it, another thread may be given the same
-            // addresses and enter them.
-            self.ledger.remove(&inside);
-            return self.call(|native| native.address_free(range.start, range.size)).map_err(
-                |failure| {
-                    self.ledger.restore(reserved.clone());
-                    self.failure(operation, failure, range.size)
-                },
-            );
+            guard.check_free(range)?;
+            // Removed first: once the runtime has freed the addresses, another thread may reserve them.
+            self.ledger.reservations.remove(&guard);
+            // SAFETY: this very range is reserved and contains no mapping, and no other thread finds it.
+            let freed = unsafe { self.native().address_free(range.start, range.size) };
+            return freed.map_err(|failure| {
+                self.ledger.reservations.restore(reservation.clone());
+                ErrorKind::of_call(failure, range.size)
+            });
         }
     }
 }

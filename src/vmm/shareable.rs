@@ -1,118 +1,73 @@
 //! Shareable handles: physical memory as a file descriptor, and back.
 
-use super::properties::{AllocationKind, Location};
-use super::{
-    AllocationProperties, Argument, Feature, Handle, HandleType, Operation, Physical, Problem,
-    Refusal, Shared, Vmm, VmmError, no_flags, out_of_descriptors, system_failure,
-};
+use super::ledger::HandleRecord;
+use super::properties::{AllocationKind, AllocationProperties, Location};
+use super::{Handle, HandleType, Physical, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
-use crate::native::{ExportFailure, Native, NativeHandle, Status};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
+use crate::native::{ExportFailure, NativeHandle, Status, out_of_descriptors};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 impl Vmm {
-    /// Makes a file descriptor of physical memory, for another process or driver
+    /// Exports physical memory as a file descriptor, for another process or driver
     /// (`hipMemExportToShareableHandle`, `hsa_amd_vmem_export_shareable_handle`).
     ///
-    /// Every call makes a new descriptor, closed on exec. It keeps the memory alive by itself:
-    /// releasing the handle or ending this process does not take it away. `flags` must be 0.
+    /// Every call returns a new descriptor, closed on exec. It keeps the memory alive by itself:
+    /// releasing the handle or ending this process does not take it away.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for a bad handle, flags, or a type that was not requested
-    /// when the memory was made; [`VmmError::NotSupported`] for other types than descriptors;
-    /// [`VmmError::OutOfDescriptors`].
+    /// [`ErrorKind::InvalidArgument`] for an invalid handle, or a type that was not requested when the
+    /// memory was created; [`ErrorKind::NotSupported`] for other types than descriptors;
+    /// [`ErrorKind::OutOfDescriptors`].
     pub fn export_to_shareable_handle(
         &self,
         handle: Handle,
         handle_type: HandleType,
-        flags: u64,
-    ) -> Result<OwnedFd, VmmError> {
+    ) -> Result<OwnedFd, Error> {
         let operation = Operation::ExportToShareableHandle;
-        let shared = &*self.shared;
-        let refused = |refusal: Refusal| refusal.during(operation);
-        shared.alive(operation)?;
-        no_flags(flags).map_err(refused)?;
-        let used = shared.ledger.handles.begin_use(handle, |record| {
-            if !record.properties.handle_types.contains(handle_type.bit()) {
-                let problem = Problem::NotRequested(handle_type);
-                return Err(Refusal::new(Argument::HandleType, problem));
+        self.run(operation, |shared| {
+            let exportable = shared.ledger.handles.begin_use(handle, |record| {
+                if !record.properties.handle_types.contains(handle_type.bit()) {
+                    let problem = Problem::NotRequested(handle_type);
+                    return Err(ErrorKind::invalid_list(Argument::HandleType, problem));
+                }
+                Ok(Exportable::of(&record.payload))
+            })?;
+            let exported = match handle_type {
+                HandleType::PosixFileDescriptor => shared.export(exportable),
+                _ => Err(Feature::HandleType.into()),
+            };
+            if let Some(record) = shared.ledger.handles.end_use(handle) {
+                shared.release_memory(operation, &record.payload, record.size);
             }
-            Ok(Exportable::of(&record.payload))
-        });
-        let (slot, exportable) = used.map_err(refused)?;
-        let exported = if handle_type == HandleType::PosixFileDescriptor {
-            shared.export(operation, exportable)
-        } else {
-            Err(VmmError::NotSupported { operation, feature: Feature::HandleType })
-        };
-        shared.end_use(operation, slot);
-        exported
+            exported
+        })
     }
 
-    /// Makes a handle of a file descriptor that another process exported
+    /// Imports a file descriptor that another process exported
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
-    /// Every import is a handle of its own and the same memory. The descriptor stays the
-    /// caller's and may be closed at once. The size is that of the whole allocation.
+    /// Every import is a handle of its own and the same memory. The descriptor stays the caller's and
+    /// may be closed at once. The size is that of the whole allocation.
     ///
-    /// ROCm 7.14 and later do not look at the descriptor before access is granted; there, one
-    /// that is no memory is refused only by [`set_access`](Vmm::set_access).
+    /// ROCm 7.14 and later do not look at the descriptor before access is granted; there, one that is not
+    /// memory is refused only by [`set_access`](Vmm::set_access).
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for a descriptor that is no dma-buf of an AMD GPU;
-    /// [`VmmError::NotSupported`] for other types; [`VmmError::OutOfDescriptors`].
+    /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
+    /// [`ErrorKind::NotSupported`] for other types; [`ErrorKind::OutOfDescriptors`].
     pub fn import_from_shareable_handle(
         &self,
         descriptor: impl AsFd,
         handle_type: HandleType,
-    ) -> Result<Handle, VmmError> {
-        let operation = Operation::ImportFromShareableHandle;
-        let shared = &*self.shared;
-        let not_importable =
-            || Refusal::new(Argument::Descriptor, Problem::NotImportable).during(operation);
-        shared.alive(operation)?;
-        if handle_type != HandleType::PosixFileDescriptor {
-            return Err(VmmError::NotSupported { operation, feature: Feature::HandleType });
-        }
-        let descriptor = descriptor.as_fd();
-        let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
-        if size == 0 || size % shared.granule != 0 {
-            return Err(not_importable());
-        }
-        // Where the runtime goes on using it, it has to have one that nobody else closes.
-        let own = match shared.quirks.import_needs_descriptor {
-            true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
-            false => None,
-        };
-        let own = own.transpose().map_err(|errno| system_failure(operation, "fcntl", errno))?;
-        let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
-        let native =
-            shared.call_unlocked(|native| native.import(imported)).map_err(
-                |failure| match failure.status {
-                    // The runtime answers the same to everything that goes wrong.
-                    Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION
-                        if out_of_descriptors() =>
-                    {
-                        VmmError::OutOfDescriptors { operation }
-                    }
-                    Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => not_importable(),
-                    _ => shared.failure(operation, failure, size),
-                },
-            )?;
-        let owner = shared.owner_of_import(native);
-        let granule = owner
-            .and_then(|(_, agent)| agent.handle_pool())
-            .map_or(shared.granule, |pool| pool.granule());
-        let properties = AllocationProperties {
-            location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
-            kind: AllocationKind::Pinned,
-            handle_types: handle_type.bit(),
-        };
-        let owner = owner.map(|(index, _)| index);
-        let physical = Physical { native, owner, imported: true, descriptor: own };
-        shared.enter_handle(operation, size, granule, properties, physical)
+    ) -> Result<Handle, Error> {
+        self.run(Operation::ImportFromShareableHandle, |shared| match handle_type {
+            HandleType::PosixFileDescriptor => shared.import(descriptor.as_fd()),
+            _ => Err(Feature::HandleType.into()),
+        })
     }
 }
 
@@ -134,23 +89,18 @@ impl Exportable {
 }
 
 impl Shared {
-    /// Exports physical memory as a descriptor of our own.
-    ///
-    /// The caller sees to it that the handle stays alive.
-    pub(super) fn export(
-        &self,
-        operation: Operation,
-        exportable: Exportable,
-    ) -> Result<OwnedFd, VmmError> {
-        let failed = |errno| system_failure(operation, "fcntl", errno);
+    /// Exports physical memory as a descriptor of our own. The caller keeps the handle alive.
+    pub(super) fn export(&self, exportable: Exportable) -> Result<OwnedFd, ErrorKind> {
+        let failed = |errno| ErrorKind::of_system("fcntl", errno);
         let native = match exportable {
             Exportable::Handle(native) => native,
             Exportable::Descriptor(copy) => return copy.map_err(failed),
         };
         let kept = self.quirks.export_keeps_descriptor;
-        let export = |runtime: &Native| runtime.export(native, kept);
-        let exported = self.call_unlocked(export).map_err(|failure| match failure {
-            ExportFailure::Runtime(failure) => self.failure(operation, failure, 0),
+        // SAFETY: the caller keeps the handle alive.
+        let exported = self.call_unlocked(|runtime| unsafe { runtime.export(native, kept) });
+        let exported = exported.map_err(|failure| match failure {
+            ExportFailure::Runtime(failure) => ErrorKind::of_call(failure, 0),
             ExportFailure::Descriptor(errno) => failed(errno),
         })?;
         if !kept {
@@ -159,15 +109,53 @@ impl Shared {
         Ok(exported)
     }
 
-    /// The agent whose memory was imported, with its index, where that can be known.
+    fn import(&self, descriptor: BorrowedFd<'_>) -> Result<Handle, ErrorKind> {
+        let not_importable = || {
+            let number = Value::Number(descriptor.as_raw_fd() as u64);
+            ErrorKind::invalid(Argument::Descriptor, number, Problem::NotImportable)
+        };
+        let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
+        if size == 0 || size % self.granule != 0 {
+            return Err(not_importable());
+        }
+        // A runtime that goes on using it needs one that nobody else closes.
+        let own = match self.quirks.import_needs_descriptor {
+            true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
+            false => None,
+        };
+        let own = own.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
+        let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
+        let imported = self.call_unlocked(|native| native.import(imported));
+        let native = imported.map_err(|failure| match failure.status {
+            // The runtime answers the same to everything that goes wrong.
+            Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
+                if out_of_descriptors() { ErrorKind::OutOfDescriptors } else { not_importable() }
+            }
+            _ => ErrorKind::of_call(failure, size),
+        })?;
+        let owner = self.owner_of_import(native);
+        let pool = owner.and_then(|(_, agent)| agent.handle_pool());
+        let granule = pool.map_or(self.granule, |pool| pool.granule());
+        let properties = AllocationProperties {
+            location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
+            kind: AllocationKind::Pinned,
+            handle_types: HandleType::PosixFileDescriptor.bit(),
+        };
+        let owner = owner.map(|(index, _)| index);
+        let physical = Physical { native, owner, imported: true, descriptor: own };
+        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, properties, physical)))
+    }
+
+    /// Returns the agent whose memory was imported, with its index, where that can be known.
     fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
-        let pool = self.call_unlocked(|runtime| runtime.pool_of(native)).ok();
+        // SAFETY: the handle was just imported, and nothing else knows it.
+        let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let agents = || self.runtime.agents().iter().enumerate();
         let of_pool = pool.and_then(|pool| {
             agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))
         });
-        // The runtime may name a pool that it lists nowhere. It has found the owner all the same,
-        // and if there is one GPU it is that.
+        // The runtime may name a pool that it lists nowhere. It has found the owner all the same, and if
+        // there is one GPU it is that.
         let mut gpus = agents().filter(|(_, agent)| agent.kind() == AgentKind::Gpu);
         let only = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),

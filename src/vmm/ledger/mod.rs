@@ -1,54 +1,35 @@
-//! What is reserved, allocated, mapped and granted: one state machine that never calls anybody.
+//! What is reserved, allocated, mapped and granted: a state machine that makes no runtime calls.
 //!
 //! ```text
-//! directory      base    -> reservation                    disjoint; changed by reserving and freeing
-//! reservation    address -> mapping: size, handle, access  disjoint; a lock for each reservation
-//! handles        slot    -> size, references, mappings     alive while either is not zero; a lock each
+//! reservations   base    -> reservation                    disjoint
+//! reservation    address -> mapping: size, handle, access  disjoint
+//! handles        number  -> size, references, mappings     alive while either is not zero
 //! ```
 //!
-//! It has 22 invariants; [`check`] lists them, and where each is kept. Every operation first looks
-//! (`check_…`, or the first half of a `begin_…`) and then changes everything or nothing. Look-ups
-//! do not allocate, range operations are linear in the mappings they touch.
+//! It has 22 invariants; [`check`] lists them. Every operation first checks, then changes everything or
+//! nothing. Look-ups do not allocate; operations on ranges are linear in the mappings they touch.
 //!
-//! Threads that work in different reservations on different memory share nothing but the directory,
-//! and that only until each has found its reservation. A thread that takes several locks takes them in
-//! this order:
+//! An operation that changes what is mapped holds the mutex of each reservation it touches
+//! ([`ReservationGuard`]) while it calls the runtime, so that it is the only one there. It changes the
+//! map at the end, under the map's own lock ([`Reservation::mappings`]), which is all that look-ups
+//! take: they never wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
 //!
-//! 1. the entry to reservations ([`Reserved::enter`]), by address
-//! 2. the directory's
-//! 3. looks into reservations, or the change of one that it has entered, by address
-//! 4. the name of a reservation
-//! 5. the stock of handles
-//! 6. one handle
-//!
-//! While the directory is locked, no thread waits to enter a reservation. None of these locks is
-//! waited for under the library's (`native::library_lock`), which is held for one call of the runtime.
-//!
-//! `H` is what the caller keeps with a handle; the ledger does not look at it.
+//! `H` is what the caller stores with a handle; the ledger does not inspect it.
 
-mod address_map;
 mod check;
-mod directory;
-mod entered;
 mod handles;
 mod mappings;
-mod names;
-mod numbers;
-mod reserved;
-mod rights;
-mod serials;
+mod reservations;
 
-pub(crate) use directory::Frozen;
-pub(crate) use entered::{Entered, Inside};
-pub(crate) use handles::HandleRecord;
+pub(crate) use handles::{HandleRecord, Handles};
 pub(crate) use mappings::{MappingRecord, Mappings};
-pub(crate) use reserved::Reserved;
+pub(crate) use reservations::{
+    Frozen, Guards, Reservation, ReservationGuard, Reservations, locked_around, remember,
+};
 
-use super::error::{Argument, Problem, Refusal};
 use crate::address::Address;
-use directory::Directory;
-use handles::Handles;
-use serials::Serials;
+use crate::error::{Argument, ErrorKind, Problem, Value};
+use crate::handle::Handle;
 
 /// A range of addresses that is not empty and does not wrap around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,16 +39,16 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Refuses null, zero, and what reaches beyond the address space.
-    pub fn new(address: Address, size: usize) -> Result<Self, Refusal> {
+    /// Refuses null, zero, and what extends past the end of the address space.
+    pub fn new(address: Address, size: usize) -> Result<Self, ErrorKind> {
         if address == Address::NULL {
-            return Err(Refusal::new(Argument::Address, Problem::Null));
+            return Err(ErrorKind::invalid(Argument::Address, address, Problem::Null));
         }
         if size == 0 {
-            return Err(Refusal::new(Argument::Size, Problem::Zero));
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
         if address.checked_add(size).is_none() {
-            return Err(Refusal::new(Argument::Size, Problem::Overflow));
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Overflow));
         }
         Ok(Self { start: address.get(), size })
     }
@@ -75,33 +56,75 @@ impl Range {
     pub fn end(self) -> usize {
         self.start + self.size
     }
+
+    pub fn address(self) -> Address {
+        Address::new(self.start)
+    }
+
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end() && other.start < self.end()
+    }
+
+    /// Blames this range.
+    pub fn invalid(self, problem: Problem) -> ErrorKind {
+        ErrorKind::invalid(Argument::Address, self, problem)
+    }
+}
+
+impl From<Range> for Value {
+    fn from(range: Range) -> Self {
+        Self::Range(range.address(), range.size)
+    }
+}
+
+/// Identifies a mapping whose address may be that of another by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Serial {
+    /// The reservation's serial.
+    pub reservation: u64,
+    /// The mapping's serial in its reservation.
+    pub mapping: u64,
 }
 
 /// The state of one `Vmm`.
 #[derive(Debug)]
 pub(crate) struct Ledger<H> {
-    directory: Directory,
+    pub reservations: Reservations,
     pub handles: Handles<H>,
-    serials: Serials,
+}
+
+impl<H> Default for Ledger<H> {
+    fn default() -> Self {
+        Self { reservations: Reservations::default(), handles: Handles::default() }
+    }
 }
 
 impl<H> Ledger<H> {
-    /// An empty ledger.
-    pub fn new() -> Self {
-        Self {
-            directory: Directory::default(),
-            handles: Handles::new(),
-            serials: Serials::default(),
-        }
-    }
-
-    /// How many reservations, live handles and mappings there are.
+    /// Counts reservations, live handles and mappings.
     pub fn counts(&self) -> (usize, usize, usize) {
-        self.at_one_moment(|reservations| {
-            let mappings = reservations.iter().map(|it| it.mappings.len()).sum();
-            (reservations.len(), self.handles.len(), mappings)
+        self.reservations.snapshot(|all| {
+            let mappings = all.iter().map(|it| it.mappings.len()).sum();
+            (all.len(), self.handles.len(), mappings)
         })
     }
+
+    /// Takes one more reference to the memory that is mapped at an address, even if all references
+    /// had been released: the mapping keeps the memory alive.
+    pub fn retain(&self, address: usize) -> Result<Handle, ErrorKind> {
+        let retained = self.reservations.at(address, |reservation| {
+            // The map is locked, so that the mapping is not removed meanwhile.
+            let mappings = reservation.mappings();
+            let (_, record) = mappings.at(address)?;
+            self.handles.retain(record.handle).then_some(record.handle)
+        });
+        retained.flatten().ok_or_else(|| not_mapped(address))
+    }
+}
+
+/// Blames an address where nothing is mapped.
+pub(crate) fn not_mapped(address: usize) -> ErrorKind {
+    let at = Address::new(address);
+    ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at })
 }
 
 #[cfg(test)]

@@ -1,505 +1,376 @@
-//! The ledger by itself: what it refuses, with which words, and that refusing changes nothing.
+//! The ledger without a runtime.
 
+use super::reservations::locked_around;
 use super::*;
-use crate::access::AccessSet;
-use crate::agent::AgentId;
-use crate::handle::Handle;
-use crate::vmm::Access;
+use crate::access::{Access, AccessState};
+use crate::agent::{AgentId, AgentKind};
+use crate::error::Quarantined;
 use crate::vmm::properties::AllocationProperties;
+use proptest::prelude::*;
 
-pub(super) const PAGE: usize = 4096;
+const PAGE: usize = 4096;
 
-pub(super) fn range(start: usize, size: usize) -> Range {
-    Range { start, size }
+fn range(first: usize, pages: usize) -> Range {
+    Range { start: first * PAGE, size: pages * PAGE }
 }
 
-pub(super) fn properties() -> AllocationProperties {
-    AllocationProperties::on(AgentId::new(1, 1, crate::agent::AgentKind::Gpu, 0))
+fn properties() -> AllocationProperties {
+    AllocationProperties::on(AgentId::new(1, 1, AgentKind::Gpu, 0))
 }
 
-/// One reservation of 16 pages at 1 MiB, one handle of 4 pages.
-pub(super) fn ledger() -> (Ledger<()>, Handle) {
-    let ledger = Ledger::new();
-    ledger.reserve(range(1 << 20, 16 * PAGE)).unwrap();
-    let handle = ledger.handles.add(4 * PAGE, PAGE, properties(), ()).unwrap();
+fn create(ledger: &Ledger<()>, pages: usize) -> Handle {
+    ledger.handles.insert(HandleRecord::new(pages * PAGE, PAGE, properties(), ()))
+}
+
+fn granted(agent: usize, access: Access) -> AccessState {
+    let mut state = AccessState::default();
+    state.requested.set(agent, access);
+    state.runtime_granted.insert(agent);
+    state
+}
+
+/// Maps as an operation does at its end.
+fn map(ledger: &Ledger<()>, range: Range, handle: Handle) {
+    ledger.handles.begin_mapping(handle, |_| Ok(())).unwrap();
+    ledger.reservations.at(range.start, |reservation| {
+        let mut mappings = reservation.mappings_mut();
+        let (serial, access) = (mappings.new_serial(), AccessState::default());
+        mappings.insert(range.start, MappingRecord { size: range.size, handle, serial, access });
+    });
+}
+
+fn unmap(ledger: &Ledger<()>, start: usize) -> bool {
+    let ended = ledger.reservations.at(start, |reservation| {
+        let mut mappings = reservation.mappings_mut();
+        let (_, record) = mappings.at(start).unwrap();
+        mappings.remove(start);
+        ledger.handles.end_mapping(record.handle)
+    });
+    ended.unwrap().is_some()
+}
+
+fn problem<T>(result: Result<T, ErrorKind>) -> Problem {
+    match result.err() {
+        Some(ErrorKind::InvalidArgument { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn at(page: usize) -> Address {
+    Address::new(page * PAGE)
+}
+
+/// Mappings of 2, 1 and 1 pages at pages 2, 4 and 6 of a reservation of pages 1 to 8.
+fn three() -> (Ledger<()>, Handle) {
+    let ledger = Ledger::default();
+    ledger.reservations.insert(range(1, 8)).unwrap();
+    let handle = create(&ledger, 2);
+    for (first, pages) in [(2, 2), (4, 1), (6, 1)] {
+        map(&ledger, range(first, pages), handle);
+    }
     (ledger, handle)
 }
 
-pub(super) fn map(ledger: &Ledger<()>, at: Range, handle: Handle) -> Result<(), Refusal> {
-    map_as(ledger, at, handle).map(|_| ())
-}
-
-/// Maps, and returns the serial.
-fn map_as(ledger: &Ledger<()>, at: Range, handle: Handle) -> Result<u64, Refusal> {
-    let reserved = ledger.around(at)?;
-    let entered = Entered::One(reserved.enter().expect("it is in use"));
-    let (slot, ()) = ledger.begin_map(entered.around(at)?, at, handle, |_| ())?;
-    Ok(ledger.add_mapping(entered, at, slot))
-}
-
-/// Does something inside the reservations that hold some addresses, which are in order.
-fn inside<T>(ledger: &Ledger<()>, at: &[usize], act: impl FnOnce(Entered<'_>) -> T) -> T {
-    let around = |&start: &usize| ledger.around(range(start, 1)).unwrap();
-    let reserved: Vec<_> = at.iter().map(around).collect();
-    act(Entered::all(reserved.iter().map(|reserved| &**reserved)).expect("it is in use"))
-}
-
-/// Frees a reservation.
-fn free(ledger: &Ledger<()>, start: usize) -> std::sync::Arc<Reserved> {
-    let reserved = ledger.take(start).unwrap();
-    ledger.remove(&reserved.enter().unwrap());
-    reserved
-}
-
-/// Whether exactly this range is the reservation that it is in, with nothing in it.
-fn check_free(ledger: &Ledger<()>, whole: Range) -> Result<(), Refusal> {
-    let check = |reserved: &Reserved| reserved.check_free(whole, &reserved.mappings());
-    ledger.at(whole.start, check).expect("it is reserved")
-}
-
-/// Asks the mappings of the reservation around an address.
-fn ask<T>(ledger: &Ledger<()>, address: usize, what: impl FnOnce(&Mappings) -> T) -> T {
-    ledger.at(address, |reserved| what(&reserved.mappings())).expect("it is reserved")
-}
-
-fn size_in(ledger: &Ledger<()>, slot: u32) -> Option<usize> {
-    ledger.handles.in_slot(slot, |record| record.size)
-}
-
-pub(super) fn unmap(ledger: &Ledger<()>, start: usize) -> bool {
-    assert!(ledger.mapping_at(start).is_some_and(|(first, _)| first == start));
-    let dead =
-        inside(ledger, &[start], |entered| ledger.remove_mappings(entered, std::iter::once(start)));
-    !dead.is_empty()
-}
-
-pub(super) fn problem<T>(result: Result<T, Refusal>) -> (Argument, Problem) {
-    match result {
-        Err(Refusal { argument, problem }) => (argument, problem),
-        Ok(_) => panic!("was not refused"),
-    }
-}
-
-#[test]
-fn ranges_are_not_null_not_empty_and_do_not_wrap() {
-    let of = |address, size| Range::new(Address::new(address), size);
-    assert_eq!(problem(of(0, 1)), (Argument::Address, Problem::Null));
-    assert_eq!(problem(of(1, 0)), (Argument::Size, Problem::Zero));
-    assert_eq!(problem(of(usize::MAX, 1)), (Argument::Size, Problem::Overflow));
-    assert_eq!(problem(of(2, usize::MAX)), (Argument::Size, Problem::Overflow));
-    assert!(of(usize::MAX - 1, 1).is_ok());
-}
-
-#[test]
-fn maps_are_refused_outside_over_and_beyond() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
-    let before = format!("{ledger:?}");
-    let at = Address::new(base + 4 * PAGE);
-    for (start, pages, expected) in [
-        (base - PAGE, 1, (Argument::Address, Problem::NotReserved)),
-        (base + 15 * PAGE, 2, (Argument::Address, Problem::NotReserved)),
-        (base, 5, (Argument::Size, Problem::BeyondHandle { handle: 4 * PAGE })),
-        (base + 4 * PAGE, 1, (Argument::Address, Problem::AlreadyMapped { at })),
-        (base + 3 * PAGE, 2, (Argument::Address, Problem::AlreadyMapped { at })),
-        (base + 7 * PAGE, 4, (Argument::Address, Problem::AlreadyMapped { at })),
-    ] {
-        assert_eq!(problem(map(&ledger, range(start, pages * PAGE), handle)), expected);
-    }
-    let odd = Problem::NotAligned { value: PAGE + 1, granule: PAGE };
-    let refused = map(&ledger, range(base, PAGE + 1), handle);
-    assert_eq!(problem(refused), (Argument::Size, odd));
-    assert_eq!(format!("{ledger:?}"), before);
+fn run(ledger: &Ledger<()>, range: Range) -> Result<usize, ErrorKind> {
+    let found = ledger.reservations.at(range.start, |it| it.mappings().run(range).map(|it| it.count()));
+    found.unwrap()
 }
 
 #[test]
 fn runs_are_whole_contiguous_mappings() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    for page in [0, 2, 4, 8] {
-        map(&ledger, range(base + page * PAGE, 2 * PAGE), handle).unwrap();
-    }
-    let check = |first: usize, pages| {
-        let run = range(base + first * PAGE, pages * PAGE);
-        ledger.around(run)?.mappings().check_run(run)
+    let (ledger, _) = three();
+    assert_eq!(run(&ledger, range(2, 2)).unwrap(), 1);
+    assert_eq!(run(&ledger, range(2, 3)).unwrap(), 2);
+    assert_eq!(problem(run(&ledger, range(3, 1))), Problem::SplitsMapping { at: at(2) });
+    assert_eq!(problem(run(&ledger, range(2, 1))), Problem::SplitsMapping { at: at(2) });
+    assert_eq!(problem(run(&ledger, range(4, 3))), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(run(&ledger, range(1, 3))), Problem::NotMapped { at: at(1) });
+    assert_eq!(problem(run(&ledger, range(5, 2))), Problem::NotMapped { at: at(5) });
+}
+
+#[test]
+fn covering_finds_every_touched_mapping() {
+    let (ledger, _) = three();
+    let covering = |first, pages| {
+        let range = range(first, pages);
+        let found = ledger
+            .reservations
+            .at(range.start, |it| it.mappings().covering(range).map(|it| it.count()));
+        found.unwrap()
     };
-    let at = |page: usize| Address::new(base + page * PAGE);
-    assert_eq!(check(0, 6), Ok(()));
-    assert_eq!(check(2, 2), Ok(()));
-    assert_eq!(problem(check(1, 3)), (Argument::Address, Problem::CutsMapping { at: at(0) }));
-    assert_eq!(problem(check(0, 5)), (Argument::Size, Problem::CutsMapping { at: at(4) }));
-    assert_eq!(problem(check(0, 8)), (Argument::Address, Problem::NotMapped { at: at(6) }));
-    assert_eq!(problem(check(4, 6)), (Argument::Address, Problem::NotMapped { at: at(6) }));
-    assert_eq!(problem(check(6, 2)), (Argument::Address, Problem::NotMapped { at: at(6) }));
-    assert_eq!(problem(check(8, 9)), (Argument::Address, Problem::NotReserved));
+    assert_eq!(covering(3, 2).unwrap(), 2);
+    assert_eq!(covering(3, 1).unwrap(), 1);
+    assert_eq!(problem(covering(3, 3)), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(covering(5, 1)), Problem::NotMapped { at: at(5) });
+}
+
+#[test]
+fn check_empty_finds_every_overlap() {
+    let (ledger, _) = three();
+    for (first, pages, expected) in [
+        (1, 1, None),
+        (5, 1, None),
+        (7, 2, None),
+        (1, 2, Some(2)),
+        (3, 1, Some(2)),
+        (3, 4, Some(2)),
+        (5, 2, Some(6)),
+    ] {
+        let range = range(first, pages);
+        let empty = ledger.reservations.at(range.start, |it| it.mappings().check_empty(range));
+        let found = empty.unwrap().err().map(|kind| problem(Err::<(), _>(kind)));
+        assert_eq!(found, expected.map(|page| Problem::AlreadyMapped { at: at(page) }), "{first}");
+    }
 }
 
 #[test]
 fn look_ups_end_where_the_mapping_ends() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base, 2 * PAGE), handle).unwrap();
-    assert!(ledger.mapping_at(base + 2 * PAGE - 1).is_some());
-    assert!(ledger.mapping_at(base + 2 * PAGE).is_none());
-    assert!(ledger.mapping_at(base - 1).is_none());
-    let all = |start, size| ask(&ledger, start, |it| it.check_mapped(range(start, size)).is_ok());
-    assert!(all(base + 5, PAGE));
-    assert!(all(base, 2 * PAGE), "nothing is behind it");
-    assert!(!all(base + PAGE, PAGE + 1));
-}
-
-#[test]
-fn nobody_may_use_what_was_just_mapped() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base, PAGE), handle).unwrap();
-    let record = ledger.mapping_at(base).unwrap().1;
-    assert_eq!((record.access, record.granted), Default::default());
-    let (mut access, mut granted) = (record.access, record.granted);
-    access.set(3, Access::ReadWrite);
-    granted.insert(3);
-    let after = MappingRecord { access, granted, ..record };
-    inside(&ledger, &[base], |mut entered| entered.write_access([(base, &after)]));
-    let record = ledger.mapping_at(base + 17).unwrap().1;
-    assert_eq!((record.access, record.granted), (access, granted));
-    unmap(&ledger, base);
-    map(&ledger, range(base, PAGE), handle).unwrap();
-    let record = ledger.mapping_at(base).unwrap().1;
-    assert_eq!((record.access, record.granted), Default::default(), "mapped anew");
-}
-
-#[test]
-fn what_is_there_is_counted_and_listed() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    let other = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
-    ledger.reserve(range(4 << 20, PAGE)).unwrap();
-    for page in [0, 1, 3] {
-        map(&ledger, range(base + page * PAGE, PAGE), handle).unwrap();
-    }
-    assert_eq!(ledger.counts(), (2, 2, 3));
-    let starts = |found: &mut dyn Iterator<Item = (usize, MappingRecord)>| -> Vec<usize> {
-        found.map(|(start, _)| (start - base) / PAGE).collect()
+    let (ledger, handle) = three();
+    let found = |address| {
+        ledger.reservations.at(address, |it| it.mappings().at(address).map(|(start, _)| start))
     };
-    assert_eq!(ask(&ledger, base, |it| starts(&mut it.iter())), [0, 1, 3]);
-    let within = |start, size| ask(&ledger, base, |it| starts(&mut it.inside(range(start, size))));
-    assert_eq!(within(base + PAGE, 2 * PAGE), [1]);
-    assert_eq!(within(base + 1, 3 * PAGE), [1, 3]);
-    let slot = handle.slot() as u32;
-    assert_eq!(size_in(&ledger, slot), Some(4 * PAGE));
-    ledger.handles.begin_release(handle, |_| ()).unwrap();
-    assert!(size_in(&ledger, slot).is_some(), "it is mapped");
-    assert!(size_in(&ledger, other.slot() as u32 + 1).is_none());
-    let sizes: Vec<usize> = ledger.handles.drain().iter().map(|record| record.size).collect();
-    assert_eq!(sizes, [4 * PAGE, PAGE]);
-    assert_eq!(ledger.counts().1, 0);
+    assert_eq!(found(2 * PAGE), Some(Some(2 * PAGE)));
+    assert_eq!(found(4 * PAGE - 1), Some(Some(2 * PAGE)));
+    assert_eq!(found(5 * PAGE), Some(None));
+    assert_eq!(found(9 * PAGE), None);
+    assert_eq!(ledger.retain(3 * PAGE).unwrap(), handle);
+    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped { at: at(5) });
 }
 
 #[test]
-fn reservations_end_where_they_end() {
-    let (ledger, _) = ledger();
-    let (base, size) = (1 << 20, 16 * PAGE);
-    let at = |ledger: &Ledger<()>, address| ledger.at(address, |reserved| reserved.base);
-    assert_eq!(at(&ledger, base - 1), None);
-    assert_eq!(at(&ledger, base), Some(base));
-    assert_eq!(at(&ledger, base + size - 1), Some(base));
-    assert_eq!(at(&ledger, base + size), None);
-    // What overlaps it is refused, with an address that is in it.
-    let reserve = |start, size| ledger.reserve(range(start, size));
-    assert_eq!(reserve(base + size - 1, PAGE), Err(base + size - 1));
-    assert_eq!(reserve(base - PAGE, PAGE + 1), Err(base));
-    assert_eq!(reserve(base - PAGE, 100 * PAGE), Err(base));
-    assert_eq!(ledger.counts().0, 1);
-    // A neighbour overlaps nothing.
-    assert!(reserve(base - PAGE, PAGE).is_ok() && reserve(base + size, PAGE).is_ok());
+fn memory_lives_while_referenced_or_mapped() {
+    let (ledger, handle) = three();
+    let release = |handle| ledger.handles.begin_release(handle, |_| ());
+    assert_eq!(release(handle).unwrap(), None, "it is mapped");
+    assert_eq!(problem(release(handle)), Problem::Released);
+    assert_eq!(ledger.retain(2 * PAGE).unwrap(), handle, "a mapping brings it back");
+    assert!(!unmap(&ledger, 2 * PAGE) && !unmap(&ledger, 4 * PAGE));
+    assert!(!unmap(&ledger, 6 * PAGE), "it is referenced");
+    assert_eq!(release(handle).unwrap(), Some(()));
+    assert_eq!(problem(release(handle)), Problem::Released, "its memory is being released");
+    ledger.handles.restore(handle);
+    assert_eq!(release(handle).unwrap(), Some(()));
+    assert!(ledger.handles.remove(handle).is_some());
+    assert_eq!(ledger.counts(), (1, 0, 0));
+    // The other order: the last mapping ends it.
+    let handle = create(&ledger, 1);
+    map(&ledger, range(2, 1), handle);
+    assert_eq!(release(handle).unwrap(), None);
+    assert!(unmap(&ledger, 2 * PAGE));
     assert_eq!(ledger.check(), Ok(()));
-    assert_eq!(at(&ledger, base + size), Some(base + size));
-    assert_eq!(at(&ledger, base - 1), Some(base - PAGE));
 }
 
 #[test]
-fn reservations_are_put_back_or_set_aside() {
-    let (ledger, _) = ledger();
-    let (base, size) = (1 << 20, 16 * PAGE);
-    let found = ledger.around(range(base, PAGE)).unwrap();
-    let removed = free(&ledger, base);
-    assert_eq!(ledger.counts().0, 0);
-    assert!(found.is_freed() && found.enter().is_none(), "who found it is told");
-    assert!(ledger.at(base, |_| ()).is_none());
-    ledger.restore(removed);
-    assert!(!found.is_freed() && found.enter().is_some());
-    assert_eq!(check_free(&ledger, range(base, size)), Ok(()));
-    assert_eq!(ledger.quarantine(base + size), None, "nothing is reserved there");
-    assert!(!found.is_quarantined());
-    assert_eq!(ledger.quarantine(base + PAGE + 1), Some((Address::new(base), size)));
-    assert!(found.is_quarantined() && found.enter().is_none() && !found.is_freed());
-    assert_eq!(ledger.counts().0, 1, "it stays");
+fn a_use_keeps_memory_alive() {
+    let ledger = Ledger::default();
+    let handle = create(&ledger, 1);
+    ledger.handles.begin_use(handle, |_| Ok(())).unwrap();
+    assert_eq!(ledger.handles.begin_release(handle, |_| ()).unwrap(), None);
+    assert!(ledger.handles.end_use(handle).is_some());
+    assert_eq!(ledger.handles.len(), 0);
+}
+
+#[test]
+fn wrong_handles_are_told_apart() {
+    let ledger = Ledger::<()>::default();
+    let with = |handle| problem(ledger.handles.with(handle, |_| ()));
+    assert_eq!(with(Handle::from_bits(0)), Problem::NullHandle);
+    assert_eq!(with(Handle::from_bits(7)), Problem::UnknownHandle);
+    let handle = create(&ledger, 1);
+    ledger.handles.remove(handle);
+    assert_eq!(with(handle), Problem::Released);
+    let other = Ledger::<()>::default();
+    let foreign = create(&other, 1);
+    assert_eq!(with(foreign), Problem::Released);
 }
 
 #[test]
 fn reservations_are_freed_whole_and_empty() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base, PAGE), handle).unwrap();
-    let check = |ledger: &Ledger<()>, start, size| problem(check_free(ledger, range(start, size)));
-    let whole = 16 * PAGE;
-    assert_eq!(
-        check(&ledger, base, whole),
-        (Argument::Address, Problem::StillMapped { mappings: 1 })
-    );
-    unmap(&ledger, base);
-    assert_eq!(
-        check(&ledger, base, PAGE),
-        (Argument::Size, Problem::WrongSize { expected: whole })
-    );
-    assert_eq!(check(&ledger, base + PAGE, PAGE), (Argument::Address, Problem::NotAReservation));
-    assert_eq!(check_free(&ledger, range(base, whole)), Ok(()));
-    assert_eq!(free(&ledger, base).base, base);
-    assert!(ledger.at(base, |_| ()).is_none());
+    let (ledger, _) = three();
+    let reservation = ledger.reservations.find(2 * PAGE).unwrap();
+    let guard = reservation.lock().unwrap();
+    let free = |first, pages| problem(guard.check_free(range(first, pages)));
+    assert_eq!(free(1, 8), Problem::StillMapped { mappings: 3 });
+    assert_eq!(free(2, 8), Problem::NotAReservation);
+    assert_eq!(free(1, 7), Problem::WrongSize { expected: 8 * PAGE });
+    for page in [2, 4, 6] {
+        unmap(&ledger, page * PAGE);
+    }
+    assert!(guard.check_free(range(1, 8)).is_ok());
+    ledger.reservations.remove(&guard);
+    assert!(ledger.reservations.find(2 * PAGE).is_none());
+    drop(guard);
+    assert!(reservation.lock().is_none() && reservation.is_freed());
+    ledger.reservations.restore(reservation);
+    assert!(ledger.reservations.find(2 * PAGE).unwrap().lock().is_some());
 }
 
 #[test]
-fn serials_are_never_used_twice() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    let mut seen = vec![ledger.at(base, |reserved| reserved.serial).unwrap()];
-    seen.push(ledger.reserve(range(2 << 20, PAGE)).unwrap());
-    // More than a reservation takes at a time, in two that take turns.
-    for _ in 0..if cfg!(miri) { 3 } else { 2100 } {
-        for at in [base, 2 << 20] {
-            seen.push(map_as(&ledger, range(at, PAGE), handle).unwrap());
-            assert_eq!(ledger.check(), Ok(()));
-            unmap(&ledger, at);
+fn reservations_are_disjoint() {
+    let ledger = Ledger::<()>::default();
+    ledger.reservations.insert(range(10, 4)).unwrap();
+    for (first, pages, at) in [(8, 3, 10), (12, 1, 12), (13, 9, 13), (1, 30, 10)] {
+        assert_eq!(ledger.reservations.insert(range(first, pages)), Err(at * PAGE));
+    }
+    ledger.reservations.insert(range(14, 1)).unwrap();
+    ledger.reservations.insert(range(9, 1)).unwrap();
+    // Two neighbours are not one.
+    assert!(ledger.reservations.around(range(13, 2)).is_err());
+    let found = [ledger.reservations.find(9 * PAGE), ledger.reservations.find(14 * PAGE)];
+    let found = found.map(Option::unwrap);
+    let guards: Vec<_> = found.iter().map(|it| it.lock().unwrap()).collect();
+    assert_eq!(locked_around(&guards, range(14, 1)).unwrap().reservation.base, 14 * PAGE);
+    assert!(locked_around(&guards, range(10, 1)).is_err());
+    assert!(locked_around(&guards, range(1, 1)).is_err());
+}
+
+#[test]
+fn a_waiting_thread_finds_a_freed_reservation_unusable() {
+    let ledger = Ledger::<()>::default();
+    ledger.reservations.insert(range(1, 1)).unwrap();
+    let reservation = ledger.reservations.find(PAGE).unwrap();
+    let guard = reservation.lock().unwrap();
+    let waiting = {
+        let reservation = reservation.clone();
+        std::thread::spawn(move || reservation.lock().is_some())
+    };
+    ledger.reservations.remove(&guard);
+    drop(guard);
+    assert!(!waiting.join().unwrap());
+    ledger.reservations.restore(reservation.clone());
+    let (operation, failure) = (crate::error::Operation::Unmap, ErrorKind::OutOfDescriptors);
+    let (address, size) = (Address::new(PAGE), PAGE);
+    let why = Quarantined { address, size, operation, failure, rollback: None };
+    reservation.quarantine(why.into());
+    assert!(reservation.lock().is_none() && reservation.quarantined().is_some());
+}
+
+#[test]
+fn equal_access_is_stored_once() {
+    let (ledger, _) = three();
+    let reservation = ledger.reservations.find(2 * PAGE).unwrap();
+    let mut mappings = reservation.mappings_mut();
+    let stored = |mappings: &Mappings| mappings.access.len();
+    for page in [2, 4, 6] {
+        mappings.set_access(page * PAGE, granted(1, Access::Read));
+    }
+    assert_eq!(stored(&mappings), 1);
+    mappings.set_access(4 * PAGE, granted(2, Access::Read));
+    assert_eq!(stored(&mappings), 2);
+    mappings.set_access(4 * PAGE, AccessState::default());
+    mappings.remove(2 * PAGE);
+    assert_eq!(stored(&mappings), 1);
+    assert_eq!(mappings.access_at(6 * PAGE, 1), Some(Access::Read));
+    mappings.remove(6 * PAGE);
+    assert_eq!(stored(&mappings), 0);
+}
+
+#[test]
+fn names_belong_to_one_mapping() {
+    let (ledger, _) = three();
+    let reservation = ledger.reservations.find(2 * PAGE).unwrap();
+    let mut mappings = reservation.mappings_mut();
+    let serial = mappings.at(3 * PAGE).unwrap().1.serial;
+    assert!(mappings.set_name(3 * PAGE, Some(serial), Some("weights".into())).is_ok());
+    assert_eq!(mappings.name_of(serial).map(|name| &**name), Some("weights"));
+    assert!(mappings.set_name(3 * PAGE, Some(serial + 9), None).is_err());
+    assert!(mappings.set_name(5 * PAGE, None, None).is_err());
+    mappings.remove(2 * PAGE);
+    assert!(mappings.name_of(serial).is_none());
+}
+
+#[test]
+fn check_finds_broken_invariants() {
+    let broken = |how: fn(&mut Mappings, Handle)| {
+        let (ledger, handle) = three();
+        assert_eq!(ledger.check(), Ok(()));
+        let reservation = ledger.reservations.find(2 * PAGE).unwrap();
+        how(&mut reservation.mappings_mut(), handle);
+        ledger.check().unwrap_err()
+    };
+    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().size = 3 * PAGE);
+    assert!(found.contains("overlaps"), "{found}");
+    let found = broken(|it, _| it.entries.get_mut(&(4 * PAGE)).unwrap().size = PAGE - 1);
+    assert!(found.contains("granule"), "{found}");
+    let found = broken(|it, _| it.entries.get_mut(&(6 * PAGE)).unwrap().size = 3 * PAGE);
+    assert!(found.contains("exceeds") || found.contains("reservation"), "{found}");
+    let found = broken(|it, _| drop(it.entries.remove(&(6 * PAGE))));
+    assert!(found.contains("counts 3 mappings and has 2"), "{found}");
+    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().serial = 2);
+    assert!(found.contains("twice"), "{found}");
+    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle::new(0));
+    assert!(found.contains("no handle"), "{found}");
+    let found = broken(|it, _| drop(it.access.insert(granted(1, Access::Read).into())));
+    assert!(found.contains("stored access"), "{found}");
+    let found = broken(|it, _| drop(it.names.insert(99, "lost".into())));
+    assert!(found.contains("names no mapping"), "{found}");
+}
+
+/// A step of a random history.
+#[derive(Clone, Debug)]
+enum Step {
+    Map(usize, usize),
+    Unmap(usize),
+    Grant(usize, usize, Access),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let access = prop_oneof![Just(Access::None), Just(Access::Read), Just(Access::ReadWrite)];
+    let step = prop_oneof![
+        (1..30_usize, 1..4_usize).prop_map(|(at, pages)| Step::Map(at, pages)),
+        (1..30_usize).prop_map(Step::Unmap),
+        (1..30_usize, 0..3_usize, access).prop_map(|(at, agent, to)| Step::Grant(at, agent, to)),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Against one entry a page.
+    #[test]
+    fn counts_follow_every_step(steps in steps()) {
+        let ledger = Ledger::default();
+        ledger.reservations.insert(range(1, 40)).unwrap();
+        let handle = create(&ledger, 4);
+        let mut pages: Vec<Option<(usize, AccessState)>> = vec![None; 41];
+        for step in steps {
+            match step {
+                Step::Map(first, count) => {
+                    let wanted = range(first, count);
+                    let reservation = ledger.reservations.around(wanted).unwrap();
+                    let empty = reservation.mappings().check_empty(wanted).is_ok();
+                    prop_assert_eq!(empty, pages[first..first + count].iter().all(Option::is_none));
+                    if empty {
+                        map(&ledger, wanted, handle);
+                        pages[first..first + count].fill(Some((first, AccessState::default())));
+                    }
+                }
+                Step::Unmap(page) => {
+                    if let Some((first, _)) = pages[page] {
+                        unmap(&ledger, first * PAGE);
+                        pages.iter_mut().filter(|it| it.is_some_and(|(at, _)| at == first))
+                            .for_each(|it| *it = None);
+                    }
+                }
+                Step::Grant(page, agent, to) => {
+                    if let Some((first, _)) = pages[page] {
+                        let state = granted(agent, to);
+                        let reservation = ledger.reservations.find(first * PAGE).unwrap();
+                        reservation.mappings_mut().set_access(first * PAGE, state);
+                        pages.iter_mut().flatten().filter(|(at, _)| *at == first)
+                            .for_each(|it| it.1 = state);
+                    }
+                }
+            }
+            prop_assert_eq!(ledger.check(), Ok(()));
+            let reservation = ledger.reservations.find(PAGE).unwrap();
+            let mappings = reservation.mappings();
+            for (page, expected) in pages.iter().enumerate().skip(1) {
+                let found = mappings.at(page * PAGE + 1);
+                let found = found.map(|(start, record)| (start / PAGE, record.access));
+                prop_assert_eq!(found, *expected);
+            }
         }
-    }
-    seen.push(ledger.reserve(range(3 << 20, PAGE)).unwrap());
-    let count = seen.len();
-    seen.sort_unstable();
-    seen.dedup();
-    assert_eq!(seen.len(), count, "{seen:?}");
-}
-
-#[test]
-fn what_is_mapped_is_found_by_each_address_inside() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base + PAGE, 2 * PAGE), handle).unwrap();
-    let slot = handle.slot() as u32;
-    let mut access = AccessSet::default();
-    access.set(1, Access::Read);
-    access.set(2, Access::ReadWrite);
-    let record = ledger.mapping_at(base + PAGE).unwrap().1;
-    let after = MappingRecord { access, ..record };
-    inside(&ledger, &[base], |mut entered| entered.write_access([(base + PAGE, &after)]));
-    for inside in [base + PAGE, base + PAGE + 1, base + 3 * PAGE - 1] {
-        let found = [0, 1, 2].map(|agent| ledger.access_at(inside, agent));
-        assert_eq!(found, [Some(Access::None), Some(Access::Read), Some(Access::ReadWrite)]);
-        assert_eq!(ask(&ledger, inside, |it| it.slot_at(inside)), Some(slot));
-    }
-    for outside in [base, base + PAGE - 1, base + 3 * PAGE] {
-        assert_eq!(ledger.access_at(outside, 1), None);
-        assert_eq!(ask(&ledger, outside, |it| it.slot_at(outside)), None);
-    }
-}
-
-#[test]
-fn slots_are_told_apart() {
-    let (ledger, first) = ledger();
-    let second = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
-    let base = 1 << 20;
-    map(&ledger, range(base, PAGE), first).unwrap();
-    map(&ledger, range(base + PAGE, PAGE), second).unwrap();
-    let slot = |address| ask(&ledger, address, |it| it.slot_at(address));
-    assert_ne!(slot(base), slot(base + PAGE));
-}
-
-#[test]
-fn what_is_rehung_is_counted_where_it_is() {
-    let (ledger, handle) = ledger();
-    let (base, other) = (1 << 20, 2 << 20);
-    ledger.reserve(range(other, 4 * PAGE)).unwrap();
-    map(&ledger, range(base, 4 * PAGE), handle).unwrap();
-    map(&ledger, range(base + 4 * PAGE, 4 * PAGE), handle).unwrap();
-    let (_, record) = ledger.mapping_at(base).unwrap();
-    inside(&ledger, &[base, other], |mut entered| {
-        ledger.rehang(&mut entered, [base].into_iter(), [(other, record)].into_iter());
-        assert_eq!(entered.at(base).unwrap().mappings().len(), 1, "both are still held");
-    });
-    assert!(ledger.mapping_at(base).is_none());
-    assert_eq!(ledger.mapping_at(other).unwrap().1.serial, record.serial);
-    assert_eq!(ledger.check(), Ok(()));
-    // One is left in the first reservation, one is in the second.
-    let check_free = |whole: Range| check_free(&ledger, whole);
-    assert!(check_free(range(base, 16 * PAGE)).is_err());
-    assert!(check_free(range(other, 4 * PAGE)).is_err());
-    unmap(&ledger, other);
-    assert!(check_free(range(other, 4 * PAGE)).is_ok());
-    unmap(&ledger, base + 4 * PAGE);
-    assert!(check_free(range(base, 16 * PAGE)).is_ok());
-}
-
-#[test]
-fn handles_tell_how_often_they_are_referenced_and_mapped() {
-    let (ledger, handle) = ledger();
-    let counts = |ledger: &Ledger<()>| {
-        let counts = |record: &mut HandleRecord<()>| (record.references(), record.mappings);
-        ledger.handles.with(handle, counts).unwrap()
-    };
-    assert_eq!(counts(&ledger), (1, 0));
-    for page in 0..3 {
-        map(&ledger, range((1 << 20) + page * PAGE, PAGE), handle).unwrap();
-    }
-    ledger.retain(1 << 20).unwrap();
-    assert_eq!(counts(&ledger), (2, 3));
-}
-
-#[test]
-fn a_mapping_may_end_where_another_begins() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base + 2 * PAGE, 2 * PAGE), handle).unwrap();
-    map(&ledger, range(base, 2 * PAGE), handle).unwrap();
-    map(&ledger, range(base + 4 * PAGE, PAGE), handle).unwrap();
-    assert_eq!(ask(&ledger, base, |it| it.check_run(range(base, 5 * PAGE))), Ok(()));
-}
-
-#[test]
-fn a_run_of_one_is_told_from_others() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    for page in [0, 2, 4] {
-        map(&ledger, range(base + page * PAGE, 2 * PAGE), handle).unwrap();
-    }
-    let only = |first: usize, pages| {
-        let run = range(base + first * PAGE, pages * PAGE);
-        ask(&ledger, base, |it| it.only(run).map(|record| record.size))
-    };
-    assert_eq!((only(0, 2), only(2, 2)), (Some(2 * PAGE), Some(2 * PAGE)));
-    for (first, pages) in [(0, 1), (0, 4), (1, 2), (1, 1), (6, 2)] {
-        assert_eq!(only(first, pages), None, "{pages} from {first}");
-    }
-}
-
-#[test]
-fn names_go_with_what_was_named() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    for page in [0, 1] {
-        map(&ledger, range(base + page * PAGE, PAGE), handle).unwrap();
-    }
-    ledger.name_mapping(base, None, "page").unwrap();
-    let serial = ledger.mapping_at(base).unwrap().1.serial;
-    unmap(&ledger, base + PAGE);
-    assert!(ask(&ledger, base, |it| it.name(serial).is_some()), "another's");
-    unmap(&ledger, base);
-    assert!(ask(&ledger, base, |it| it.name(serial).is_none()));
-    assert_eq!(ledger.check(), Ok(()));
-}
-
-#[test]
-fn names_stay_with_what_was_named() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base + PAGE, PAGE), handle).unwrap();
-    let reservation = ledger.at(base, |reserved| reserved.serial).unwrap();
-    let mapping = ledger.mapping_at(base + PAGE).unwrap().1.serial;
-    let names = |ledger: &Ledger<()>| {
-        let of = |name: Option<&std::sync::Arc<str>>| name.map(ToString::to_string);
-        (
-            of(ledger.at(base, Reserved::name).unwrap().as_ref()),
-            ask(ledger, base, |it| of(it.name(mapping))),
-            ledger.handles.with(handle, |record| of(record.name.as_ref())).unwrap(),
-        )
-    };
-    let some = |text: &str| Some(text.to_owned());
-    ledger.name_reservation(base + 16 * PAGE - 1, None, "pool").unwrap();
-    ledger.name_mapping(base + PAGE + 1, Some(mapping), "page").unwrap();
-    ledger.name_handle(handle, "memory").unwrap();
-    assert_eq!(names(&ledger), (some("pool"), some("page"), some("memory")));
-    ledger.name_reservation(base, Some(reservation), "cache").unwrap();
-    assert_eq!(names(&ledger).0, some("cache"));
-    // Nothing is there, or something else by now.
-    for outside in [base - 1, base + 16 * PAGE] {
-        let refused = ledger.name_reservation(outside, None, "x");
-        assert_eq!(problem(refused), (Argument::Address, Problem::NotReserved));
-    }
-    assert!(ledger.name_reservation(base, Some(reservation + 1000), "x").is_err());
-    let at = Address::new(base);
-    let refused = ledger.name_mapping(base, None, "x");
-    assert_eq!(problem(refused), (Argument::Address, Problem::NotMapped { at }));
-    assert!(ledger.name_mapping(base + PAGE, Some(mapping + 1000), "x").is_err());
-    assert_eq!(names(&ledger), (some("cache"), some("page"), some("memory")));
-    // An empty name takes the name away.
-    ledger.name_reservation(base, None, "").unwrap();
-    ledger.name_mapping(base + PAGE, None, "").unwrap();
-    ledger.name_handle(handle, "").unwrap();
-    assert_eq!(names(&ledger), (None, None, None));
-}
-
-#[test]
-fn every_handle_that_is_alive_is_listed() {
-    let (ledger, first) = ledger();
-    let second = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
-    let third = ledger.handles.add(PAGE, PAGE, properties(), ()).unwrap();
-    map(&ledger, range(1 << 20, PAGE), first).unwrap();
-    for released in [first, second] {
-        if let Some((slot, ())) = ledger.handles.begin_release(released, |_| ()).unwrap() {
-            ledger.handles.forget(slot);
-        }
-    }
-    let listed = ledger.handles.each(|handle, _| handle);
-    assert_eq!(listed, [first, third], "mapped, and referenced");
-    let slot = ask(&ledger, 1 << 20, |it| it.slot_at(1 << 20)).unwrap();
-    assert_eq!(ledger.handles.named_in_slot(slot, |handle, _| handle), Some(first));
-}
-
-#[test]
-fn a_thread_finds_the_reservation_it_used_last_by_itself() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base, PAGE), handle).unwrap();
-    assert!(ledger.mapping_at(base).is_some());
-    ledger.empty_directory();
-    for _ in 0..3 {
-        assert!(ledger.mapping_at(base).is_some());
-        ledger.around(range(base, PAGE)).unwrap().keep();
-    }
-    let elsewhere = |ledger: &Ledger<()>| ledger.mapping_at(base).is_some();
-    assert!(!std::thread::scope(|scope| scope.spawn(|| elsewhere(&ledger)).join().unwrap()));
-    assert!(ledger.mapping_at(base + 16 * PAGE).is_none(), "that is not in it");
-    assert!(ledger.mapping_at(base).is_none(), "another was looked for meanwhile");
-}
-
-#[test]
-fn a_reservation_that_was_used_last_and_freed_hides_nothing() {
-    let (ledger, handle) = ledger();
-    let base = 1 << 20;
-    map(&ledger, range(base, PAGE), handle).unwrap();
-    assert!(ledger.mapping_at(base).is_some());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            unmap(&ledger, base);
-            free(&ledger, base);
-            ledger.reserve(range(base, 4 * PAGE)).unwrap();
-            map(&ledger, range(base, 2 * PAGE), handle).unwrap();
-        });
-    });
-    assert_eq!(ledger.mapping_at(base).unwrap().1.size, 2 * PAGE);
-}
-
-#[test]
-fn who_is_inside_has_that_reservation_and_no_more() {
-    let (ledger, _) = ledger();
-    let (base, end) = (1 << 20, (1 << 20) + 16 * PAGE);
-    ledger.reserve(range(end, PAGE)).unwrap();
-    for at in [&[base][..], &[base, end]] {
-        inside(&ledger, at, |entered| {
-            assert!(entered.around(range(base + PAGE, 15 * PAGE)).is_ok());
-            let beyond = entered.around(range(end - PAGE, 2 * PAGE));
-            assert_eq!(problem(beyond), (Argument::Address, Problem::NotReserved));
-            assert_eq!(entered.at(end).is_some(), at.len() == 2);
-            assert!(entered.at(base - 1).is_none() && entered.at(end + PAGE).is_none());
-        });
     }
 }

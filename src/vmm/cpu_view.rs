@@ -1,0 +1,194 @@
+//! This process's view of mapped memory: what its own loads and stores may do.
+//!
+//! The exported dma-buf is mapped over the reservation. A change of access is one `mprotect`, and the
+//! view is removed by mapping `PROT_NONE` once nothing can fail any more. The runtime is not called: it
+//! takes the CPU's access away with `munmap`, which leaves a hole in the reservation.
+//!
+//! Where dma-bufs cannot be mapped, the runtime maps the memory for the CPU: once, readable and
+//! writable. From then on the CPU is in [`AccessState::runtime_granted`], and a change is `mprotect`
+//! here, too. Only unmapping is the runtime's; the hole that it leaves then is filled.
+//!
+//! That a dma-buf of amdgpu can be mapped follows from the kernel's source; it has not been seen on a
+//! GPU. If the first mapping is refused, the runtime maps for the CPU from then on.
+
+use super::Shared;
+use super::mapped_range::MappedRange;
+use super::shareable::Exportable;
+use crate::access::{Access, AccessSet, AccessState};
+use crate::error::{Argument, ErrorKind, Problem};
+use crate::native::{Protection, close, map_shared, out_of_descriptors, plug, protect, try_shared};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+/// How the CPU is given access.
+#[derive(Debug, Default)]
+pub(super) struct CpuAccess {
+    by_runtime: AtomicBool,
+    /// Whether a dma-buf of this process was mapped.
+    is_proven: AtomicBool,
+}
+
+// As for `mapped_range`: the reservation is locked and the range is a mapping.
+impl Shared {
+    /// Returns what this process's loads and stores may do: as much as any CPU agent may, since all
+    /// of them share one address space.
+    pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
+        self.cpus.iter().map(|index| access.get(index)).max().unwrap_or_default()
+    }
+
+    pub(super) fn protection(&self, access: &AccessState) -> Protection {
+        match self.cpu_access_of(&access.requested) {
+            Access::None => Protection::Nothing,
+            Access::Read => Protection::Read,
+            Access::ReadWrite => Protection::ReadWrite,
+        }
+    }
+
+    /// Whether the runtime has mapped the memory for the CPU.
+    pub(super) fn runtime_mapped_for_cpu(&self, access: &AccessState) -> bool {
+        self.cpus.iter().any(|index| access.runtime_granted.contains(index))
+    }
+
+    /// Whether this process has a view of the mapping that is not the runtime's.
+    pub(super) fn has_own_view(&self, access: &AccessState) -> bool {
+        self.protection(access) != Protection::Nothing && !self.runtime_mapped_for_cpu(access)
+    }
+
+    fn by_runtime(&self) -> bool {
+        self.cpu_access.by_runtime.load(Ordering::Relaxed)
+    }
+
+    /// Changes the view from what the mapping has to what `wanted` says. A view that is not needed any
+    /// more stays, without access, until [`drop_unused_view`](Self::drop_unused_view): restoring it after
+    /// a failure takes no file descriptor.
+    ///
+    /// Returns `false` if the runtime has to map the memory for the CPU.
+    pub(super) fn change_view(
+        &self,
+        it: &MappedRange,
+        wanted: &AccessState,
+    ) -> Result<bool, ErrorKind> {
+        let (now, wanted) = (self.protection(&it.access), self.protection(wanted));
+        if now == wanted {
+            return Ok(true);
+        }
+        if now != Protection::Nothing || self.runtime_mapped_for_cpu(&it.access) {
+            return self.protect_view(it, wanted).map(|()| true);
+        }
+        if self.by_runtime() {
+            return Ok(false);
+        }
+        self.map_dma_buf(it, wanted)
+    }
+
+    /// Changes what loads and stores may do where the CPU has a view.
+    pub(super) fn protect_view(
+        &self,
+        it: &MappedRange,
+        protection: Protection,
+    ) -> Result<(), ErrorKind> {
+        // SAFETY: the range is a mapping; taking access away makes accesses fault, as asked for.
+        unsafe { protect(it.start, it.size, protection) }
+            .map_err(|errno| ErrorKind::of_system("mprotect", errno))
+    }
+
+    /// Gives this process its view of a mapping that the runtime has just made, or may not have
+    /// unmapped.
+    ///
+    /// Returns `false` if the runtime has to map the memory for the CPU.
+    pub(super) fn show_view(&self, it: &MappedRange, access: &AccessState) -> Result<bool, ErrorKind> {
+        match self.protection(access) {
+            Protection::Nothing => Ok(true),
+            _ if self.by_runtime() || self.runtime_mapped_for_cpu(&it.access) => Ok(false),
+            protection => self.with_descriptor(|| self.map_dma_buf(it, protection)),
+        }
+    }
+
+    /// Removes the view of a mapping if it had one before, and does not need it now. Cannot fail: at
+    /// worst the view stays, without access.
+    pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
+        let needed = self.protection(&now.access) != Protection::Nothing
+            || self.runtime_mapped_for_cpu(&now.access);
+        if self.has_own_view(before) && !needed {
+            // SAFETY: the range is a mapping, and what is replaced is this library's view of it.
+            let _ = unsafe { close(now.start, now.size) };
+        }
+    }
+
+    /// Fills the hole that the runtime may have left in a mapping that it failed to unmap, if it had
+    /// mapped the memory for the CPU.
+    ///
+    /// Returns whether the CPU has lost the memory.
+    pub(super) fn fill_hole(&self, it: &MappedRange) -> Result<bool, ErrorKind> {
+        if !self.quirks.cpu_unmap_leaves_hole || !self.runtime_mapped_for_cpu(&it.access) {
+            return Ok(true);
+        }
+        match plug(it.start, it.size) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(ErrorKind::of_system("mmap", errno)),
+        }
+    }
+
+    /// Refuses to unmap and map again with this access if no descriptor is free for the latter.
+    pub(super) fn check_remap(&self, access: &AccessState) -> Result<(), ErrorKind> {
+        let exports = !self.by_runtime() && self.protection(access) != Protection::Nothing;
+        if exports && out_of_descriptors() {
+            return Err(ErrorKind::OutOfDescriptors);
+        }
+        Ok(())
+    }
+
+    /// Calls what must not fail for lack of a descriptor, because it completes or rolls back what has
+    /// begun: if none is free, the runtime's reserve is closed for it.
+    pub(super) fn with_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.runtime.spare().lend(act)
+    }
+
+    fn map_dma_buf(&self, it: &MappedRange, protection: Protection) -> Result<bool, ErrorKind> {
+        let handles = &self.ledger.handles;
+        let memory = handles.with_live(it.handle, |record| {
+            (Exportable::of(&record.payload), record.payload.imported)
+        });
+        let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
+        // What another process sends may be of any kind; it says nothing about this machine.
+        let (exportable, imported) = memory.ok_or_else(released)?;
+        let descriptor = self.export(exportable)?;
+        let is_proven = !imported && self.cpu_access.is_proven.load(Ordering::Relaxed);
+        // One that can only be read would do for reading, but could never be made writable.
+        let can_be_mapped = match fcntl_getfl(&descriptor) {
+            Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
+            _ if is_proven => Ok(()),
+            _ => try_shared(descriptor.as_fd(), protection),
+        };
+        let mapped = can_be_mapped.and_then(|()| {
+            // SAFETY: the range is a mapping, in which the runtime has left no hole: what is replaced is
+            // its place holder.
+            unsafe { map_shared(descriptor.as_fd(), it.start, it.size, protection) }
+        });
+        let Err(errno) = mapped else {
+            if !imported {
+                self.cpu_access.is_proven.store(true, Ordering::Relaxed);
+            }
+            return Ok(true);
+        };
+        // The kernel may have removed what was there before it refused.
+        if can_be_mapped.is_ok() {
+            let _ = plug(it.start, it.size);
+        }
+        match errno {
+            Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
+            errno => {
+                if !imported && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
+                    crate::log::warning!(
+                        %errno,
+                        "dma-bufs cannot be mapped here; the runtime gives the CPU its access"
+                    );
+                }
+                Ok(false)
+            }
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! One operation on the mappings of locked reservations: its steps in the runtime, and how they are
+//! rolled back.
+//!
+//! An operation enters each step in the journal when it takes it. If a later step fails, the steps are
+//! undone in reverse order. If that fails too, the reservation is quarantined: no operation touches it
+//! again. In the end, [`Journal::finish`] writes to the ledger what the runtime has now, after success
+//! as after a rollback; to all other threads that is a single step.
+//!
+//! | step | inverse |
+//! |---|---|
+//! | [`Step::Map`] | unmap |
+//! | [`Step::Unmap`] | map, and set access as it was |
+//! | [`Step::Access`] | set access as it was; if a GPU was granted access for the first time, unmap and map as it was |
+
+use super::Shared;
+use super::ledger::{Guards, MappingRecord, Range, ReservationGuard, Serial, locked_around};
+use super::mapped_range::MappedRange;
+use crate::access::{AccessState, AgentSet};
+use crate::error::{Error, ErrorKind, Operation, Quarantined};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A mapping that the operation changes, creates or removes.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// What the runtime has, or had when it was mapped last.
+    pub now: MappedRange,
+    /// The access before the operation.
+    pub before: AccessState,
+    /// The agents that the runtime was asked to grant access since, successfully or not.
+    pub asked: AgentSet,
+    /// Whether the runtime has it mapped.
+    pub mapped: bool,
+    /// Whether the operation has mapped it, so that unmapping it undoes all that was done to it.
+    pub fresh: bool,
+    /// Whether the ledger goes on listing it, although its state is unknown, so that its memory stays.
+    lost: bool,
+    /// Its name and serial in the ledger, where it is not listed yet.
+    new: Option<Listing>,
+}
+
+/// How a new mapping is listed in the ledger.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// The serial of the mapping whose place it takes; `None` for a serial of its own.
+    pub serial: Option<u64>,
+    pub name: Option<Arc<str>>,
+}
+
+impl Target {
+    fn before(&self) -> MappedRange {
+        MappedRange { access: self.before, ..self.now }
+    }
+}
+
+/// A step that was taken, by the indexes of its targets: one, or the first and the number of
+/// neighbours.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Map(usize),
+    Unmap(usize, usize),
+    Access(usize, usize),
+}
+
+/// The steps of one operation.
+#[derive(Debug)]
+pub(super) struct Journal<'a> {
+    pub shared: &'a Shared,
+    pub operation: Operation,
+    guards: &'a Guards<'a>,
+    pub targets: SmallVec<[Target; 1]>,
+    steps: SmallVec<[Step; 4]>,
+    /// The first reservation that this operation quarantined.
+    quarantined: Option<Arc<Quarantined>>,
+    /// The reservations that it quarantined because a rollback failed.
+    broken: SmallVec<[usize; 1]>,
+}
+
+impl<'a> Journal<'a> {
+    pub fn new(shared: &'a Shared, operation: Operation, guards: &'a Guards<'a>) -> Self {
+        let (targets, steps) = (SmallVec::new(), SmallVec::new());
+        Self { shared, operation, guards, targets, steps, quarantined: None, broken: SmallVec::new() }
+    }
+
+    /// Returns the locked reservation that contains all of a range.
+    pub fn around(&self, range: Range) -> Result<&'a ReservationGuard<'a>, ErrorKind> {
+        locked_around(self.guards, range)
+    }
+
+    /// Adds the mappings of a run as targets.
+    pub fn add_run(&mut self, range: Range) -> Result<(), ErrorKind> {
+        let mappings = self.around(range)?.reservation.mappings();
+        let run: SmallVec<[(usize, MappingRecord); 1]> = mappings.run(range)?.collect();
+        drop(mappings);
+        for (start, record) in run {
+            let Some(now) = self.shared.mapped_range(start, record) else { continue };
+            let (before, asked) = (now.access, AgentSet::NONE);
+            self.targets.push(Target { now, before, asked, mapped: true, fresh: false, lost: false, new: None });
+        }
+        Ok(())
+    }
+
+    /// Adds a mapping that is to be created, and counted as one of its handle's already.
+    pub fn add_new(&mut self, now: MappedRange, listing: Listing) {
+        let before = AccessState::default();
+        let (asked, new) = (AgentSet::NONE, Some(listing));
+        self.targets.push(Target { now, before, asked, mapped: false, fresh: false, lost: false, new });
+    }
+
+    /// The number of neighbours that are in one reservation, for each row of such targets.
+    pub fn rows(&self) -> SmallVec<[usize; 1]> {
+        let mut rows: SmallVec<[usize; 1]> = SmallVec::new();
+        let mut end = 0;
+        for target in &self.targets {
+            let range = target.now.range();
+            let begins = self.guards.iter().any(|it| it.reservation.base == range.start);
+            match rows.last_mut() {
+                Some(row) if range.start == end && !begins => *row += 1,
+                _ => rows.push(1),
+            }
+            end = range.end();
+        }
+        rows
+    }
+
+    /// Maps a target.
+    pub fn map(&mut self, index: usize) -> Result<(), ErrorKind> {
+        self.steps.push(Step::Map(index));
+        self.raw_map(index)
+    }
+
+    /// Unmaps neighbours by one call of the runtime. A reservation whose addresses could not be kept
+    /// is quarantined; see [`check_quarantine`](Self::check_quarantine).
+    pub fn unmap(&mut self, first: usize, count: usize) -> Result<(), ErrorKind> {
+        self.steps.push(Step::Unmap(first, count));
+        if let Some(lost) = self.raw_unmap(first, count)? {
+            self.quarantine(first, lost, None);
+        }
+        Ok(())
+    }
+
+    /// Enters that the access to neighbours is about to change, by whatever changes it.
+    pub fn enter_access(&mut self, first: usize, count: usize) {
+        self.steps.push(Step::Access(first, count));
+    }
+
+    /// Fails if this operation has quarantined a reservation.
+    pub fn check_quarantine(&self) -> Result<(), ErrorKind> {
+        match &self.quarantined {
+            Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: true }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the operation: writes to the ledger what it did, or rolls it back. Returns the serials of
+    /// new mappings.
+    pub fn end(
+        mut self,
+        outcome: Result<(), ErrorKind>,
+    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
+        if let Err(failure) = &outcome {
+            self.roll_back(failure);
+        } else {
+            for target in self.targets.iter().filter(|target| target.mapped) {
+                self.shared.drop_unused_view(&target.now, &target.before);
+            }
+        }
+        let serials = self.finish();
+        self.check_quarantine()?;
+        outcome.map(|()| serials)
+    }
+
+    fn roll_back(&mut self, failure: &ErrorKind) {
+        while let Some(step) = self.steps.pop() {
+            let (first, count) = step.targets();
+            let Some(reservation) = self.reservation_of(first).map(|it| it.reservation) else {
+                continue;
+            };
+            if reservation.quarantined().is_none()
+                && let Err(rollback) = self.undo(step)
+            {
+                self.quarantine(first, failure.clone(), Some(rollback));
+                self.broken.push(reservation.base);
+            }
+            if self.broken.contains(&reservation.base) {
+                self.targets[first..first + count].iter_mut().for_each(|target| target.lost = true);
+            }
+        }
+    }
+
+    /// Undoes a step, whether it succeeded, failed or failed half-way.
+    fn undo(&mut self, step: Step) -> Result<(), ErrorKind> {
+        match step {
+            Step::Map(index) if self.targets[index].mapped => self.undo_map(index),
+            Step::Map(_) => Ok(()),
+            Step::Unmap(first, count) => {
+                (first..first + count).rev().try_for_each(|index| self.undo_unmap(index))
+            }
+            Step::Access(first, count) => {
+                (first..first + count).rev().try_for_each(|index| self.undo_access(index))
+            }
+        }
+    }
+
+    fn undo_map(&mut self, index: usize) -> Result<(), ErrorKind> {
+        let unmapped = self.raw_unmap(index, 1);
+        if unmapped.is_err() {
+            // Whoever was asked for may have access.
+            let target = &mut self.targets[index];
+            let granted = target.now.access.runtime_granted;
+            target.now.access.runtime_granted = granted.union(target.asked);
+        }
+        unmapped?.map_or(Ok(()), Err)
+    }
+
+    fn undo_unmap(&mut self, index: usize) -> Result<(), ErrorKind> {
+        if !self.targets[index].mapped {
+            return self.map_as_before(index);
+        }
+        // The runtime refused. It may have unmapped some of the neighbours, and taken access away
+        // from some agents of the next.
+        let before = self.targets[index].before();
+        if self.shared.is_mapped(&before)? {
+            let granted = self.shared.grant_again(&before)?;
+            self.targets[index].now.access = AccessState { runtime_granted: granted, ..before.access };
+            return Ok(());
+        }
+        self.targets[index].mapped = false;
+        // The runtime maps over whatever is there.
+        self.shared.keep_reserved(&before)?;
+        self.map_as_before(index)
+    }
+
+    fn undo_access(&mut self, index: usize) -> Result<(), ErrorKind> {
+        let target = &self.targets[index];
+        if target.fresh || !target.mapped {
+            return Ok(());
+        }
+        let before = target.before();
+        let known = target.before.runtime_granted.union(self.shared.cpus);
+        if target.asked.difference(known).is_empty() {
+            let granted = self.shared.restore_access(&target.now, &before, target.asked)?;
+            self.targets[index].now.access =
+                AccessState { runtime_granted: granted, ..before.access };
+            return Ok(());
+        }
+        // A GPU can access the memory that could not before: only unmapping helps.
+        self.raw_unmap(index, 1)?.map_or(Ok(()), Err)?;
+        self.map_as_before(index)
+    }
+
+    /// Maps a target that is not mapped, with the access before the operation.
+    fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
+        let before = self.targets[index].before();
+        self.map_with_access(index, &before, true)
+    }
+
+    /// Maps a target, and sets its access.
+    ///
+    /// Where the owner of imported memory is unknown and must be granted access last, every GPU that
+    /// may be the owner is tried.
+    pub fn map_with_access(
+        &mut self,
+        index: usize,
+        wanted: &MappedRange,
+        roll_back: bool,
+    ) -> Result<(), ErrorKind> {
+        let mut owners = self.shared.possible_owners(wanted).into_iter().peekable();
+        loop {
+            let owner = owners.next().or(wanted.owner);
+            let wanted = MappedRange { owner, ..*wanted };
+            let shared = self.shared;
+            shared.with_descriptor(|| {
+                if roll_back { self.raw_map(index) } else { self.map(index) }
+            })?;
+            let granted = self.shared.grant_from_nothing(&wanted);
+            let target = &mut self.targets[index];
+            target.now.access = wanted.access;
+            match granted {
+                Ok(granted) => {
+                    target.now.access.runtime_granted = granted;
+                    target.asked = if roll_back { AgentSet::NONE } else { granted };
+                    target.fresh = !roll_back;
+                    return Ok(());
+                }
+                Err(failure) => {
+                    target.asked = (0..self.shared.runtime.agents().len()).collect();
+                    target.now.access.runtime_granted = target.asked;
+                    if owners.peek().is_none() || self.undo_map(index).is_err() {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    fn raw_map(&mut self, index: usize) -> Result<(), ErrorKind> {
+        let target = &mut self.targets[index];
+        self.shared.map_in_runtime(&target.now)?;
+        (target.mapped, target.fresh) = (true, true);
+        target.now.access = AccessState::default();
+        Ok(())
+    }
+
+    /// Unmaps neighbours; the inner error says that their addresses could not be kept reserved.
+    fn raw_unmap(&mut self, first: usize, count: usize) -> Result<Option<ErrorKind>, ErrorKind> {
+        let row = &mut self.targets[first..first + count];
+        let start = row.first().map_or(0, |target| target.now.start);
+        let size = row.iter().map(|target| target.now.size).sum();
+        self.shared.unmap_in_runtime(Range { start, size })?;
+        let mut lost = None;
+        for target in row {
+            target.mapped = false;
+            lost = lost.or(self.shared.keep_reserved(&target.now).err());
+        }
+        Ok(lost)
+    }
+
+    fn reservation_of(&self, index: usize) -> Option<&'a ReservationGuard<'a>> {
+        self.around(self.targets[index].now.range()).ok()
+    }
+
+    fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
+        let Some(guard) = self.reservation_of(index) else { return };
+        let range = guard.reservation.range();
+        let entry = self.shared.quarantine(self.operation, Some(range), failure, rollback);
+        guard.reservation.quarantine(entry.clone());
+        self.quarantined.get_or_insert(entry);
+    }
+
+    /// Writes to the ledger what the runtime has now, and releases memory that nothing keeps alive.
+    fn finish(&mut self) -> SmallVec<[Serial; 1]> {
+        let handles = &self.shared.ledger.handles;
+        let mut dead = Vec::new();
+        let mut serials = SmallVec::new();
+        {
+            let lock = |guard: &'a ReservationGuard<'a>| {
+                (guard.reservation, guard.reservation.mappings_mut())
+            };
+            let mut locked: SmallVec<[_; 1]> = self.guards.iter().map(lock).collect();
+            let at = |start: usize| {
+                let behind = self.guards.partition_point(|it| it.reservation.base <= start);
+                behind.saturating_sub(1)
+            };
+            // First what is gone: another may take its place.
+            for target in self.targets.iter().filter(|target| !target.mapped) {
+                if target.new.is_none() {
+                    if target.lost {
+                        continue;
+                    }
+                    locked[at(target.now.start)].1.remove(target.now.start);
+                }
+                dead.extend(handles.end_mapping(target.now.handle));
+            }
+            for target in self.targets.iter_mut().filter(|target| target.mapped) {
+                let MappedRange { start, size, handle, access, .. } = target.now;
+                let (reservation, mappings) = &mut locked[at(start)];
+                match target.new.take() {
+                    None if access != target.before => mappings.set_access(start, access),
+                    None => {}
+                    Some(Listing { serial, name }) => {
+                        let serial = serial.unwrap_or_else(|| mappings.new_serial());
+                        mappings.insert(start, MappingRecord { size, handle, serial, access });
+                        if name.is_some() {
+                            let _ = mappings.set_name(start, Some(serial), name);
+                        }
+                        let reservation = reservation.serial;
+                        serials.push(Serial { reservation, mapping: serial });
+                    }
+                }
+            }
+        }
+        for record in dead {
+            self.shared.release_memory(self.operation, &record.payload, record.size);
+        }
+        serials
+    }
+}
+
+impl Step {
+    fn targets(self) -> (usize, usize) {
+        match self {
+            Self::Map(index) => (index, 1),
+            Self::Unmap(first, count) | Self::Access(first, count) => (first, count),
+        }
+    }
+}
+
+impl Shared {
+    /// Runs an operation on the mappings of the reservations around some ranges, which no other
+    /// operation changes meanwhile: all of it, or nothing.
+    pub(super) fn transact(
+        &self,
+        operation: Operation,
+        ranges: &[Range],
+        act: impl FnOnce(&mut Journal<'_>) -> Result<(), ErrorKind>,
+    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
+        self.with_locked(ranges, |guards| {
+            let mut journal = Journal::new(self, operation, guards);
+            let outcome = act(&mut journal);
+            journal.end(outcome)
+        })
+    }
+
+    /// Locks the reservations around some ranges for `act`.
+    pub(super) fn with_locked<T>(
+        &self,
+        ranges: &[Range],
+        act: impl FnOnce(&Guards<'_>) -> Result<T, ErrorKind>,
+    ) -> Result<T, ErrorKind> {
+        loop {
+            let mut found: SmallVec<[Arc<_>; 1]> = SmallVec::new();
+            for &range in ranges {
+                if found.iter().rev().take(2).any(|it: &Arc<super::ledger::Reservation>| it.contains_range(range)) {
+                    continue;
+                }
+                let reservation = self.ledger.reservations.around(range)?;
+                self.check_usable(&reservation)?;
+                found.push(reservation);
+            }
+            found.sort_by_key(|it| it.base);
+            found.dedup_by_key(|it| it.base);
+            // One that was freed or quarantined meanwhile is looked up again.
+            let guards: Option<Guards<'_>> = found.iter().map(|it| it.lock()).collect();
+            let Some(guards) = guards else { continue };
+            let done = act(&guards);
+            drop(guards);
+            found.into_iter().take(1).for_each(super::ledger::remember);
+            return done;
+        }
+    }
+}
+
+impl Error {
+    /// Whether the range of the operation was quarantined by it.
+    #[must_use]
+    pub fn is_quarantined_now(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Quarantined { now: true, .. })
+    }
+}

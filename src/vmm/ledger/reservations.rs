@@ -1,0 +1,255 @@
+//! Reservations: ranges of addresses, and the index that finds them by address.
+
+use super::{Mappings, Range};
+use crate::address::Address;
+use crate::error::{Argument, ErrorKind, Problem, Quarantined};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, Ordered, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{lock, read, thread_local, write};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+/// A reservation. A thread that found it may use this value after it was freed, and sees that.
+// Aligned so that threads in different reservations share no cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Reservation {
+    pub base: usize,
+    pub size: usize,
+    /// Given once in a process, unlike the address.
+    pub serial: u64,
+    /// Identifies the index that it belongs to.
+    index: u64,
+    /// Whether it was freed, or is being freed: its addresses may be another's.
+    freed: AtomicBool,
+    /// Why it is never used again, and never freed.
+    quarantined: OnceLock<Arc<Quarantined>>,
+    writer: Mutex<()>,
+    mappings: RwLock<Mappings>,
+}
+
+impl Reservation {
+    fn new(range: Range, serial: u64, index: u64) -> Self {
+        Self {
+            base: range.start,
+            size: range.size,
+            serial,
+            index,
+            freed: AtomicBool::new(false),
+            quarantined: OnceLock::new(),
+            writer: Mutex::new(()),
+            mappings: RwLock::default(),
+        }
+    }
+
+    pub fn range(&self) -> Range {
+        Range { start: self.base, size: self.size }
+    }
+
+    /// Whether an address is inside.
+    pub fn contains(&self, address: usize) -> bool {
+        address.wrapping_sub(self.base) < self.size
+    }
+
+    /// Whether all of a range is inside.
+    pub fn contains_range(&self, range: Range) -> bool {
+        self.contains(range.start) && range.size <= self.size - (range.start - self.base)
+    }
+
+    /// Waits until no other operation changes what is mapped inside. `None` if the reservation was
+    /// freed or quarantined meanwhile.
+    pub fn lock(&self) -> Option<ReservationGuard<'_>> {
+        let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
+        let usable = !self.is_freed() && self.quarantined().is_none();
+        usable.then(|| ReservationGuard { reservation: self, _writer: writer })
+    }
+
+    /// The same, without waiting.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        self.writer.try_lock().ok()
+    }
+
+    pub fn is_freed(&self) -> bool {
+        self.freed.load(Ordering::Acquire)
+    }
+
+    /// Returns why it is quarantined, if it is.
+    pub fn quarantined(&self) -> Option<&Arc<Quarantined>> {
+        self.quarantined.get()
+    }
+
+    /// Excludes it from every further operation.
+    pub fn quarantine(&self, why: Arc<Quarantined>) {
+        let _ = self.quarantined.set(why);
+    }
+
+    /// Locks what is mapped inside for reading.
+    pub fn mappings(&self) -> Ordered<RwLockReadGuard<'_, Mappings>> {
+        Ordered::take(Rank::Mappings, self.base, || read(&self.mappings))
+    }
+
+    /// Locks what is mapped inside for a change that is a single step to all others. Operations hold
+    /// the reservation's mutex, too.
+    pub fn mappings_mut(&self) -> Ordered<RwLockWriteGuard<'_, Mappings>> {
+        Ordered::take(Rank::Mappings, self.base, || write(&self.mappings))
+    }
+}
+
+/// A reservation in which this thread alone changes what is mapped.
+#[derive(Debug)]
+pub(crate) struct ReservationGuard<'a> {
+    pub reservation: &'a Reservation,
+    _writer: Ordered<MutexGuard<'a, ()>>,
+}
+
+thread_local! {
+    /// The reservation that this thread used last, which most likely is the next one, too. It is found
+    /// here without a lock, so that threads in different reservations do not wait for each other.
+    static LAST: Cell<Option<Arc<Reservation>>> = const { Cell::new(None) };
+}
+
+/// Numbers indexes and reservations of the process.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+type Tree = BTreeMap<usize, Arc<Reservation>>;
+
+/// All reservations of one `Vmm`, by address.
+#[derive(Debug)]
+pub(crate) struct Reservations {
+    number: u64,
+    tree: RwLock<Tree>,
+}
+
+impl Default for Reservations {
+    fn default() -> Self {
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), tree: RwLock::default() }
+    }
+}
+
+impl Reservations {
+    fn tree(&self) -> Ordered<RwLockReadGuard<'_, Tree>> {
+        Ordered::take(Rank::Index, 0, || read(&self.tree))
+    }
+
+    fn tree_mut(&self) -> Ordered<RwLockWriteGuard<'_, Tree>> {
+        Ordered::take(Rank::Index, 0, || write(&self.tree))
+    }
+
+    /// Returns the reservation that contains an address. [`remember`] it after use.
+    pub fn find(&self, address: usize) -> Option<Arc<Reservation>> {
+        let is_it = |it: &Arc<Reservation>| {
+            it.contains(address) && it.index == self.number && !it.is_freed()
+        };
+        match LAST.try_with(Cell::take) {
+            Ok(Some(last)) if is_it(&last) => Some(last),
+            _ => {
+                let tree = self.tree();
+                let (_, found) = tree.range(..=address).next_back()?;
+                found.contains(address).then(|| found.clone())
+            }
+        }
+    }
+
+    /// Returns the reservation that contains all of a range.
+    pub fn around(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
+        let found = self.find(range.start).filter(|it| it.contains_range(range));
+        found.ok_or_else(|| range.invalid(Problem::NotReserved))
+    }
+
+    /// Calls `act` with the reservation that contains an address, if one does.
+    pub fn at<T>(&self, address: usize, act: impl FnOnce(&Reservation) -> T) -> Option<T> {
+        let found = self.find(address)?;
+        let done = act(&found);
+        remember(found);
+        Some(done)
+    }
+
+    /// Adds a reservation, and returns its serial; or the first address that is in another.
+    pub fn insert(&self, range: Range) -> Result<u64, usize> {
+        let mut tree = self.tree_mut();
+        // If any overlaps, the last one that begins before the range's end does.
+        if let Some((&base, last)) = tree.range(..range.end()).next_back()
+            && base + last.size > range.start
+        {
+            return Err(base.max(range.start));
+        }
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let reservation = Reservation::new(range, serial, self.number);
+        tree.insert(range.start, Arc::new(reservation));
+        Ok(serial)
+    }
+
+    /// Removes a reservation in which nothing is mapped. Threads that wait for it find it freed.
+    pub fn remove(&self, guard: &ReservationGuard<'_>) {
+        guard.reservation.freed.store(true, Ordering::Release);
+        self.tree_mut().remove(&guard.reservation.base);
+    }
+
+    /// Undoes [`remove`](Self::remove).
+    pub fn restore(&self, reservation: Arc<Reservation>) {
+        let mut tree = self.tree_mut();
+        reservation.freed.store(false, Ordering::Release);
+        tree.insert(reservation.base, reservation);
+    }
+
+    /// Calls `act` with all reservations, by address, while nothing in any of them can change. `act`
+    /// uses nothing else of the ledger but handles.
+    pub fn snapshot<T>(&self, act: impl FnOnce(&[Frozen<'_>]) -> T) -> T {
+        let tree = self.tree();
+        let freeze = |reservation| Frozen { reservation, mappings: Reservation::mappings(reservation) };
+        let all: Vec<Frozen<'_>> = tree.values().map(|it| freeze(it)).collect();
+        act(&all)
+    }
+}
+
+/// Keeps a reservation for this thread's next look-up.
+pub(crate) fn remember(reservation: Arc<Reservation>) {
+    // Fails only while the thread exits.
+    let _ = LAST.try_with(|last| last.set(Some(reservation)));
+}
+
+/// A reservation while nothing in it can change.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a> {
+    pub reservation: &'a Reservation,
+    pub mappings: Ordered<RwLockReadGuard<'a, Mappings>>,
+}
+
+/// The reservations that one operation has locked, by address.
+pub(crate) type Guards<'a> = SmallVec<[ReservationGuard<'a>; 1]>;
+
+/// Returns the locked reservation that contains all of a range.
+pub(crate) fn locked_around<'a, 'b>(
+    guards: &'b [ReservationGuard<'a>],
+    range: Range,
+) -> Result<&'b ReservationGuard<'a>, ErrorKind> {
+    let behind = guards.partition_point(|guard| guard.reservation.base <= range.start);
+    let guard = behind.checked_sub(1).and_then(|at| guards.get(at));
+    guard
+        .filter(|guard| guard.reservation.contains_range(range))
+        .ok_or_else(|| range.invalid(Problem::NotReserved))
+}
+
+impl ReservationGuard<'_> {
+    /// Checks that exactly this range is the reservation, and that nothing is mapped in it.
+    pub fn check_free(&self, range: Range) -> Result<(), ErrorKind> {
+        let Reservation { base, size: expected, .. } = *self.reservation;
+        let refuse = |problem| {
+            Err(ErrorKind::invalid(Argument::Address, Address::new(range.start), problem))
+        };
+        if base != range.start {
+            return refuse(Problem::NotAReservation);
+        }
+        if expected != range.size {
+            let problem = Problem::WrongSize { expected };
+            return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
+        }
+        match self.reservation.mappings().len() {
+            0 => Ok(()),
+            mappings => refuse(Problem::StillMapped { mappings }),
+        }
+    }
+}

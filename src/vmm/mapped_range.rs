@@ -1,0 +1,130 @@
+//! One mapping in the runtime: mapping and unmapping it, and what is left of its addresses.
+
+use super::Shared;
+use super::ledger::{HandleRecord, MappingRecord, Range};
+use crate::access::{Access, AccessState};
+use crate::agent::AgentKind;
+use crate::error::{Argument, Errno, ErrorKind, Problem};
+use crate::handle::Handle;
+use crate::native::{NativeHandle, close, plug};
+use crate::vmm::Physical;
+
+/// A mapping, with what the runtime needs to map it again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MappedRange {
+    pub start: usize,
+    pub size: usize,
+    pub handle: Handle,
+    pub serial: u64,
+    /// What the runtime knows the memory by.
+    pub native: NativeHandle,
+    /// The index of the agent whose memory it is, where known.
+    pub owner: Option<usize>,
+    pub access: AccessState,
+}
+
+impl MappedRange {
+    pub fn range(&self) -> Range {
+        Range { start: self.start, size: self.size }
+    }
+}
+
+// Every function below is called while the reservation is locked, for a range that the ledger lists as
+// a mapping of a live handle, or that is about to be: that is what makes its unsafe calls sound.
+impl Shared {
+    /// Returns a mapping of the ledger with what the runtime needs to map it again.
+    pub(super) fn mapped_range(&self, start: usize, record: MappingRecord) -> Option<MappedRange> {
+        let MappingRecord { size, handle, serial, access } = record;
+        let look = |it: &mut HandleRecord<Physical>| (it.payload.native, it.payload.owner);
+        let (native, owner) = self.ledger.handles.with_live(handle, look)?;
+        Some(MappedRange { start, size, handle, serial, native, owner, access })
+    }
+
+    /// Maps. No agent may access the memory yet.
+    pub(super) fn map_in_runtime(&self, it: &MappedRange) -> Result<(), ErrorKind> {
+        self.call_locked(|native| {
+            // SAFETY: the range is reserved and empty, and the mapping counts as one of the handle's.
+            unsafe { native.map(it.start, it.size, it.native) }
+        })
+        .map_err(|failure| ErrorKind::of_call(failure, it.size))
+    }
+
+    /// Unmaps a run of whole mappings.
+    pub(super) fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
+        self.call_locked(|native| {
+            // SAFETY: the range is exactly a run of mappings. That no program uses the memory any more is
+            // what unmapping means, as for any pointer that outlives what it points to.
+            unsafe { native.unmap(range.start, range.size) }
+        })
+        .map_err(|failure| ErrorKind::of_call(failure, range.size))
+    }
+
+    /// Whether the runtime has this mapping.
+    pub(super) fn is_mapped(&self, it: &MappedRange) -> Result<bool, ErrorKind> {
+        // Inside of it: at its end AMD's runtime answers for the mapping before.
+        let inside = it.start + it.size / 2;
+        let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
+        self.call_locked(|native| native.is_mapped(inside, gpu.native))
+            .map_err(|failure| ErrorKind::of_call(failure, it.size))
+    }
+
+    /// Keeps the addresses of an unmapped range reserved, in runtimes that leave an address-space hole
+    /// or the old memory there.
+    pub(super) fn keep_reserved(&self, it: &MappedRange) -> Result<(), ErrorKind> {
+        let Range { start, size } = it.range();
+        let lost = |errno| {
+            let errno = Errno::of(errno);
+            ErrorKind::HoleNotFilled { address: it.range().address(), size, errno }
+        };
+        if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&it.access) {
+            return plug(start, size).map_err(lost);
+        }
+        if self.quirks.unmap_keeps_memory || self.has_own_view(&it.access) {
+            // SAFETY: the range was a mapping of a reservation of ours, which is locked, and the runtime
+            // has left no hole there: what is replaced is its place holder, or this library's view.
+            return unsafe { close(start, size) }.map_err(lost);
+        }
+        Ok(())
+    }
+
+    /// Returns the GPUs that may be the owner of imported memory, where the owner must be granted
+    /// access last and is unknown.
+    pub(super) fn possible_owners(&self, it: &MappedRange) -> Vec<usize> {
+        if !self.quirks.peer_after_owner_fails || it.owner.is_some() {
+            return Vec::new();
+        }
+        let agents = self.runtime.agents().iter().enumerate();
+        agents
+            .filter(|(_, agent)| agent.kind() == AgentKind::Gpu)
+            .map(|(index, _)| index)
+            .filter(|&index| it.access.requested.get(index) != Access::None)
+            .collect()
+    }
+
+    /// Checks that a handle may be mapped over a range, and counts the mapping.
+    pub(super) fn begin_map(
+        &self,
+        range: Range,
+        handle: Handle,
+        is_empty: impl FnOnce() -> Result<(), ErrorKind>,
+    ) -> Result<MappedRange, ErrorKind> {
+        let (native, owner) = self.ledger.handles.begin_mapping(handle, |record| {
+            let granule = record.granule;
+            if range.start % granule != 0 {
+                return Err(range.invalid(Problem::NotAligned { granule }));
+            }
+            if range.size % granule != 0 {
+                let problem = Problem::NotAligned { granule };
+                return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
+            }
+            if range.size > record.size {
+                let problem = Problem::ExceedsHandle { handle: record.size };
+                return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
+            }
+            is_empty()?;
+            Ok((record.payload.native, record.payload.owner))
+        })?;
+        let (Range { start, size }, access) = (range, AccessState::default());
+        Ok(MappedRange { start, size, handle, serial: 0, native, owner, access })
+    }
+}

@@ -1,0 +1,242 @@
+//! Setting, getting and revoking access to mapped memory.
+
+use super::access_change::{AccessChange, AccessChanges};
+use super::ledger::{Guards, MappingRecord, Range, Serial, locked_around, not_mapped};
+use super::{AllocationProperties, Expected, Shared, Vmm};
+use crate::access::{Access, AccessDescriptor, AgentSet};
+use crate::address::Address;
+use crate::agent::AgentId;
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use smallvec::SmallVec;
+
+impl Vmm {
+    /// Sets what agents may do with a run of whole mappings (`hipMemSetAccess`,
+    /// `hsa_amd_vmem_set_access`).
+    ///
+    /// Agents that are not named keep what they have; one that is named twice gets the last. All of it
+    /// is checked before the first takes effect, and rolled back if the runtime fails. One call of the
+    /// runtime sets all neighbouring mappings to which the same is new, from ROCm 6.4 on
+    /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
+    ///
+    /// For CPUs a permission is enforced by the memory's protection (`mprotect`). For GPUs only the first
+    /// grant has an effect: AMD's driver then maps the memory readable and writable, whatever was asked
+    /// for, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range is not exactly a run of whole mappings, the list is
+    /// empty, an agent unknown or out of reach; [`ErrorKind::NotSupported`] for the CPU where the GPU has
+    /// no large BAR.
+    pub fn set_access(
+        &self,
+        address: Address,
+        size: usize,
+        descriptors: &[AccessDescriptor],
+    ) -> Result<(), Error> {
+        self.run(Operation::SetAccess, |shared| {
+            shared.set_access(&[(address, size)], descriptors, Expected::Any)
+        })
+    }
+
+    /// Sets what agents may do with many runs of whole mappings at once, all or nothing
+    /// (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
+    ///
+    /// Each run is an address and a size; otherwise as [`set_access`](Self::set_access). To other
+    /// threads it is a single step.
+    ///
+    /// # Errors
+    /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for runs that
+    /// share bytes.
+    pub fn set_access_many(
+        &self,
+        runs: &[(Address, usize)],
+        descriptors: &[AccessDescriptor],
+    ) -> Result<(), Error> {
+        self.run(Operation::SetAccess, |shared| {
+            shared.set_access(runs, descriptors, Expected::Any)
+        })
+    }
+
+    /// Returns what an agent may do at an address (`hipMemGetAccess`).
+    ///
+    /// Any address inside a mapping is accepted. An agent that was never granted anything has
+    /// [`Access::None`]. The answer is this library's own: AMD's runtime answers for the address behind a
+    /// mapping, too, and not for CPUs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there or the agent is unknown.
+    pub fn get_access(&self, agent: AgentId, address: Address) -> Result<Access, Error> {
+        self.run(Operation::GetAccess, |shared| shared.get_access(agent, address, None))
+    }
+
+    /// Takes a run of whole mappings away from agents, GPUs included. HIP has no such call.
+    ///
+    /// In HIP, `hipMemAccessFlagsProtNone` leaves a GPU's mapping in place. Here the memory is unmapped,
+    /// mapped again and granted to all others again; for that moment they cannot access it, so that
+    /// none may be using it. The contents stay.
+    ///
+    /// # Errors
+    /// As for [`set_access`](Vmm::set_access).
+    pub fn revoke(&self, address: Address, size: usize, agents: &[AgentId]) -> Result<(), Error> {
+        self.run(Operation::Revoke, |shared| shared.revoke(address, size, agents, Expected::Any))
+    }
+
+    /// Checks access that is to be set once there is memory with these properties.
+    ///
+    /// # Errors
+    /// As for [`set_access`](Vmm::set_access), as far as they do not concern the range.
+    pub fn check_access(
+        &self,
+        properties: &AllocationProperties,
+        descriptors: &[AccessDescriptor],
+    ) -> Result<(), Error> {
+        self.run(Operation::SetAccess, |shared| {
+            let changes = shared.access_changes(descriptors)?;
+            let (owner, _) = shared.pool(properties)?;
+            shared.check_reach(Some(owner), &changes)
+        })
+    }
+}
+
+impl Shared {
+    /// Sets access to runs of whole mappings, if they are the expected ones.
+    pub(super) fn set_access(
+        &self,
+        runs: &[(Address, usize)],
+        descriptors: &[AccessDescriptor],
+        expected: Expected<'_>,
+    ) -> Result<(), ErrorKind> {
+        let ranges = sorted_ranges(runs)?;
+        let changes = self.access_changes(descriptors)?;
+        let act = |journal: &mut super::journal::Journal<'_>| {
+            for &range in &ranges {
+                journal.add_run(range)?;
+            }
+            expected.check_targets(journal, ranges[0])?;
+            for target in &journal.targets {
+                self.check_reach(target.now.owner, &changes)?;
+            }
+            let mut first = 0;
+            for count in journal.rows() {
+                journal.change_access(first, count, &changes)?;
+                first += count;
+            }
+            Ok(())
+        };
+        self.transact(Operation::SetAccess, &ranges, act).map(drop)
+    }
+
+    /// Takes a run of whole mappings away from agents, if they are the expected ones.
+    pub(super) fn revoke(
+        &self,
+        address: Address,
+        size: usize,
+        agents: &[AgentId],
+        expected: Expected<'_>,
+    ) -> Result<(), ErrorKind> {
+        let range = Range::new(address, size)?;
+        if agents.is_empty() {
+            return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
+        }
+        let mut revoked = AccessChanges::new();
+        for &agent in agents {
+            let (index, _) = self.agent(agent, Argument::Agent)?;
+            revoked.push(AccessChange::new(index, Access::None));
+        }
+        let act = |journal: &mut super::journal::Journal<'_>| {
+            journal.add_run(range)?;
+            expected.check_targets(journal, range)?;
+            // Without a descriptor, what is unmapped could not be mapped again.
+            self.check_descriptor()?;
+            for target in &journal.targets {
+                self.check_remap(&target.now.access)?;
+            }
+            for index in 0..journal.targets.len() {
+                journal.remap_with_access(index, &revoked)?;
+            }
+            Ok(())
+        };
+        self.transact(Operation::Revoke, &[range], act).map(drop)
+    }
+
+    /// Returns what an agent may do at an address; with a serial only if that mapping is there.
+    pub(super) fn get_access(
+        &self,
+        agent: AgentId,
+        address: Address,
+        serial: Option<Serial>,
+    ) -> Result<Access, ErrorKind> {
+        if address == Address::NULL {
+            return Err(ErrorKind::invalid(Argument::Address, address, Problem::Null));
+        }
+        let (index, _) = self.agent(agent, Argument::Agent)?;
+        let found = self.ledger.reservations.at(address.get(), |reservation| {
+            let mappings = reservation.mappings();
+            let Some(serial) = serial else { return mappings.access_at(address.get(), index) };
+            let (_, record) = mappings.at(address.get())?;
+            let is_it = (reservation.serial, record.serial) == (serial.reservation, serial.mapping);
+            is_it.then(|| record.access.requested.get(index))
+        });
+        found.flatten().ok_or_else(|| not_mapped(address.get()))
+    }
+
+    /// Returns the change for each agent, the last if one is named twice; the CPUs first.
+    pub(super) fn access_changes(
+        &self,
+        descriptors: &[AccessDescriptor],
+    ) -> Result<AccessChanges, ErrorKind> {
+        if descriptors.is_empty() {
+            return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
+        }
+        let mut changes = AccessChanges::new();
+        let mut named = AgentSet::NONE;
+        for descriptor in descriptors {
+            let (agent, _) = self.agent(descriptor.agent, Argument::Agent)?;
+            if named.contains(agent) {
+                changes.retain(|change| change.agent() != agent);
+            }
+            named.insert(agent);
+            changes.push(AccessChange::new(agent, descriptor.access));
+        }
+        changes.sort_by_key(|change| !self.cpus.contains(change.agent()));
+        Ok(changes)
+    }
+
+    /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped.
+    pub(super) fn check_granted(
+        &self,
+        guards: &Guards<'_>,
+        range: Range,
+        (index, agent): (usize, AgentId),
+        needed: Access,
+    ) -> Result<(), ErrorKind> {
+        let mappings = locked_around(guards, range)?.reservation.mappings();
+        let lacks = |(_, it): &(usize, MappingRecord)| it.access.requested.get(index) < needed;
+        match mappings.covering(range)?.find(lacks) {
+            None => Ok(()),
+            Some((start, _)) => {
+                let at = Address::new(start.max(range.start));
+                Err(range.invalid(Problem::NotGranted { at, agent, access: needed }))
+            }
+        }
+    }
+}
+
+/// Returns the ranges of a list by address; none may share bytes with another.
+pub(super) fn sorted_ranges(runs: &[(Address, usize)]) -> Result<SmallVec<[Range; 1]>, ErrorKind> {
+    let range = |&(address, size): &_| Range::new(address, size);
+    let mut ranges: SmallVec<[Range; 1]> = runs.iter().map(range).collect::<Result<_, _>>()?;
+    ranges.sort_by_key(|range| range.start);
+    check_disjoint(&ranges)?;
+    Ok(ranges)
+}
+
+/// Refuses an empty list, and one in which two ranges share bytes. They are sorted.
+pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
+    if ranges.is_empty() {
+        return Err(ErrorKind::invalid_list(Argument::List, Problem::Empty));
+    }
+    match ranges.windows(2).find(|two| two[0].overlaps(two[1])) {
+        Some(two) => Err(ErrorKind::invalid(Argument::List, two[1], Problem::Overlapping)),
+        None => Ok(()),
+    }
+}
