@@ -61,7 +61,6 @@ mod address;
 pub mod agent;
 pub mod area;
 pub mod buffer;
-mod discovery;
 pub mod error;
 mod handle;
 pub mod hip;
@@ -76,8 +75,6 @@ pub mod pool;
 mod process;
 pub mod report;
 pub mod runtime;
-#[cfg(feature = "simulation")]
-pub mod simulation;
 mod sync;
 pub mod transport;
 mod trust;
@@ -89,13 +86,18 @@ pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
 pub use buffer::{PagedBuffer, PausableBuffer};
 pub use error::{Errno, Error, ErrorKind};
 pub use hip::{HipError, HipProfile};
+/// The software HSA runtime, for machines without a GPU and for tests.
+///
+/// It is used only when it is asked for: by [`Runtime::simulated`], or by `HSA_VMM_RUNTIME=sim`.
+#[cfg(feature = "simulation")]
+pub use hsa_sim as simulation;
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use kept::Kept;
 pub use memory::{MemoryError, PoolMemory};
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
 pub use report::Report;
-pub use runtime::{Runtime, RuntimeError};
+pub use runtime::Runtime;
 pub use trust::{Trust, UntrustedUser};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,

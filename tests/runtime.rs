@@ -6,11 +6,11 @@ mod process;
 
 use hostile::{Hostile, library_of};
 use hsa_vmm::agent::LinkKind;
-use hsa_vmm::runtime::RuntimeError;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::vmm::Feature;
 use hsa_vmm::{
-    AgentKind, AllocationProperties, Granularity, PoolFlags, Runtime, Segment, Vmm, VmmError,
+    AgentKind, AllocationProperties, Error, ErrorKind, Granularity, PoolFlags, Runtime, Segment,
+    Vmm, VmmError,
 };
 use machine::{KIB, MIB, Machine, with_two_cpus};
 use std::path::Path;
@@ -193,7 +193,7 @@ fn the_most_agents_there_can_be_are_no_problem() {
 }
 
 /// Loads a file of a test's own, or one that cannot be loaded.
-fn load_from(path: impl AsRef<Path>) -> Result<Runtime, RuntimeError> {
+fn load_from(path: impl AsRef<Path>) -> Result<Runtime, Error> {
     // SAFETY: none of them has a constructor or a function with another type.
     unsafe { Runtime::load_from(path) }
 }
@@ -202,7 +202,7 @@ fn load_from(path: impl AsRef<Path>) -> Result<Runtime, RuntimeError> {
 fn a_missing_library_is_named() {
     let path = "/nowhere/libhsa-runtime64.so.1";
     let error = load_from(path).unwrap_err();
-    assert!(matches!(error, RuntimeError::Load(_)), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Load(_)), "{error:?}");
     let text = error.to_string();
     for word in [path, "No such file", "install ROCm", "HSA_VMM_RUNTIME", "sim"] {
         assert!(text.contains(word), "`{word}` is missing in:\n{text}");
@@ -239,7 +239,7 @@ fn a_runtime_that_does_not_start_says_what_to_look_at() {
     hostile.set(c"hostile_init", 0x1008);
     let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, RuntimeError::Start { .. }), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Start { .. }), "{error:?}");
     // What a `main` that returns it prints.
     assert_eq!(format!("{error:?}"), text);
     for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
@@ -341,7 +341,7 @@ fn a_simulation_that_makes_no_sense_is_refused() {
     let mut config = Config::mi300x(1);
     config.cpus.clear();
     let error = Runtime::simulated(config).unwrap_err();
-    assert!(matches!(error, RuntimeError::Simulation(_)), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Simulation(_)), "{error:?}");
     assert!(error.to_string().contains("no CPU"), "{error}");
 }
 

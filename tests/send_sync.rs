@@ -24,7 +24,8 @@ const _: () = {
     both::<Runtime>();
     both::<runtime::RuntimeInfo>();
     both::<runtime::DriverState>();
-    both::<RuntimeError>();
+    both::<Error>();
+    both::<ErrorKind>();
     both::<Status>();
     both::<Errno>();
     both::<Kept<Mapping, VmmError>>();

@@ -91,7 +91,7 @@ impl Ground {
             (None, Some(path)) => {
                 // SAFETY: it is a runtime, or it would not have started.
                 let library = unsafe { Library::load(&Search::only(path)) };
-                let library = library.map_err(hsa_vmm::RuntimeError::from)?;
+                let library = library?;
                 (*library.table(), Some(Box::new(library)))
             }
             (None, None) => {

@@ -9,7 +9,7 @@ use crate::samples::Samples;
 use crate::{Level, Operation};
 use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
 use hsa_vmm::simulation::{Config, Simulation};
-use hsa_vmm::{Runtime, RuntimeError, Vmm};
+use hsa_vmm::{Runtime, Vmm};
 
 /// So many at most: an initialisation takes milliseconds.
 const MOST: usize = 200;
@@ -79,13 +79,13 @@ fn config(text: &str) -> std::result::Result<Config, BenchError> {
 
 fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
     let started = Simulation::start(config(text)?);
-    started.map_err(|error| RuntimeError::Simulation(error.to_string()).into())
+    started.map_err(|error| BenchError::Configuration(error.to_string()))
 }
 
 fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
     // SAFETY: whoever made the `LibraryFile` vouches for it.
     let library = unsafe { Library::load(&Search::only(file.path())) };
-    Ok(library.map_err(RuntimeError::from)?)
+    Ok(library?)
 }
 
 /// What has a table of the runtime's functions.

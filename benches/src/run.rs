@@ -10,7 +10,8 @@ use crate::level::vmm::Calls;
 use crate::level::{Caller, Field};
 use crate::samples::Samples;
 use crate::{Level, Operation};
-use hsa_vmm::{RuntimeError, VmmError};
+use hsa_vmm::VmmError;
+use hsa_vmm::runtime::LoadError;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -73,12 +74,12 @@ pub struct Result {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The runtime does not start.
+    /// The runtime cannot be loaded for the raw calls.
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
-    /// It has no virtual memory.
+    Load(#[from] LoadError),
+    /// The library failed, such as to start the runtime or to open its virtual memory.
     #[error(transparent)]
-    Vmm(#[from] VmmError),
+    Library(#[from] hsa_vmm::Error),
     /// Something that is needed is not there.
     #[error("this cannot be measured: {0}")]
     Configuration(String),
@@ -102,6 +103,12 @@ pub enum BenchError {
         /// What was answered.
         why: String,
     },
+}
+
+impl From<VmmError> for BenchError {
+    fn from(error: VmmError) -> Self {
+        Self::Library(error.into())
+    }
 }
 
 /// One level in the middle of a run.

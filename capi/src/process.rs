@@ -5,9 +5,8 @@ use crate::devices::{Devices, visible};
 use crate::errors;
 use crate::memory::Allocations;
 use crate::objects::Objects;
-use crate::types::hipError_t;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{HipProfile, Ipc, Runtime, RuntimeError, Vmm, VmmError};
+use hsa_vmm::{Error, ErrorKind, HipProfile, Ipc, Runtime, Vmm, VmmError};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -148,12 +147,11 @@ impl Process {
             None => profile_by_environment()?,
         };
         let runtime = match &choice.runtime {
-            Backend::Usual => Runtime::load(),
+            Backend::Usual => Runtime::load().map_err(not_opened)?,
             // SAFETY: the caller of hsavmm_use_runtime() vouches for the file (hsavmm.h).
-            Backend::File(path) => unsafe { Runtime::load_from(path) },
-            Backend::Simulation(configuration) => simulated(configuration),
+            Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(not_opened)?,
+            Backend::Simulation(configuration) => simulated(configuration)?,
         };
-        let runtime = runtime.map_err(|error| Refusal::new(code(&error), error))?;
         let number = if profile == HipProfile::Hip6 { 6 } else { 7 };
         PROFILE.store(number, Ordering::Relaxed);
         let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_profile(profile));
@@ -188,17 +186,16 @@ impl Process {
 }
 
 #[cfg(feature = "simulation")]
-fn simulated(configuration: &str) -> Result<Runtime, RuntimeError> {
+fn simulated(configuration: &str) -> Result<Runtime, Refusal> {
     let configuration = configuration.parse::<hsa_vmm::simulation::Config>();
-    let configuration =
-        configuration.map_err(|error| RuntimeError::Simulation(error.to_string()))?;
-    Runtime::simulated(configuration)
+    let refused = |error| Refusal::new(errors::NOT_INITIALIZED, error);
+    Runtime::simulated(configuration.map_err(refused)?).map_err(not_opened)
 }
 
 #[cfg(not(feature = "simulation"))]
-fn simulated(_: &str) -> Result<Runtime, RuntimeError> {
+fn simulated(_: &str) -> Result<Runtime, Refusal> {
     let reason = "libhsavmm was built without the feature `simulation`";
-    Err(RuntimeError::Simulation(reason.to_owned()))
+    Err(Refusal::new(errors::NOT_INITIALIZED, reason))
 }
 
 fn profile_by_environment() -> Result<HipProfile, Refusal> {
@@ -213,11 +210,12 @@ fn profile_by_environment() -> Result<HipProfile, Refusal> {
     }
 }
 
-/// HIP says "no device" where its runtime does not start.
-fn code(error: &RuntimeError) -> hipError_t {
-    match error {
-        RuntimeError::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,
-        RuntimeError::Start { .. } => errors::NO_DEVICE,
+/// Answers "no device" for a runtime that does not start, as HIP does.
+fn not_opened(error: Error) -> Refusal {
+    let code = match error.kind() {
+        ErrorKind::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,
+        ErrorKind::Start { .. } => errors::NO_DEVICE,
         _ => errors::NOT_INITIALIZED,
-    }
+    };
+    Refusal::new(code, error)
 }

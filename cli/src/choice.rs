@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Runtime, RuntimeError};
+use hsa_vmm::{ErrorKind, Runtime};
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -168,8 +168,10 @@ impl RuntimeOptions {
                     Ok(runtime) => Ground::Library(runtime),
                     // A driver without a library: nothing to test, as without a driver. A library
                     // that does not start is what somebody wants to know.
-                    Err(RuntimeError::Load(error)) => simulated(Some(error.to_string())),
-                    Err(error) => return Err(error.into()),
+                    Err(error) => match error.kind() {
+                        ErrorKind::Load(tried) => simulated(Some(tried.to_string())),
+                        _ => return Err(error.into()),
+                    },
                 },
             },
         })

@@ -14,6 +14,7 @@ mod verbs;
 use anstyle::{AnsiColor, Style};
 use arguments::{Arguments, Verb};
 use clap::Parser;
+use hsa_vmm::error::Operation;
 use hsa_vmm_conformance::contain::NotRun;
 use hsa_vmm_conformance::printable;
 use hsa_vmm_conformance::worker::LastCall;
@@ -107,12 +108,17 @@ fn refuse(error: &clap::Error) -> ! {
     }
 }
 
-/// There is no runtime to work with, or it does not start.
+/// Whether there is no runtime to work with, or it does not start.
 fn is_no_runtime(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause.is::<hsa_vmm::RuntimeError>()
-            || matches!(cause.downcast_ref(), Some(hsa_vmm_bench::BenchError::Runtime(_)))
-            || cause.is::<hsa_rocr::FetchError>()
+        let library = match cause.downcast_ref() {
+            Some(hsa_vmm_bench::BenchError::Load(_)) => return true,
+            Some(hsa_vmm_bench::BenchError::Library(error)) => Some(error),
+            _ => cause.downcast_ref::<hsa_vmm::Error>(),
+        };
+        library.is_some_and(|error| {
+            matches!(error.operation(), Operation::Load | Operation::Start | Operation::Discover)
+        }) || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
             || matches!(
                 cause.downcast_ref::<NotRun>(),

@@ -1,9 +1,7 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{
-    AreaError, BufferError, IpcError, Kept, MemoryError, Runtime, RuntimeError, VmmError,
-};
+use hsa_vmm::{AreaError, BufferError, Error, IpcError, Kept, MemoryError, Runtime, VmmError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -149,9 +147,9 @@ impl From<AreaError> for NotPassed {
     }
 }
 
-impl From<RuntimeError> for NotPassed {
-    fn from(error: RuntimeError) -> Self {
-        Self::Failed(error.to_string())
+impl From<Error> for NotPassed {
+    fn from(error: Error) -> Self {
+        Self::Failed(format!("should have succeeded: {error}"))
     }
 }
 

@@ -15,7 +15,7 @@
 //! let options = Options { filters: vec!["map.offset.*".into()], ..Options::default() };
 //! let report = run(&runtime, &options, &mut |progress| eprintln!("{}", progress.case.name));
 //! assert_eq!(report.summary.failed, 0);
-//! # Ok::<(), hsa_vmm::RuntimeError>(())
+//! # Ok::<(), hsa_vmm::Error>(())
 //! ```
 //!
 //! The way of a case: [`cases`] names it → [`run`] opens a fresh [`Vmm`](hsa_vmm::Vmm) for it →

@@ -3,7 +3,7 @@
 #![no_main]
 
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Runtime, RuntimeError};
+use hsa_vmm::{ErrorKind, Runtime};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use std::env;
@@ -51,7 +51,10 @@ fuzz_target!(|input: Input| {
             assert!(answered.is_err() || config.is_ok(), "{answered:?}");
         }
         // Only that is tried, and it is none.
-        (Err(RuntimeError::Load(error)), Some(name)) => {
+        (Err(error), Some(name)) => {
+            let ErrorKind::Load(error) = error.kind() else {
+                panic!("{} is no runtime: {error:?}", name.display());
+            };
             assert_eq!(error.attempts.len(), 1);
             assert_eq!(error.attempts[0].path, name);
             assert!(!error.attempts[0].reason.is_empty());

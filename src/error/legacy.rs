@@ -2,7 +2,6 @@
 
 use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::memory::MemoryError;
-use crate::runtime::RuntimeError;
 use crate::vmm::{self as old, Quarantined, VmmError};
 use std::sync::Arc;
 
@@ -84,24 +83,6 @@ impl From<MemoryError> for Error {
             MemoryError::Forked { .. } => ErrorKind::Forked,
         };
         Self::new(operation_of(&name), kind)
-    }
-}
-
-impl From<RuntimeError> for Error {
-    fn from(error: RuntimeError) -> Self {
-        match error {
-            RuntimeError::Load(error) => Self::new(Operation::Load, ErrorKind::Load(error)),
-            RuntimeError::Start { path, status, driver } => {
-                Self::new(Operation::Start, ErrorKind::Start { path, status, driver })
-            }
-            RuntimeError::Discovery { call, status } => {
-                Self::new(Operation::Discover, ErrorKind::Runtime { call, status })
-            }
-            RuntimeError::NoCpu => Self::new(Operation::Discover, ErrorKind::NoCpu),
-            RuntimeError::Simulation(reason) => {
-                Self::new(Operation::Start, ErrorKind::Simulation(reason))
-            }
-        }
     }
 }
 

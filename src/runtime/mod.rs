@@ -1,16 +1,16 @@
-//! The runtime: loaded or simulated, and started.
+//! Loads and starts an HSA runtime, and lists its agents.
 
 mod attachment;
-mod error;
+mod discovery;
 
 use crate::agent::{Agent, AgentId, AgentKind};
-use crate::discovery::{describe, discover};
+use crate::error::{Error, ErrorKind, Operation};
 pub use crate::native::DriverState;
-use crate::native::{Generation, Native, Spare};
+use crate::native::{Failure, Generation, Native, Spare};
 pub(crate) use attachment::Attachment;
 use attachment::Attachments;
 use core::fmt;
-pub use error::RuntimeError;
+use discovery::{describe, discover};
 use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
 pub use hsa_sys::printable;
@@ -89,9 +89,10 @@ impl Runtime {
     /// before `main`. A caller who chooses a file uses the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
-    /// [`RuntimeError`] says what was tried, or what the runtime answered.
+    /// [`ErrorKind::Load`] lists what was tried; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] say
+    /// what the runtime answered.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
-    pub fn load() -> Result<Self, RuntimeError> {
+    pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
         if runtime.is_some_and(|value| value == "sim") {
             return Self::simulated_by_environment();
@@ -117,7 +118,7 @@ impl Runtime {
     /// # Errors
     /// As for [`Runtime::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
-    pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self, RuntimeError> {
+    pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self, Error> {
         // SAFETY: the caller vouches for the file.
         unsafe { Self::open(&sys::Search::only(path.as_ref())) }
     }
@@ -125,9 +126,10 @@ impl Runtime {
     /// # Safety
     /// As for [`sys::Library::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
-    unsafe fn open(search: &sys::Search) -> Result<Self, RuntimeError> {
+    unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
         // SAFETY: the caller vouches for the files.
-        let (native, path) = unsafe { Native::load(search)? };
+        let (native, path) =
+            unsafe { Native::load(search) }.map_err(|error| Error::new(Operation::Load, error))?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Self::start(native, name, Some(path))
     }
@@ -135,12 +137,12 @@ impl Runtime {
     /// Starts a simulated runtime.
     ///
     /// # Errors
-    /// [`RuntimeError::Simulation`] if the configuration makes no sense or too many simulations
+    /// [`ErrorKind::Simulation`] if the configuration makes no sense or too many simulations
     /// run at once in this process.
     #[cfg(feature = "simulation")]
-    pub fn simulated(config: hsa_sim::Config) -> Result<Self, RuntimeError> {
-        let simulation = hsa_sim::Simulation::start(config)
-            .map_err(|error| RuntimeError::Simulation(error.to_string()))?;
+    pub fn simulated(config: hsa_sim::Config) -> Result<Self, Error> {
+        let simulation =
+            hsa_sim::Simulation::start(config).map_err(|error| no_simulation(error.to_string()))?;
         Self::simulated_by(Arc::new(simulation))
     }
 
@@ -149,34 +151,36 @@ impl Runtime {
     /// # Errors
     /// As for [`Runtime::load`], when the simulation was told to fail.
     #[cfg(feature = "simulation")]
-    pub fn simulated_by(simulation: Arc<hsa_sim::Simulation>) -> Result<Self, RuntimeError> {
+    pub fn simulated_by(simulation: Arc<hsa_sim::Simulation>) -> Result<Self, Error> {
         Self::start(Native::simulated(simulation), "simulation".into(), None)
     }
 
     #[cfg(feature = "simulation")]
-    fn simulated_by_environment() -> Result<Self, RuntimeError> {
+    fn simulated_by_environment() -> Result<Self, Error> {
         let text = sys::library::variable("HSA_SIM").unwrap_or_default();
-        let config = text.to_string_lossy().parse::<hsa_sim::Config>().map_err(|error| {
-            RuntimeError::Simulation(format!("HSA_SIM is not understood: {error}"))
-        })?;
+        let config = text
+            .to_string_lossy()
+            .parse::<hsa_sim::Config>()
+            .map_err(|error| no_simulation(format!("HSA_SIM is not understood: {error}")))?;
         Self::simulated(config)
     }
 
     #[cfg(not(feature = "simulation"))]
-    fn simulated_by_environment() -> Result<Self, RuntimeError> {
-        let reason = "this program was built without the feature `simulation`";
-        Err(RuntimeError::Simulation(reason.into()))
+    fn simulated_by_environment() -> Result<Self, Error> {
+        Err(no_simulation("this program was built without the feature `simulation`".into()))
     }
 
-    fn start(native: Native, name: String, path: Option<PathBuf>) -> Result<Self, RuntimeError> {
+    fn start(native: Native, name: String, path: Option<PathBuf>) -> Result<Self, Error> {
         let generation = Generation::current();
-        native.init().map_err(|failure| RuntimeError::Start {
-            path: path.clone().unwrap_or_else(|| name.clone().into()),
-            status: failure.status,
-            driver: DriverState::probe(),
+        native.init().map_err(|Failure { status, .. }| {
+            let path = path.clone().unwrap_or_else(|| name.clone().into());
+            let driver = DriverState::probe();
+            Error::new(Operation::Start, ErrorKind::Start { path, status, driver })
         })?;
-        let (info, agents, first_cpu) =
-            ask(&native, name, path).inspect_err(|_| stop(&native, generation))?;
+        let (info, agents, first_cpu) = ask(&native, name, path).map_err(|kind| {
+            stop(&native, generation);
+            Error::new(Operation::Discover, kind)
+        })?;
         crate::log::debug!(name = info.name, extension = ?info.extension, agents = agents.len());
         Ok(Self {
             inner: Arc::new(Inner {
@@ -271,8 +275,6 @@ impl Runtime {
     }
 }
 
-/// Which runtime it is. What else is known of it, [`Runtime::info`] and [`Runtime::agents`] say;
-/// here it would be pages in the Debug of everything that holds a runtime.
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { info, agents, .. } = &*self.inner;
@@ -299,16 +301,21 @@ impl Drop for Inner {
     }
 }
 
-/// What a started runtime has, and which of its agents is the first CPU.
+fn no_simulation(reason: String) -> Error {
+    Error::new(Operation::Start, ErrorKind::Simulation(reason))
+}
+
+/// Describes a started runtime and its agents. Returns the index of the first CPU last.
 fn ask(
     native: &Native,
     name: String,
     path: Option<PathBuf>,
-) -> Result<(RuntimeInfo, Vec<Agent>, usize), RuntimeError> {
-    let info = describe(native, name, path)?;
-    let agents = discover(native)?;
+) -> Result<(RuntimeInfo, Vec<Agent>, usize), ErrorKind> {
+    let failed = |Failure { call, status }| ErrorKind::Runtime { call, status };
+    let info = describe(native, name, path).map_err(failed)?;
+    let agents = discover(native).map_err(failed)?;
     let first_cpu = agents.iter().position(|agent| agent.kind == AgentKind::Cpu);
-    Ok((info, agents, first_cpu.ok_or(RuntimeError::NoCpu)?))
+    Ok((info, agents, first_cpu.ok_or(ErrorKind::NoCpu)?))
 }
 
 fn stop(native: &Native, generation: Generation) {

@@ -4,7 +4,7 @@ use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
-use hsa_vmm::{Access, Runtime, RuntimeError};
+use hsa_vmm::{Access, ErrorKind, Runtime};
 
 /// The driver's first calls, each of which fails in another process.
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
@@ -16,10 +16,11 @@ fn a_failing_driver_is_an_error_that_says_what_is_there() {
             let end = in_child(|| {
                 kernel_fails(&format!("{call}=ENODEV"));
                 // SAFETY: AMD's own runtime.
-                match unsafe { Runtime::load_from(ground.runtime()) } {
-                    Err(RuntimeError::Start { path, driver, .. }) => {
-                        assert_eq!(path, ground.runtime().canonicalize().unwrap());
-                        assert_eq!(driver, DriverState::Present);
+                let error = unsafe { Runtime::load_from(ground.runtime()) }.unwrap_err();
+                match error.kind() {
+                    ErrorKind::Start { path, driver, .. } => {
+                        assert_eq!(*path, ground.runtime().canonicalize().unwrap());
+                        assert_eq!(*driver, DriverState::Present);
                     }
                     other => panic!("{other:?}"),
                 }

@@ -2,7 +2,7 @@
 
 use crate::operations::Operation;
 use hsa_vmm::simulation::{Config, ConfigError, FaultPlan, FaultPlanError};
-use hsa_vmm::{Runtime, RuntimeError};
+use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 
 /// A sequence of operations that begins with nothing, and what it is performed on.
@@ -55,7 +55,7 @@ pub enum SequenceError {
     },
     /// The simulation does not start.
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Runtime(#[from] Error),
 }
 
 impl Sequence {

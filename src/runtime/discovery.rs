@@ -1,19 +1,18 @@
-//! Asking a started runtime, once, for everything that it tells about itself, its agents and their
-//! pools.
+//! Queries a started runtime once for its properties, its agents and their pools.
 
+use super::RuntimeInfo;
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
 use crate::native::{Failure, Native, NativeAgent, NativePool};
 use crate::pool::{Pool, PoolFlags, PoolLocation, Segment};
-use crate::runtime::{RuntimeError, RuntimeInfo};
 use hsa_sys as sys;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runtimes are told apart by it, so that an agent of one is nobody in another.
+/// The next runtime's number, so that an agent's identifier is invalid in any other runtime.
 static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 
-/// An answer, or nothing where this runtime does not know the question.
+/// Turns "unknown attribute or function" into `None`.
 fn known<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -22,11 +21,11 @@ fn known<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
     }
 }
 
-pub(crate) fn describe(
+pub(super) fn describe(
     native: &Native,
     name: String,
     path: Option<PathBuf>,
-) -> Result<RuntimeInfo, RuntimeError> {
+) -> Result<RuntimeInfo, Failure> {
     let flag = |attribute| known(native.system_flag(attribute)).map(Option::unwrap_or_default);
     let extension = (
         known(native.system_u16(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR))?.unwrap_or(1),
@@ -62,10 +61,10 @@ pub(crate) fn describe(
     })
 }
 
-pub(crate) fn discover(native: &Native) -> Result<Vec<Agent>, RuntimeError> {
+pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let runtime = NEXT_RUNTIME.fetch_add(1, Ordering::Relaxed);
     let mut natives = native.agents()?;
-    // No machine has as many; the rest could not be named.
+    // No machine has that many agents; an identifier has no bits for more.
     natives.truncate(AgentId::MOST);
     let mut ids: Vec<AgentId> = Vec::with_capacity(natives.len());
     let mut numbers = BTreeMap::new();
