@@ -1,8 +1,7 @@
-//! What a program holds, as text; and as a picture, if a file is named for it.
+//! Prints what a program holds.
 //!
 //! ```sh
 //! cargo run --example report                    # on the simulation
-//! cargo run --example report -- map.svg
 //! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example report
 //! ```
 
@@ -10,17 +9,11 @@ use anyhow::Context;
 use hsa_vmm::{
     Access, Allocation, AllocationProperties, Mapping, PoolMemory, Reservation, Runtime, Vmm,
 };
-use std::path::Path;
 
 const MIB: usize = 1 << 20;
 
-#[allow(dead_code, reason = "the examples' tests call run")]
-fn main() -> anyhow::Result<()> {
-    run(std::env::args_os().nth(1).as_ref().map(Path::new))
-}
-
-/// The example; the picture goes to a file if there is one.
-pub fn run(picture: Option<&Path>) -> anyhow::Result<()> {
+/// Prints what a program holds.
+pub fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
@@ -66,12 +59,7 @@ pub fn run(picture: Option<&Path>) -> anyhow::Result<()> {
     let stock = [memory(first, 2 * MIB, "stock")?, memory(last, 2 * MIB, "stock")?];
     let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
 
-    let report = vmm.report();
-    print!("{report}");
-    if let Some(file) = picture {
-        std::fs::write(file, report.to_svg())
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
+    print!("{}", vmm.report());
     drop((layers, pages, begun, turns, stock, staging));
     Ok(())
 }

@@ -44,12 +44,8 @@ fn cycle_goes_from_reservation_to_reuse() {
 }
 
 #[test]
-fn report_prints_and_draws_where_it_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let picture = folder.path().join("map.svg");
-    report::run(None).unwrap();
-    report::run(Some(&picture)).unwrap();
-    assert!(std::fs::read_to_string(&picture).unwrap().contains("kv cache"));
+fn report_prints_what_is_held() {
+    report::main().unwrap();
 }
 
 #[test]

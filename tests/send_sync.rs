@@ -106,7 +106,9 @@ const _: () = {
     both::<report::AccessEntry>();
     both::<report::MemoryEntry>();
     both::<report::PoolMemoryEntry>();
-    both::<report::QuarantineEntry>();
+    both::<report::Run<'static>>();
+    both::<report::Size>();
+    both::<vmm::Snapshot>();
     both::<report::Free>();
     both::<report::Idle<'static>>();
     both::<Ipc>();

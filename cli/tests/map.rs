@@ -47,7 +47,7 @@ fn the_example_is_shown_as_text() {
         "\"r2\"  14 MiB mapped, 50 MiB free in 3 holes, the largest 44 MiB (12 % fragmented)",
         "GPU 0  \"h1\": GPU 0 rw, GPU 1 none (can read and write)",
         "GPU 1 in 2 mappings  \"h4\": GPU 1 rw",
-        "\"h5\"  mapped nowhere",
+        "\"h5\"  memory that is not mapped",
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
@@ -94,7 +94,7 @@ fn a_picture_goes_to_a_file() {
     assert_eq!(out(&output), "");
     let svg = std::fs::read_to_string(&path).unwrap();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
-    for words in ["r1", "h4 · 2 × 4 MiB", "mapped nowhere"] {
+    for words in ["r1", "h4 · 2 × 4 MiB", "not mapped"] {
         assert!(svg.contains(words), "{words} is not in\n{svg}");
     }
     let nowhere = run(&["map", "--runtime", "sim", "-o", "/nowhere/map.svg"]);

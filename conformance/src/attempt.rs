@@ -152,7 +152,7 @@ fn draw(context: &Context) -> Option<String> {
 fn drawn(vmm: &hsa_vmm::Vmm) -> Option<String> {
     catch_unwind(AssertUnwindSafe(|| {
         let report = vmm.report();
-        (!report.is_empty()).then(|| report.to_svg())
+        (!report.is_empty()).then(|| crate::picture::draw(&report))
     }))
     .ok()
     .flatten()

@@ -42,6 +42,7 @@ pub mod model;
 pub mod operations;
 mod page_table;
 pub mod partner;
+pub mod picture;
 mod plan;
 mod process_maps;
 pub mod replay;

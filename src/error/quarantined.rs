@@ -6,6 +6,7 @@ use core::fmt;
 
 /// A range or memory that is never used again, because its state is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Quarantined {
     /// The start of the reservation; null for physical memory.

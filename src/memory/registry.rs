@@ -46,15 +46,15 @@ impl Record {
 
     fn entry(&self) -> PoolMemoryEntry {
         let name = lock(&self.name);
-        let mut agents: Vec<_> = self.allowed().iter().map(|agent| agent.index()).collect();
-        agents.push(self.agent.index());
+        let mut agents: Vec<_> = self.allowed().clone();
+        agents.push(self.agent);
         agents.sort_unstable();
         agents.dedup();
         PoolMemoryEntry {
             address: Address::new(self.start),
             size: self.size,
             name: name.as_deref().map(str::to_owned),
-            agent: self.agent.index(),
+            agent: self.agent,
             agents,
         }
     }

@@ -1,8 +1,8 @@
-//! What is reserved, mapped and held: for people, for programs, and as a picture.
+//! Reports what is reserved, mapped and allocated, for people and for programs.
 //!
-//! [`Vmm::report`](crate::Vmm::report) puts down all that a [`Vmm`](crate::Vmm) holds at one
-//! moment. The [`Report`] is plain data that borrows nothing: it prints itself as text, draws itself
-//! ([`Report::to_svg`]), and is serialisable with the feature `serde`.
+//! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
+//! that borrows nothing: it prints itself as text, and is serialisable with the feature `serde`. The
+//! command draws it (`hsa-vmm map --format svg`).
 //!
 //! ```
 //! # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -18,44 +18,39 @@
 //! assert_eq!(report.reservations[0].name.as_deref(), Some("kv cache"));
 //! assert_eq!(report.reservations[0].free().largest, 62 << 20);
 //! assert!(report.to_string().contains("62 MiB free"));
-//! // Mapped, but nobody has been granted anything yet.
+//! // Mapped, but no agent has access yet.
 //! assert!(matches!(report.idle()[..], [hsa_vmm::report::Idle::Mapping(_)]));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [Buffers](crate::buffer) are reported as what they are made of, and named by their address:
-//! `vmm.name_reservation(buffer.address(), "kv cache")`.
+//! [Buffers](crate::buffer) are reported as their reservations and mappings, and named by their
+//! address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! What a program has made by HIP's calls and not given back when the last `Vmm` goes is given back
-//! then, and each piece is named in the log as leaked (`tracing`, level `WARN`). The owned values
+//! What a program has not freed when the last clone of the `Vmm` is dropped is freed then, and each
+//! reservation and handle is logged as leaked (`tracing`, level `WARN`). The owned values
 //! ([`Reservation`](crate::Reservation) and so on) keep the `Vmm` alive and cannot leak in this way.
 
-mod idle;
-mod run;
-#[cfg(feature = "serde")]
-mod serialise;
-mod size;
-mod svg;
 mod text;
 
-pub use idle::Idle;
-pub(crate) use run::{Run, runs};
-pub(crate) use size::Size;
+pub use crate::vmm::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
+pub use text::Size;
 
-use crate::agent::AgentKind;
-use crate::runtime::Runtime;
-use crate::vmm::{Access, Address, Handle};
+use crate::agent::{AgentId, AgentKind};
+use crate::error::Quarantined;
+use crate::memory::Registry;
+use crate::vmm::{Access, Address, Vmm};
+use core::fmt;
 
-/// All that a [`Vmm`](crate::Vmm) holds, and the pool memory of its runtime. Sizes are in bytes.
+/// Everything that a [`Vmm`] holds, and the pool memory of its runtime. Sizes are in bytes.
 ///
-/// Serialised, addresses and handles are text in hexadecimal, and agents are places in
+/// Serialised, addresses and handles are hexadecimal text, and agents are indices in
 /// [`agents`](Self::agents).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
-    /// The agents, in the runtime's order: others are told by their place here.
+    /// The agents, in the runtime's order.
     pub agents: Vec<AgentEntry>,
     /// Reservations and the mappings in them, by address.
     pub reservations: Vec<ReservationEntry>,
@@ -63,8 +58,8 @@ pub struct Report {
     pub memory: Vec<MemoryEntry>,
     /// Pool memory, by address.
     pub pool_memory: Vec<PoolMemoryEntry>,
-    /// What could not be cleaned up and is not used any more.
-    pub quarantine: Vec<QuarantineEntry>,
+    /// What is quarantined: its state is unknown, and it is never used again.
+    pub quarantine: Vec<Quarantined>,
 }
 
 /// An agent.
@@ -72,87 +67,12 @@ pub struct Report {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AgentEntry {
-    /// Its kind, and its place among those of its kind: `GPU 0` is HIP's device 0.
+    /// Its kind and number, as [`AgentId`] is shown: `GPU 0` is HIP's device 0.
     pub label: String,
-    /// What the runtime calls it.
+    /// Its marketing name.
     pub name: String,
     /// Whether it is a GPU.
     pub is_gpu: bool,
-}
-
-/// A reservation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ReservationEntry {
-    /// Where it begins.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
-    pub address: Address,
-    /// Its size.
-    pub size: usize,
-    /// What the caller calls it.
-    pub name: Option<String>,
-    /// Not to be used any more; [`Report::quarantine`] says why.
-    pub quarantined: bool,
-    /// What is mapped in it, by address.
-    pub mappings: Vec<MappingEntry>,
-}
-
-/// A mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct MappingEntry {
-    /// Where it begins.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
-    pub address: Address,
-    /// Its size.
-    pub size: usize,
-    /// What the caller calls it, or else its memory.
-    pub name: Option<String>,
-    /// The memory behind it: one of [`Report::memory`].
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
-    pub memory: Handle,
-    /// The agent whose memory it is, where known.
-    pub agent: Option<usize>,
-    /// What agents may do; and those who may do nothing, but can.
-    pub access: Vec<AccessEntry>,
-}
-
-/// What an agent may do with a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct AccessEntry {
-    /// Which agent.
-    pub agent: usize,
-    /// What it may do.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::access"))]
-    pub access: Access,
-    /// Whether it can do more than that: a GPU that the runtime has let in can read and write,
-    /// whatever it may, until the memory is [revoked](crate::Vmm::revoke) or unmapped.
-    pub can_do_more: bool,
-}
-
-/// Physical memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct MemoryEntry {
-    /// Its handle.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
-    pub handle: Handle,
-    /// What the caller calls it.
-    pub name: Option<String>,
-    /// Its size.
-    pub size: usize,
-    /// The agent whose memory it is, where known.
-    pub agent: Option<usize>,
-    /// Whether another process, or this one, had exported it.
-    pub imported: bool,
-    /// How many references the caller has.
-    pub references: u32,
-    /// In how many places it is mapped.
-    pub mappings: u32,
 }
 
 /// Pool memory.
@@ -161,99 +81,86 @@ pub struct MemoryEntry {
 #[non_exhaustive]
 pub struct PoolMemoryEntry {
     /// Where it begins.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
     pub address: Address,
-    /// Its size, as it was asked for.
+    /// Its size, as it was requested.
     pub size: usize,
-    /// What the caller calls it.
+    /// Its name, if the caller has set one.
     pub name: Option<String>,
     /// The agent whose memory it is.
-    pub agent: usize,
-    /// The agents that may use it, its own among them.
-    pub agents: Vec<usize>,
-}
-
-/// Something in quarantine ([`Vmm::quarantine`](crate::Vmm::quarantine)).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct QuarantineEntry {
-    /// The start of the reservation; null for physical memory.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise::display"))]
-    pub address: Address,
-    /// Its size.
-    pub size: usize,
-    /// The operation that went wrong.
-    pub operation: String,
-    /// What the runtime or the system answered.
-    pub reason: String,
+    pub agent: AgentId,
+    /// The agents that may access it, its own among them.
+    pub agents: Vec<AgentId>,
 }
 
 /// The part of a reservation in which nothing is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Free {
-    /// All of it.
+    /// The size of all holes together.
     pub size: usize,
-    /// The largest piece in one.
+    /// The size of the largest hole.
     pub largest: usize,
-    /// How many pieces there are.
+    /// The number of holes.
     pub holes: usize,
 }
 
-impl Free {
-    /// How much of it is not in the largest piece, in percent: 0 if all is in one piece.
-    #[must_use]
-    pub fn fragmentation(&self) -> u32 {
-        // Anybody can make up one whose largest piece is more than all of it.
-        let scattered = self.size.saturating_sub(self.largest) as u128;
-        // At most 100.
-        (scattered * 100).checked_div(self.size as u128).unwrap_or_default() as u32
-    }
+/// A part of a reservation: a hole, or adjacent mappings that differ only in their addresses.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Run<'a> {
+    /// The offset from the start of the reservation.
+    pub offset: usize,
+    /// The size of the whole run.
+    pub size: usize,
+    /// The number of mappings; 1 for a hole.
+    pub count: usize,
+    /// The first of the mappings; `None` for a hole.
+    pub mapping: Option<&'a MappingEntry>,
 }
 
-impl ReservationEntry {
-    /// How much of it is mapped.
-    #[must_use]
-    pub fn mapped(&self) -> usize {
-        self.mappings.iter().map(|mapping| mapping.size).sum()
-    }
+/// Something that is allocated and not in use: a leak, or not used yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Idle<'a> {
+    /// A reservation in which nothing is mapped.
+    Reservation(&'a ReservationEntry),
+    /// A mapping that no agent has access to.
+    Mapping(&'a MappingEntry),
+    /// Memory that is not mapped.
+    Memory(&'a MemoryEntry),
+}
 
-    /// What is left of it, and in how many pieces.
+impl Vmm {
+    /// Reports everything that this `Vmm` holds, and the pool memory of its runtime.
+    ///
+    /// Reservations, mappings and memory are of one moment ([`Vmm::snapshot`]). In a
+    /// [child of a fork](crate::Runtime::has_forked) it lists agents and nothing else.
     #[must_use]
-    pub fn free(&self) -> Free {
-        let mut free = Free::default();
-        for run in runs(self).iter().filter(|run| run.mapping.is_none()) {
-            free.size += run.size;
-            free.largest = free.largest.max(run.size);
-            free.holes += 1;
+    pub fn report(&self) -> Report {
+        let runtime = self.runtime();
+        let snapshot = self.snapshot();
+        let agents = runtime.agents().iter().map(|agent| AgentEntry {
+            label: agent.id().to_string(),
+            name: agent.product().to_owned(),
+            is_gpu: agent.kind() == AgentKind::Gpu,
+        });
+        let forked = runtime.has_forked();
+        Report {
+            agents: agents.collect(),
+            reservations: snapshot.reservations,
+            memory: snapshot.memory,
+            pool_memory: if forked {
+                Vec::new()
+            } else {
+                runtime.attachment::<Registry>().entries()
+            },
+            quarantine: self.quarantine(),
         }
-        free
-    }
-}
-
-impl AgentEntry {
-    /// The agents of a runtime, each with its place among those of its kind.
-    pub(crate) fn all(runtime: &Runtime) -> Vec<Self> {
-        let agents = runtime.agents();
-        let place = |index: usize| {
-            let kind = agents[index].kind();
-            agents[..index].iter().filter(|agent| agent.kind() == kind).count()
-        };
-        agents
-            .iter()
-            .enumerate()
-            .map(|(index, agent)| Self {
-                label: format!("{} {}", agent.kind(), place(index)),
-                name: agent.product().to_owned(),
-                is_gpu: agent.kind() == AgentKind::Gpu,
-            })
-            .collect()
     }
 }
 
 impl Report {
-    /// Whether nothing is held at all.
+    /// Returns whether nothing is reserved, allocated or quarantined.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.reservations.is_empty()
@@ -262,9 +169,128 @@ impl Report {
             && self.quarantine.is_empty()
     }
 
-    /// An agent's label; that of unknown owners for `None`.
-    pub(crate) fn label(&self, agent: Option<usize>) -> &str {
-        let entry = agent.and_then(|agent| self.agents.get(agent));
-        entry.map_or("unknown owner", |entry| &entry.label)
+    /// Lists what is allocated and not in use.
+    #[must_use]
+    pub fn idle(&self) -> Vec<Idle<'_>> {
+        let in_use = self.reservations.iter().filter(|it| !it.quarantined);
+        let empty = in_use.clone().filter(|it| it.mappings.is_empty()).map(Idle::Reservation);
+        let has_no_access =
+            |it: &&MappingEntry| it.access.iter().all(|it| it.access == Access::None);
+        let mappings = in_use.flat_map(|it| &it.mappings).filter(has_no_access).map(Idle::Mapping);
+        let unmapped = self.memory.iter().filter(|it| it.mappings == 0).map(Idle::Memory);
+        empty.chain(mappings).chain(unmapped).collect()
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report")
+            .field("reservations", &self.reservations.len())
+            .field("memory", &self.memory.len())
+            .field("pool_memory", &self.pool_memory.len())
+            .field("quarantine", &self.quarantine.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReservationEntry {
+    /// Returns how many bytes of it are mapped.
+    #[must_use]
+    pub fn mapped(&self) -> usize {
+        self.mappings.iter().map(|mapping| mapping.size).sum()
+    }
+
+    /// Returns how much of it is not mapped, and in how many holes.
+    #[must_use]
+    pub fn free(&self) -> Free {
+        let mut free = Free::default();
+        for run in self.runs().iter().filter(|run| run.mapping.is_none()) {
+            free.size += run.size;
+            free.largest = free.largest.max(run.size);
+            free.holes += 1;
+        }
+        free
+    }
+
+    /// Returns the whole reservation in order, with similar mappings combined.
+    #[must_use]
+    pub fn runs(&self) -> Vec<Run<'_>> {
+        let mut runs: Vec<Run<'_>> = Vec::new();
+        let mut end = 0;
+        let hole = |from, to: usize| Run { offset: from, size: to - from, count: 1, mapping: None };
+        for mapping in &self.mappings {
+            let offset = mapping.address.get().saturating_sub(self.address.get());
+            if offset > end {
+                runs.push(hole(end, offset));
+            }
+            match runs.last_mut() {
+                Some(last) if last.mapping.is_some_and(|first| is_similar(first, mapping)) => {
+                    last.size += mapping.size;
+                    last.count += 1;
+                }
+                _ => {
+                    runs.push(Run { offset, size: mapping.size, count: 1, mapping: Some(mapping) })
+                }
+            }
+            end = offset + mapping.size;
+        }
+        if end < self.size {
+            runs.push(hole(end, self.size));
+        }
+        runs
+    }
+}
+
+fn is_similar(one: &MappingEntry, other: &MappingEntry) -> bool {
+    (one.size, one.agent) == (other.size, other.agent)
+        && one.name == other.name
+        && one.access == other.access
+}
+
+impl Free {
+    /// Returns how much of it is not in the largest hole, in percent: 0 if there is one hole.
+    #[must_use]
+    pub fn fragmentation(&self) -> u32 {
+        // The fields are public: `largest` may exceed `size`.
+        let scattered = self.size.saturating_sub(self.largest) as u128;
+        // At most 100.
+        (scattered * 100).checked_div(self.size as u128).unwrap_or_default() as u32
+    }
+}
+
+#[cfg(feature = "serde")]
+mod serialised {
+    use crate::agent::AgentId;
+    use crate::error::Operation;
+    use crate::vmm::{Access, Address, Handle};
+    use serde::{Serialize, Serializer};
+
+    macro_rules! as_text {
+        ($($type:ty),+) => {$(
+            impl Serialize for $type {
+                fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                    to.collect_str(self)
+                }
+            }
+        )+};
+    }
+
+    as_text!(Address, Handle, Operation);
+
+    /// As its index in [`Report::agents`](super::Report::agents).
+    impl Serialize for AgentId {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_u64(self.index() as u64)
+        }
+    }
+
+    impl Serialize for Access {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_str(match self {
+                Self::None => "none",
+                Self::Read => "read",
+                Self::ReadWrite => "read_write",
+            })
+        }
     }
 }

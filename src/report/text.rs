@@ -1,7 +1,7 @@
-//! A report for people.
+//! Prints a report as text.
 
-use super::{AccessEntry, Free, Idle, MemoryEntry, Report, ReservationEntry, Run, Size, runs};
-use crate::vmm::Access;
+use super::{Free, Idle, MemoryEntry, Report, ReservationEntry, Run};
+use crate::agent::AgentId;
 use core::fmt;
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl fmt::Display for Report {
         self.write_idle(f)?;
         for (index, entry) in self.quarantine.iter().enumerate() {
             if index == 0 {
-                f.write_str("\nin quarantine: not used any more\n")?;
+                f.write_str("\nquarantined: not used any more\n")?;
             }
             let (address, size) = (entry.address, Size(entry.size));
             writeln!(f, "  {address}  {size:>9}  since {}: {}", entry.operation, entry.reason)?;
@@ -25,7 +25,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// ` "a name"`, or nothing. What would break the line is escaped.
+/// Shows ` "name"`, or nothing. Control characters are escaped.
 struct Named<'a>(&'a Option<String>);
 
 impl fmt::Display for Named<'_> {
@@ -34,15 +34,14 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-impl AccessEntry {
-    /// What the agent may do, and what it can do beyond that.
-    pub(super) fn words(&self) -> &'static str {
-        match (self.access, self.can_do_more) {
-            (Access::ReadWrite, _) => "rw",
-            (Access::Read, false) => "r",
-            (Access::Read, true) => "r (can write)",
-            (Access::None, true) => "none (can read and write)",
-            (Access::None, false) => "none",
+/// The owner of memory.
+struct Owner(Option<AgentId>);
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(agent) => agent.fmt(f),
+            None => f.write_str("unknown owner"),
         }
     }
 }
@@ -92,28 +91,11 @@ impl Report {
                 free.fragmentation()
             )?,
         }
-        writeln!(f, "{}", if reservation.quarantined { ", in quarantine" } else { "" })?;
-        runs(reservation).iter().try_for_each(|run| self.write_run(f, run))
+        writeln!(f, "{}", if reservation.quarantined { ", quarantined" } else { "" })?;
+        reservation.runs().iter().try_for_each(|run| write_run(f, run))
     }
 
-    fn write_run(&self, f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
-        write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
-        let Some(mapping) = run.mapping else { return writeln!(f, "free") };
-        let several =
-            if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
-        let name = Named(&mapping.name);
-        write!(f, "{}{several}{name}: ", self.label(mapping.agent))?;
-        if mapping.access.is_empty() {
-            f.write_str("nobody may use it")?;
-        }
-        for (index, entry) in mapping.access.iter().enumerate() {
-            f.write_str(if index > 0 { ", " } else { "" })?;
-            write!(f, "{} {}", self.label(Some(entry.agent)), entry.words())?;
-        }
-        writeln!(f)
-    }
-
-    /// Pieces that only their handles tell apart are one line.
+    /// Writes one line for all entries that differ only in their handles.
     fn write_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut alike: Vec<(&MemoryEntry, usize)> = Vec::new();
         let mut places = BTreeMap::new();
@@ -135,12 +117,12 @@ impl Report {
                 1 => memory.handle.to_string(),
                 several => format!("{several} pieces of"),
             };
-            let (size, label) = (Size(memory.size), self.label(memory.agent));
-            write!(f, "  {which:>18}  {size:>9}  {label}{}", Named(&memory.name))?;
+            let (size, owner) = (Size(memory.size), Owner(memory.agent));
+            write!(f, "  {which:>18}  {size:>9}  {owner}{}", Named(&memory.name))?;
             let references = plural(memory.references as usize, "reference", "references");
             write!(f, ": {references}{}", if count > 1 { " each" } else { "" })?;
             match memory.mappings {
-                0 => f.write_str(", mapped nowhere")?,
+                0 => f.write_str(", not mapped")?,
                 places => write!(f, ", mapped in {}", plural(places as usize, "place", "places"))?,
             }
             writeln!(f, "{}", if memory.imported { ", imported" } else { "" })?;
@@ -153,11 +135,11 @@ impl Report {
             if index == 0 {
                 f.write_str("\npool memory\n")?;
             }
-            let labels: Vec<_> = memory.agents.iter().map(|&it| self.label(Some(it))).collect();
+            let agents: Vec<_> = memory.agents.iter().map(AgentId::to_string).collect();
             let (address, size) = (memory.address, Size(memory.size));
-            let owner = self.label(Some(memory.agent));
+            let owner = memory.agent;
             write!(f, "  {address}  {size:>9}  {owner}{}", Named(&memory.name))?;
-            writeln!(f, ": open to {}", labels.join(", "))?;
+            writeln!(f, ": accessible to {}", agents.join(", "))?;
         }
         Ok(())
     }
@@ -166,23 +148,92 @@ impl Report {
         let all = self.idle();
         for (index, idle) in all.iter().enumerate() {
             if index == 0 {
-                f.write_str("\nheld, and of no use to anybody now\n")?;
+                f.write_str("\nidle: allocated, and not in use\n")?;
             }
             match *idle {
                 Idle::Reservation(it) => {
                     let (address, size, name) = (it.address, Size(it.size), Named(&it.name));
-                    writeln!(f, "  {address}  {size:>9}{name}  nothing is mapped in it")?;
+                    writeln!(f, "  {address}  {size:>9}{name}  reservation without mappings")?;
                 }
                 Idle::Mapping(it) => {
                     let (address, size, name) = (it.address, Size(it.size), Named(&it.name));
-                    writeln!(f, "  {address}  {size:>9}{name}  no agent may use it")?;
+                    writeln!(f, "  {address}  {size:>9}{name}  mapping without access")?;
                 }
                 Idle::Memory(it) => {
                     let (handle, size, name) = (it.handle, Size(it.size), Named(&it.name));
-                    writeln!(f, "  {handle}  {size:>9}{name}  mapped nowhere")?;
+                    writeln!(f, "  {handle}  {size:>9}{name}  memory that is not mapped")?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
+    write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
+    let Some(mapping) = run.mapping else { return writeln!(f, "free") };
+    let several = if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
+    let name = Named(&mapping.name);
+    write!(f, "{}{several}{name}: ", Owner(mapping.agent))?;
+    if mapping.access.is_empty() {
+        f.write_str("no access")?;
+    }
+    for (index, entry) in mapping.access.iter().enumerate() {
+        f.write_str(if index > 0 { ", " } else { "" })?;
+        write!(f, "{} {entry}", entry.agent)?;
+    }
+    writeln!(f)
+}
+
+/// Shows a size in bytes in the largest unit in which it is a whole number of at most four digits,
+/// else with one decimal in the largest unit: `2 MiB`, `2052 KiB`, `62.3 GiB`.
+///
+/// ```
+/// assert_eq!(hsa_vmm::report::Size(2 << 20).to_string(), "2 MiB");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub usize);
+
+const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut whole, mut unit) = (self.0, 0);
+        while whole != 0 && whole.is_multiple_of(1024) {
+            (whole, unit) = (whole / 1024, unit + 1);
+        }
+        if whole < 10_000 {
+            return f.pad(&format!("{whole} {}", UNITS[unit]));
+        }
+        let (mut value, mut unit) = (self.0 as f64, 0);
+        // Larger values would be rounded to 1024.0.
+        while value >= 1023.95 {
+            (value, unit) = (value / 1024.0, unit + 1);
+        }
+        f.pad(&format!("{value:.1} {}", UNITS[unit]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Size;
+
+    #[test]
+    fn size_is_short_and_exact_if_possible() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (9999, "9999 B"),
+            (10_000, "9.8 KiB"),
+            (2 << 20, "2 MiB"),
+            ((2 << 20) + 4096, "2052 KiB"),
+            ((62 << 30) + 4096, "62.0 GiB"),
+            ((1 << 40) - 4096, "1.0 TiB"),
+            (usize::MAX, "16.0 EiB"),
+            (1 << 63, "8 EiB"),
+        ] {
+            assert_eq!(Size(bytes).to_string(), text);
+        }
+        assert_eq!(format!("{:>8}", Size(4096)), "   4 KiB");
     }
 }

@@ -73,9 +73,9 @@ mod properties;
 mod query;
 mod quirks;
 mod remap;
-mod report;
 mod reserve;
 mod shareable;
+mod snapshot;
 mod transfer;
 
 pub use crate::access::{Access, AccessDescriptor};
@@ -88,6 +88,7 @@ pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
+pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
 
 use crate::access::{AgentSet, MOST_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};

@@ -41,7 +41,7 @@ examples! {
     aliases_draws_one_memory_at_many_addresses: aliases::main();
     areas_shows_every_combination_of_flags: areas::main();
     cycle_goes_from_reservation_to_reuse: cycle::main();
-    report_prints_what_is_held: report::run(None);
+    report_prints_what_is_held: report::main();
     grow_draws_a_buffer_that_stays_where_it_is: grow::main();
     ring_writes_over_its_end: ring::main();
     pages_draws_a_cache: pages::main();

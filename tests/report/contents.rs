@@ -24,16 +24,17 @@ fn all_that_is_held_is_in_it() {
     assert_eq!(places, expected);
     let entry = |agent, access| AccessEntry { agent, access, can_do_more: false };
     let write = |agent| entry(agent, Access::ReadWrite);
+    let gpu = |number| machine.gpu(number);
     let [first, second, third] = &reservation.mappings[..] else { panic!("{report}") };
-    assert_eq!(first.access, [write(1), write(2)]);
-    assert_eq!(second.access, [entry(0, Access::Read)]);
+    assert_eq!(first.access, [write(gpu(0)), write(gpu(1))]);
+    assert_eq!(second.access, [entry(machine.cpu(0), Access::Read)]);
     assert_eq!(third.access, []);
-    assert!(reservation.mappings.iter().all(|it| it.agent == Some(2)));
+    assert!(reservation.mappings.iter().all(|it| it.agent == Some(gpu(1))));
 
     let memory: Vec<_> =
         report.memory.iter().map(|it| (it.size, it.references, it.mappings, it.agent)).collect();
-    let page = |references| (GRANULE, references, 1, Some(2));
-    assert_eq!(memory, [page(1), page(0), page(1), (3 * GRANULE, 1, 0, Some(1))]);
+    let page = |references| (GRANULE, references, 1, Some(gpu(1)));
+    assert_eq!(memory, [page(1), page(0), page(1), (3 * GRANULE, 1, 0, Some(gpu(0)))]);
     assert_eq!(first.memory, handles[0]);
     assert_eq!(report.memory[3].handle, unused);
 }
@@ -71,7 +72,7 @@ fn what_a_gpu_may_not_do_but_can_is_said() {
     let gpu = machine.gpu(0);
     let of_gpu = |report: Report| {
         let access = &report.reservations[0].mappings[0].access;
-        access.iter().find(|it| it.agent == gpu.index()).map(|it| (it.access, it.can_do_more))
+        access.iter().find(|it| it.agent == gpu).map(|it| (it.access, it.can_do_more))
     };
     machine.grant(base, GRANULE, gpu, Access::ReadWrite);
     machine.grant(base, GRANULE, gpu, Access::None);
@@ -115,10 +116,8 @@ fn what_is_in_quarantine_is_said_with_its_reason() {
     assert_eq!((entry.address, entry.size, &entry.reason), (base, GRANULE, &known.reason));
     assert!(report.reservations[0].quarantined, "{report}");
     let text = report.to_string();
-    assert!(text.contains("\"lost\"") && text.contains("in quarantine"), "{text}");
+    assert!(text.contains("\"lost\"") && text.contains("quarantined"), "{text}");
     assert!(text.contains(&known.reason), "{text}");
-    // It is drawn as nothing else is: the legend's, and this.
-    assert_eq!(report.to_svg().matches("class=\"lost\"").count(), 2);
 }
 
 /// Reservations, mappings and memory of one moment agree, whatever other threads do.

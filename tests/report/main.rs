@@ -1,4 +1,4 @@
-//! Reports: what is held is in them, under its name, in text and picture.
+//! Reports: what is held is in them, under its name, in text.
 
 #[path = "../log/mod.rs"]
 mod log;
@@ -11,7 +11,6 @@ mod buffers;
 mod contents;
 mod leaks;
 mod names;
-mod picture;
 mod text;
 
 use hsa_vmm::simulation::Config;

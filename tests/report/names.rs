@@ -144,8 +144,8 @@ fn pool_memory_is_in_the_report_while_it_is_there() {
     assert!(!report.is_empty(), "{report}");
     let [entry] = &report.pool_memory[..] else { panic!("{report}") };
     assert_eq!((entry.address, entry.size), (memory.address(), 5000));
-    assert_eq!((entry.name.as_deref(), entry.agent), (Some("staging"), first.index()));
-    assert_eq!(entry.agents, [first.index(), second.index()]);
+    assert_eq!((entry.name.as_deref(), entry.agent), (Some("staging"), first));
+    assert_eq!(entry.agents, [first, second]);
     let memory = memory.named("");
     assert_eq!(machine.vmm.report().pool_memory[0].name, None);
     memory.free().unwrap();

@@ -26,15 +26,15 @@ fn it_reads_well() {
 BASE  16 MiB  "kv cache"  6 MiB mapped, 10 MiB free in 2 holes, the largest 6 MiB (40 % fragmented)
   +0x00000000000      4 MiB  GPU 1 in 2 mappings: GPU 0 rw, GPU 1 r (can write)
   +0x00000400000      4 MiB  free
-  +0x00000800000      2 MiB  GPU 1  "odd \"page\"\n": nobody may use it
+  +0x00000800000      2 MiB  GPU 1  "odd \"page\"\n": no access
   +0x00000a00000      6 MiB  free
 
 memory
          2 pieces of      2 MiB  GPU 1: 1 reference each, mapped in 1 place
   HANDLE 2                2 MiB  GPU 1  "odd \"page\"\n": 1 reference, mapped in 1 place
 
-held, and of no use to anybody now
-  0xADDR      2 MiB  "odd \"page\"\n"  no agent may use it
+idle: allocated, and not in use
+  0xADDR      2 MiB  "odd \"page\"\n"  mapping without access
 "#;
     let page = at(base, 4 * GRANULE).to_string();
     let text = told(&machine, base, &handles).replace(&page, "0xADDR");
@@ -53,8 +53,8 @@ fn pool_memory_is_told_under_one_heading() {
     let heading = "\npool memory\n";
     assert_eq!(text.matches(heading).count(), 1, "{text}");
     assert!(one.min(two) > text.find(heading), "{text}");
-    assert!(text.contains("2 MiB  GPU 0  \"staging\": open to GPU 0, GPU 1\n"), "{text}");
-    assert!(text.contains("2 MiB  GPU 1: open to GPU 1\n"), "{text}");
+    assert!(text.contains("2 MiB  GPU 0  \"staging\": accessible to GPU 0, GPU 1\n"), "{text}");
+    assert!(text.contains("2 MiB  GPU 1: accessible to GPU 1\n"), "{text}");
 }
 
 #[test]

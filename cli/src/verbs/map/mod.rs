@@ -7,6 +7,7 @@ use crate::screen::{Screen, note};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::fuzz::perform_beginning;
+use hsa_vmm_conformance::picture;
 use hsa_vmm_conformance::replay::replay_beginning;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
@@ -123,7 +124,7 @@ fn recorded(verb: &Map) -> anyhow::Result<Recorded> {
 fn write(out: &mut Screen<'_>, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
-        MapFormat::Svg => write!(out, "{}", report.to_svg())?,
+        MapFormat::Svg => write!(out, "{}", picture::draw(report))?,
         MapFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;

@@ -1,16 +1,43 @@
-//! A report as a picture.
+//! Pictures of address spaces.
 
-use super::*;
-use hsa_vmm::report::Report;
+#[path = "../../tests/machine/mod.rs"]
+mod machine;
+
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::{Access, Address, Handle, Report};
+use hsa_vmm_conformance::picture::draw;
+use machine::{MIB, Machine, access, at};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
+
+const GRANULE: usize = 2 * MIB;
+
+fn machine() -> Machine {
+    Machine::new(Config::mi300x(2))
+}
+
+/// Reserves a number of granules, and maps memory of GPU 1 at some of them.
+fn cache(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
+    let base = machine.reserve(granules * GRANULE);
+    let page = |&number: &usize| {
+        let handle = machine.create(1, GRANULE);
+        machine.map(at(base, number * GRANULE), GRANULE, handle);
+        handle
+    };
+    (base, mapped.iter().map(page).collect())
+}
+
+fn grant_both(machine: &Machine, base: Address, size: usize) {
+    let both = [machine.gpu(0), machine.gpu(1)].map(|gpu| access(gpu, Access::ReadWrite));
+    machine.vmm.set_access(base, size, &both).unwrap();
+}
 
 /// A rectangle: its class, left and right end.
 type Rectangle = (String, f64, f64);
 
-/// What is drawn; fails if the file is no XML.
+/// Returns the rectangles and texts of a picture.
 fn drawn(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
-    let svg = report.to_svg();
+    let svg = draw(report);
     let mut reader = Reader::from_str(&svg);
     reader.config_mut().check_end_names = true;
     let (mut rectangles, mut texts) = (Vec::new(), Vec::new());
@@ -26,7 +53,7 @@ fn drawn(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
     }
 }
 
-/// All but the ground, which has no place of its own.
+/// Returns `None` for the background, which has no position.
 fn rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
     let value = |name: &str| {
         let attribute = tag.try_get_attribute(name).unwrap()?;
@@ -38,7 +65,7 @@ fn rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
     Some((value("class")?, x, x + width))
 }
 
-/// Those of a class, without the one of the legend.
+/// Returns those of a class, without the one in the legend.
 fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
     let mut found: Vec<_> =
         rectangles.iter().filter(|it| it.0 == class).map(|it| (it.1, it.2)).collect();
@@ -49,7 +76,7 @@ fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn pieces_are_as_wide_as_they_are_large() {
+fn widths_are_proportional_to_sizes() {
     let machine = machine();
     let (base, _) = cache(&machine, 8, &[2, 3]);
     grant_both(&machine, base.checked_add(2 * GRANULE).unwrap(), GRANULE);
@@ -71,7 +98,7 @@ fn pieces_are_as_wide_as_they_are_large() {
 }
 
 #[test]
-fn long_stretches_of_nothing_are_cut_out_and_say_how_long() {
+fn long_holes_are_shortened_and_labelled() {
     let machine = machine();
     let size = 64 << 30;
     let base = machine.reserve(size);
@@ -87,7 +114,7 @@ fn long_stretches_of_nothing_are_cut_out_and_say_how_long() {
 }
 
 #[test]
-fn however_many_there_are_they_stay_inside() {
+fn thousands_of_mappings_stay_inside() {
     let machine = machine();
     let count = 3000;
     let base = machine.reserve(2 * count * GRANULE);
@@ -102,9 +129,8 @@ fn however_many_there_are_they_stay_inside() {
     assert!(right < 1000.0, "{right}");
 }
 
-/// Alike and next to each other, they are one piece.
 #[test]
-fn a_row_of_pages_is_one_piece() {
+fn similar_adjacent_mappings_are_one_part() {
     let machine = machine();
     let all: Vec<usize> = (0..500).collect();
     let (base, _) = cache(&machine, 500, &all);
@@ -116,14 +142,14 @@ fn a_row_of_pages_is_one_piece() {
 }
 
 #[test]
-fn names_may_be_anything() {
+fn names_can_contain_any_character() {
     let machine = machine();
     let (base, handles) = cache(&machine, 2, &[0]);
     let nasty = "<&>\"'\u{0}\u{1b}[31m\u{fffe}\u{7f}]]></title>\n\tüб漢";
     machine.vmm.name_reservation(base, nasty).unwrap();
     machine.vmm.name_mapping(base, &nasty.repeat(50)).unwrap();
     machine.vmm.name_handle(handles[0], nasty).unwrap();
-    let svg = machine.vmm.report().to_svg();
+    let svg = draw(&machine.vmm.report());
     drawn(&machine.vmm.report());
     let allowed = |it: char| it == '\n' || !it.is_control() && it != '\u{fffe}';
     assert!(svg.chars().all(allowed));
@@ -131,7 +157,7 @@ fn names_may_be_anything() {
 }
 
 #[test]
-fn every_device_has_its_own_colour_and_dark_is_thought_of() {
+fn gpus_have_different_colours_and_dark_is_supported() {
     let machine = Machine::new(Config::mi300x(8));
     for gpu in 0..8 {
         let base = machine.reserve(GRANULE);
@@ -146,11 +172,24 @@ fn every_device_has_its_own_colour_and_dark_is_thought_of() {
     for gpu in 0..8 {
         assert!(texts.iter().any(|text| *text == format!("memory of GPU {gpu}")), "{texts:?}");
     }
-    assert!(report.to_svg().contains("prefers-color-scheme:dark"));
+    assert!(draw(&report).contains("prefers-color-scheme:dark"));
 }
 
 #[test]
-fn of_nothing_it_says_so() {
+fn empty_report_says_so() {
     let (_, texts) = drawn(&machine().vmm.report());
     assert!(texts.iter().any(|text| text.starts_with("nothing is reserved")), "{texts:?}");
+}
+
+#[test]
+fn quarantined_reservation_is_marked() {
+    // Revoking access unmaps the memory, and mapping it again fails.
+    let mut config = Config::mi300x(2);
+    config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
+    let machine = Machine::new(config);
+    let (base, _) = cache(&machine, 1, &[0]);
+    grant_both(&machine, base, GRANULE);
+    machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
+    // In the legend, and the reservation.
+    assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

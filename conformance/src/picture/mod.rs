@@ -1,0 +1,185 @@
+//! Draws the address space of a [`Report`] as SVG.
+
+mod bar;
+mod svg;
+
+use bar::{Bar, LANE};
+use hsa_vmm::report::{PoolMemoryEntry, ReservationEntry, Size};
+use hsa_vmm::{Access, Report};
+use svg::{LEFT, RIGHT, Svg, lane_class, owner_class, text_width};
+
+/// From the top of the picture to the first row.
+const TOP: f64 = 34.0;
+/// Between two rows.
+const BETWEEN: f64 = 22.0;
+/// The line of text above a bar.
+const TITLE: f64 = 18.0;
+
+/// Draws an address space as SVG, a file of its own.
+///
+/// There is a bar for each reservation and each allocation of pool memory, in the order of their
+/// addresses, and one for memory that is not mapped. Mappings have the colour of the agent whose memory
+/// they are. Below a bar is a lane for each agent: thick where it may read and write, thin where it may
+/// read, an outline where it may not access the memory and can. Long holes are shortened, and labelled
+/// with their size. All bars have the same width, whatever their size. Each part has a tooltip.
+///
+/// The colours follow the viewer's preference for a light or a dark background.
+///
+/// ```
+/// # use hsa_vmm::{Runtime, Vmm, simulation::Config};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let vmm = Vmm::open(&Runtime::simulated(Config::mi300x(1))?)?;
+/// vmm.address_reserve(64 << 20, 0, None, 0)?;
+/// let svg = hsa_vmm_conformance::picture::draw(&vmm.report());
+/// assert!(svg.starts_with("<svg") && svg.contains("64 MiB free"));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn draw(report: &Report) -> String {
+    let mut svg = Svg::default();
+    let mut y = draw_legend(&mut svg, report, TOP);
+    let mut end = None;
+    for range in ranges(report) {
+        y += BETWEEN;
+        let (start, size) = range.place();
+        if let Some(gap) = end.and_then(|end| start.checked_sub(end)).filter(|gap| *gap > 0) {
+            svg.text(LEFT, y - 3.0, "quiet", &format!("⋮ {} of other addresses", Size(gap)));
+            y += TITLE;
+        }
+        end = Some(start.saturating_add(size));
+        y = match range {
+            Range::Reservation(it) => draw_reservation(&mut svg, report, y, it),
+            Range::Pool(it) => draw_pool_memory(&mut svg, report, y, it),
+        };
+    }
+    y = draw_unmapped(&mut svg, report, y);
+    if report.is_empty() {
+        y += BETWEEN;
+        svg.text(LEFT, y, "quiet", "nothing is reserved, mapped or allocated");
+    }
+    svg.finish(y + BETWEEN)
+}
+
+/// A range of addresses.
+enum Range<'a> {
+    Reservation(&'a ReservationEntry),
+    Pool(&'a PoolMemoryEntry),
+}
+
+impl Range<'_> {
+    /// Returns its start and its size.
+    fn place(&self) -> (usize, usize) {
+        match self {
+            Self::Reservation(it) => (it.address.get(), it.size),
+            Self::Pool(it) => (it.address.get(), it.size),
+        }
+    }
+}
+
+/// Returns all ranges, by address.
+fn ranges(report: &Report) -> Vec<Range<'_>> {
+    let reservations = report.reservations.iter().map(Range::Reservation);
+    let mut ranges: Vec<_> =
+        reservations.chain(report.pool_memory.iter().map(Range::Pool)).collect();
+    ranges.sort_by_key(Range::place);
+    ranges
+}
+
+/// Explains colours and marks. Returns where the legend ends.
+fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
+    svg.text(LEFT, y - 12.0, "head", "Address space");
+    let mut x = LEFT;
+    let agents = report.agents.iter().enumerate();
+    let owners = agents.map(|(index, agent)| {
+        (owner_class(Some(index), agent.is_gpu), format!("memory of {}", agent.label))
+    });
+    let marks = [("hole", "free"), ("lost", "quarantined")];
+    let marks = marks.map(|(class, what)| (class.to_owned(), what.to_owned()));
+    let lanes =
+        [(LANE, "may read and write"), (LANE / 3.0, "may only read"), (0.0, "may not, but can")];
+    let mut place = |width: f64| {
+        if x + width > RIGHT {
+            (x, y) = (LEFT, y + 20.0);
+        }
+        let at = (x, y);
+        x += width;
+        at
+    };
+    for (class, what) in owners.chain(marks) {
+        let (x, y) = place(44.0 + text_width(&what, 11.0));
+        svg.rect((x, y, 20.0, 13.0), &class, None);
+        svg.text(x + 26.0, y + 10.5, "", &what);
+    }
+    for (height, what) in lanes {
+        let (x, y) = place(44.0 + text_width(what, 11.0));
+        bar::draw_lane(svg, (x, 20.0), y + 3.0, height, "lane-cpu", None);
+        svg.text(x + 26.0, y + 10.5, "", what);
+    }
+    y + 16.0
+}
+
+fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, it: &ReservationEntry) -> f64 {
+    let free = it.free();
+    let mut facts = format!("{} mapped", Size(it.mapped()));
+    if free.holes > 0 {
+        facts += &format!(", {} free", Size(free.size));
+    }
+    if free.holes > 1 {
+        let (holes, percent) = (free.holes, free.fragmentation());
+        facts += &format!(" in {holes} holes ({percent} % fragmented)");
+    }
+    if it.quarantined {
+        facts += ", quarantined";
+    }
+    let what = format!("{}  {}", it.address, Size(it.size));
+    svg.title(y, it.name.as_deref(), &what, &facts);
+    let bar = Bar::of_reservation(report, it);
+    let below = bar.draw(svg, y + 7.0);
+    draw_lanes(svg, report, below, &bar)
+}
+
+fn draw_pool_memory(svg: &mut Svg, report: &Report, y: f64, it: &PoolMemoryEntry) -> f64 {
+    let what = format!("{}  {}", it.address, Size(it.size));
+    svg.title(y, it.name.as_deref(), &what, "pool memory");
+    let bar = Bar::of_pool_memory(report, it);
+    let below = bar.draw(svg, y + 7.0);
+    draw_lanes(svg, report, below, &bar)
+}
+
+fn draw_unmapped(svg: &mut Svg, report: &Report, y: f64) -> f64 {
+    let unmapped: Vec<_> = report.memory.iter().filter(|it| it.mappings == 0).collect();
+    if unmapped.is_empty() {
+        return y;
+    }
+    let y = y + BETWEEN + TITLE / 2.0;
+    let size = unmapped.iter().map(|it| it.size).sum();
+    svg.title(y, Some("not mapped"), &Size(size).to_string(), "memory with references only");
+    Bar::of_unmapped(report, &unmapped).draw(svg, y + 7.0)
+}
+
+/// Draws a lane for each agent that may or can access a part of a bar. Returns where they end.
+fn draw_lanes(svg: &mut Svg, report: &Report, mut y: f64, bar: &Bar) -> f64 {
+    for (index, agent) in report.agents.iter().enumerate() {
+        let mut label = Some(&agent.label);
+        for (span, access) in bar.spans() {
+            let Some(entry) = access.iter().find(|it| it.agent.index() == index) else {
+                continue;
+            };
+            let height = match entry.access {
+                Access::ReadWrite => LANE,
+                Access::Read => LANE / 3.0,
+                Access::None if entry.can_do_more => 0.0,
+                Access::None => continue,
+            };
+            if let Some(label) = label.take() {
+                y += LANE + 3.0;
+                svg.text_to(LEFT - 8.0, y + LANE - 0.5, "small", label);
+            }
+            let tip = format!("{}: {entry}", agent.label);
+            let class = lane_class(index, agent.is_gpu);
+            bar::draw_lane(svg, span, y, height, &class, Some(&tip));
+        }
+    }
+    y + LANE
+}
