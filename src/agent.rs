@@ -3,6 +3,7 @@
 use crate::native::NativeAgent;
 use crate::pool::Pool;
 use core::fmt;
+use hsa_sys::hsa_agent_t;
 
 /// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
@@ -205,7 +206,18 @@ pub(crate) enum Mover {
 }
 
 /// A CPU or GPU, as the runtime described it when it was opened.
-#[derive(Clone, Debug)]
+///
+/// ```
+/// # use hsa_vmm::{Runtime, simulation::Config};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(Config::mi300x(2))?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?;
+/// assert_eq!((gpu.id().to_string().as_str(), gpu.name()), ("GPU 0", "gfx942"));
+/// assert!(gpu.handle_pool().is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Agent {
     pub(crate) id: AgentId,
     pub(crate) native: NativeAgent,
@@ -231,6 +243,12 @@ impl Agent {
     #[must_use]
     pub fn id(&self) -> AgentId {
         self.id
+    }
+    /// Returns the runtime's own handle of this agent, for HSA calls that the caller makes itself
+    /// ([`Runtime::function`](crate::Runtime::function)).
+    #[must_use]
+    pub fn hsa_agent(&self) -> hsa_agent_t {
+        self.native.raw()
     }
     /// CPU or GPU.
     #[must_use]
@@ -344,6 +362,12 @@ impl Agent {
     }
 }
 
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Agent({}, {:?})", self.id, self.name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,10 +378,7 @@ mod tests {
         assert_eq!((id.index(), id.to_bits(), id.runtime()), (3, 0x7_0003_4001, 7));
         assert_eq!(id.to_string(), "GPU 1");
         assert_eq!(AgentId::from_bits(id.to_bits()), id);
-        assert_eq!(
-            (id.to_string(), format!("{id:?}")),
-            ("agent 3".into(), "agent 3 of runtime 7".into())
-        );
+        assert_eq!(format!("{id:?}"), "GPU 1 of runtime 7");
     }
 
     #[test]

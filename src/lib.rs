@@ -91,6 +91,8 @@ pub use hip::{HipError, HipProfile};
 /// It is used only when it is asked for: by [`Runtime::simulated`], or by `HSA_VMM_RUNTIME=sim`.
 #[cfg(feature = "simulation")]
 pub use hsa_sim as simulation;
+/// C's types of the HSA ABI, for HSA calls that the caller makes itself ([`Runtime::function`]).
+pub use hsa_sys;
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use kept::Kept;
 pub use memory::{MemoryError, PoolMemory};

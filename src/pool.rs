@@ -2,6 +2,7 @@
 
 use crate::native::NativePool;
 use core::fmt;
+use hsa_sys::hsa_amd_memory_pool_t;
 
 bitflags::bitflags! {
     /// What kind of memory a global pool holds (`HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS`).
@@ -73,7 +74,17 @@ pub enum PoolLocation {
 }
 
 /// A memory pool of an agent. Sizes are in bytes.
-#[derive(Clone, Debug)]
+///
+/// ```
+/// # use hsa_vmm::{Runtime, simulation::Config};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(Config::mi300x(1))?;
+/// let pool = runtime.gpus().next().and_then(|gpu| gpu.handle_pool()).ok_or("no pool")?;
+/// assert!(pool.size().is_multiple_of(pool.granule()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Pool {
     pub(crate) native: NativePool,
     pub(crate) segment: Segment,
@@ -89,6 +100,12 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Returns the runtime's own handle of this pool, for HSA calls that the caller makes itself
+    /// ([`Runtime::function`](crate::Runtime::function)).
+    #[must_use]
+    pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
+        self.native.raw()
+    }
     /// The segment.
     #[must_use]
     pub fn segment(&self) -> Segment {
@@ -148,6 +165,13 @@ impl Pool {
             && self.granule > 0
             && self.location == PoolLocation::Gpu
             && self.flags.contains(PoolFlags::COARSE_GRAINED)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = self.flags.words().collect::<Vec<_>>();
+        write!(f, "Pool({}, {:?}, {:#x} bytes)", self.segment, flags, self.size)
     }
 }
 

@@ -16,6 +16,8 @@ mod ipc;
 mod pages;
 #[path = "../examples/pause.rs"]
 mod pause;
+#[path = "../examples/queue.rs"]
+mod queue;
 #[path = "../examples/report.rs"]
 mod report;
 #[path = "../examples/ring.rs"]
@@ -76,4 +78,9 @@ fn pages_draws_a_cache() {
 #[test]
 fn pause_goes_to_sleep_and_wakes_up() {
     pause::main().unwrap();
+}
+
+#[test]
+fn queue_says_that_the_simulation_has_none() {
+    queue::main().unwrap();
 }

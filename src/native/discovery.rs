@@ -9,7 +9,7 @@ use hsa_sys as sys;
 pub(crate) struct NativeAgent(sys::hsa_agent_t);
 
 impl NativeAgent {
-    pub(super) fn raw(self) -> sys::hsa_agent_t {
+    pub fn raw(self) -> sys::hsa_agent_t {
         self.0
     }
 }
@@ -19,7 +19,7 @@ impl NativeAgent {
 pub(crate) struct NativePool(sys::hsa_amd_memory_pool_t);
 
 impl NativePool {
-    pub(super) fn raw(self) -> sys::hsa_amd_memory_pool_t {
+    pub fn raw(self) -> sys::hsa_amd_memory_pool_t {
         self.0
     }
     pub(super) fn from_raw(pool: sys::hsa_amd_memory_pool_t) -> Self {

@@ -37,6 +37,8 @@ pub(crate) use signals::without_sigpipe;
 pub use status::Status;
 pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
 
+use core::ffi::{CStr, c_void};
+use core::ptr::NonNull;
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
 use std::path::Path;
 use std::sync::Arc;
@@ -83,13 +85,12 @@ pub(crate) use {call, call_optional};
 pub(crate) struct Native {
     table: Table,
     library_lock: Arc<LibraryLock>,
-    #[cfg_attr(not(feature = "simulation"), allow(dead_code, reason = "kept loaded"))]
     source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
-    Loaded(#[allow(dead_code, reason = "kept for what dropping it does")] Box<Library>),
+    Loaded(Box<Library>),
     #[cfg(feature = "simulation")]
     Simulated(SharedSimulation),
 }
@@ -117,6 +118,15 @@ impl Native {
     pub fn simulated(simulation: SharedSimulation) -> Self {
         let (table, source) = (*simulation.table(), Source::Simulated(simulation));
         Self { table, library_lock: LibraryLock::of(&table), source }
+    }
+
+    /// Returns the address of a function that the library exports; `None` for the simulation.
+    pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        match &self.source {
+            Source::Loaded(library) => library.symbol(name),
+            #[cfg(feature = "simulation")]
+            Source::Simulated(_) => None,
+        }
     }
 
     /// The simulation, if it is one.

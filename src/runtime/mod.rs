@@ -9,7 +9,9 @@ pub use crate::native::DriverState;
 use crate::native::{Failure, Generation, Native, Spare};
 pub(crate) use attachment::Attachment;
 use attachment::Attachments;
+use core::ffi::{CStr, c_void};
 use core::fmt;
+use core::ptr::NonNull;
 use discovery::{describe, discover};
 use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
@@ -236,6 +238,32 @@ impl Runtime {
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
         // 64-bit only (asserted at the root).
         self.native().agent_u64(agent.native, attribute).ok().map(|left| left as usize)
+    }
+
+    /// Returns the address of a function that the loaded library exports, for HSA calls that the
+    /// caller makes itself. `None` if the library has no such function, and for the simulation.
+    ///
+    /// Taking the address is safe; calling it is not. The caller gives it its type, which
+    /// [`hsa_sys`] has for some functions, and calls it only while a clone of this `Runtime` exists:
+    /// the last clone stops the runtime. The library itself stays loaded until the process ends.
+    ///
+    /// [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) are what such calls take;
+    /// `examples/queue.rs` has a signal and a queue of its own.
+    ///
+    /// ```no_run
+    /// use hsa_vmm::{Runtime, hsa_sys};
+    ///
+    /// # fn main() -> Result<(), hsa_vmm::Error> {
+    /// let runtime = Runtime::load()?;
+    /// let address = runtime.function(c"hsa_signal_create");
+    /// // SAFETY: this is the function's type.
+    /// let create: hsa_sys::hsa_signal_create_fn = unsafe { std::mem::transmute(address) };
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        self.inner.native.function(name)
     }
 
     /// The simulation below, if this is one.

@@ -16,6 +16,8 @@ mod grow;
 mod pages;
 #[path = "../../examples/pause.rs"]
 mod pause;
+#[path = "../../examples/queue.rs"]
+mod queue;
 #[path = "../../examples/report.rs"]
 mod report;
 #[path = "../../examples/ring.rs"]
@@ -45,5 +47,6 @@ examples! {
     grow_draws_a_buffer_that_stays_where_it_is: grow::main();
     ring_writes_over_its_end: ring::main();
     pages_draws_a_cache: pages::main();
+    queue_copies_on_a_signal_of_its_own: queue::main();
     pause_goes_to_sleep_and_wakes_up: pause::main();
 }

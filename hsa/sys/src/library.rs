@@ -132,7 +132,7 @@ pub struct Library {
     table: Table,
     path: PathBuf,
     // Dropped last, and only to balance the count: see above.
-    _library: libloading::os::unix::Library,
+    library: libloading::os::unix::Library,
 }
 
 impl Library {
@@ -168,6 +168,13 @@ impl Library {
         &self.path
     }
 
+    /// Returns the address of a function that the library exports, also of one that is not in the
+    /// table. It stays valid until the process ends.
+    #[must_use]
+    pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        symbol(&self.library, name)
+    }
+
     unsafe fn open(path: &Path) -> Result<Self, String> {
         if path.as_os_str().is_empty() {
             // To the dynamic linker this would mean the program itself.
@@ -179,18 +186,20 @@ impl Library {
         // SAFETY: the caller of `load` vouches for the file.
         let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
             .map_err(|error| reason(path, &error))?;
-        let mut resolve = |name: &CStr| {
-            // SAFETY: only the address is taken; `Table::load` gives it its type.
-            let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
-            NonNull::new(symbol.as_raw_ptr())
-        };
+        let mut resolve = |name: &CStr| symbol(&library, name);
         // SAFETY: the addresses come from an HSA runtime (the caller says), under those names,
         // and stay valid because the library is never unloaded.
         let table = unsafe { Table::load(&mut resolve) }
             .map_err(|MissingSymbol(name)| format!("it does not export `{name}`"))?;
         let path = origin(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
-        Ok(Self { table, path, _library: library })
+        Ok(Self { table, path, library })
     }
+}
+
+fn symbol(library: &libloading::os::unix::Library, name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: only the address is taken; the caller gives it its type.
+    let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
+    NonNull::new(symbol.as_raw_ptr())
 }
 
 /// The linker's own words where there are any, without the path that stands before them anyway.
