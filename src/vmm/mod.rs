@@ -76,6 +76,7 @@ mod remap;
 mod reserve;
 mod shareable;
 mod snapshot;
+mod snapshot;
 mod transfer;
 
 pub use crate::access::{Access, AccessDescriptor};
@@ -88,6 +89,7 @@ pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
+pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
 
 use crate::access::{AgentSet, MOST_AGENTS};

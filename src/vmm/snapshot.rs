@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 /// # let vmm = Vmm::open(&runtime)?;
-/// let base = vmm.address_reserve(64 << 20, 0, None, 0)?;
+/// let base = vmm.address_reserve(64 << 20, 0, None)?;
 /// let snapshot = vmm.snapshot();
 /// assert_eq!(snapshot.reservations[0].address, base);
 /// assert!(snapshot.memory.is_empty());
@@ -113,7 +113,7 @@ impl Vmm {
     pub fn snapshot(&self) -> Snapshot {
         let agents = self.runtime().agents();
         let Some(ledger) = self.ledger() else { return Snapshot::default() };
-        ledger.at_one_moment(|reservations| {
+        ledger.reservations.snapshot(|reservations| {
             let entry = |it| reservation_entry(agents, ledger, it);
             let reservations: Vec<ReservationEntry> = reservations.iter().map(entry).collect();
             let mut mapped: BTreeMap<Handle, u32> = BTreeMap::new();
@@ -126,7 +126,7 @@ impl Vmm {
                 size: record.size,
                 agent: owner(record.properties.location),
                 imported: record.payload.imported,
-                references: record.references(),
+                references: record.references,
                 mappings: mapped.get(&handle).copied().unwrap_or_default(),
             });
             Snapshot { reservations, memory }
@@ -136,17 +136,17 @@ impl Vmm {
 
 impl Shared {
     /// Logs what the caller has not freed when the last clone of the `Vmm` is dropped.
-    pub(super) fn tell_leaks(&self) {
-        self.ledger.at_one_moment(|reservations| {
-            for it in reservations.iter().filter(|it| !it.reserved.is_quarantined()) {
-                let (address, size) = (Address::new(it.reserved.base), it.reserved.size);
-                let (mappings, name) = (it.mappings.len(), it.reserved.name());
+    pub(super) fn log_leaks(&self) {
+        self.ledger.reservations.snapshot(|reservations| {
+            for it in reservations.iter().filter(|it| it.reservation.quarantined().is_none()) {
+                let (address, size) = (Address::new(it.reservation.base), it.reservation.size);
+                let (mappings, name) = (it.mappings.len(), &it.mappings.name);
                 let name = name.as_deref().unwrap_or_default();
                 crate::log::warning!(%address, size, mappings, name, "a reservation was leaked");
             }
         });
         self.ledger.handles.each(|handle, record| {
-            let (size, references) = (record.size, record.references());
+            let (size, references) = (record.size, record.references);
             let name = record.name.as_deref().unwrap_or_default();
             if references > 0 {
                 crate::log::warning!(%handle, size, references, name, "physical memory was leaked");
@@ -169,13 +169,13 @@ fn reservation_entry(
 ) -> ReservationEntry {
     let mappings = it.mappings.iter();
     ReservationEntry {
-        address: Address::new(it.reserved.base),
-        size: it.reserved.size,
-        name: it.reserved.name().as_deref().map(str::to_owned),
-        quarantined: it.reserved.is_quarantined(),
+        address: Address::new(it.reservation.base),
+        size: it.reservation.size,
+        name: it.mappings.name.as_deref().map(str::to_owned),
+        quarantined: it.reservation.quarantined().is_some(),
         mappings: mappings
             .filter_map(|(start, record)| {
-                let name = it.mappings.name(record.serial);
+                let name = it.mappings.name_of(record.serial);
                 mapping_entry(agents, ledger, start, &record, name)
             })
             .collect(),
@@ -189,16 +189,17 @@ fn mapping_entry(
     record: &MappingRecord,
     name: Option<&Arc<str>>,
 ) -> Option<MappingEntry> {
-    let memory = |handle, memory: &HandleRecord<Physical>| {
+    let handle = record.handle;
+    let memory = |memory: &mut HandleRecord<Physical>| {
         let name = name.or(memory.name.as_ref()).map(|name| name.to_string());
-        (handle, name, memory.properties.location)
+        (name, memory.properties.location)
     };
-    let (handle, name, location) = ledger.handles.named_in_slot(record.slot, memory)?;
+    let (name, location) = ledger.handles.with_live(handle, memory)?;
     let access = agents.iter().enumerate().filter_map(|(index, agent)| {
-        let access = record.access.get(index);
+        let access = record.access.requested.get(index);
         let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
         let can_do_more =
-            is_only_remembered && record.granted.contains(index) && access != Access::ReadWrite;
+            is_only_remembered && record.access.runtime_granted.contains(index) && access != Access::ReadWrite;
         let is_listed = access != Access::None || can_do_more;
         is_listed.then_some(AccessEntry { agent: agent.id(), access, can_do_more })
     });

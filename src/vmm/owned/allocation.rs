@@ -1,22 +1,40 @@
 //! Physical memory that is released when nobody needs it any more.
 
-use crate::Kept;
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::vmm::{
-    Address, AllocationProperties, Argument, Handle, HandleType, Operation, Problem, Refusal, Vmm,
-    VmmError,
-};
+use crate::vmm::{Address, AllocationProperties, Handle, HandleType, Vmm};
+use core::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Physical memory. Cheap to clone; its reference is released when the last clone and the last
 /// [`Mapping`](super::Mapping) of it are gone.
-#[derive(Clone, Debug)]
+///
+/// ```
+/// use hsa_vmm::{Allocation, AllocationProperties, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let allocation = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
+/// assert_eq!(allocation.size(), 2 << 20);
+/// allocation.release()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Allocation {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { handle, size, .. } = &*self.inner;
+        f.debug_struct("Allocation").field("handle", handle).field("size", size).finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     vmm: Vmm,
     handle: Handle,
@@ -34,8 +52,8 @@ impl Allocation {
         vmm: &Vmm,
         size: usize,
         properties: &AllocationProperties,
-    ) -> Result<Self, VmmError> {
-        let handle = vmm.create(size, properties, 0)?;
+    ) -> Result<Self, Error> {
+        let handle = vmm.create(size, properties)?;
         Self::of(vmm, handle)
     }
 
@@ -44,7 +62,7 @@ impl Allocation {
     ///
     /// # Errors
     /// As for [`Vmm::import_from_shareable_handle`].
-    pub fn import(vmm: &Vmm, descriptor: impl AsFd) -> Result<Self, VmmError> {
+    pub fn import(vmm: &Vmm, descriptor: impl AsFd) -> Result<Self, Error> {
         let handle =
             vmm.import_from_shareable_handle(descriptor, HandleType::PosixFileDescriptor)?;
         Self::of(vmm, handle)
@@ -54,13 +72,13 @@ impl Allocation {
     ///
     /// # Errors
     /// As for [`Vmm::retain_allocation_handle`].
-    pub fn at(vmm: &Vmm, address: Address) -> Result<Self, VmmError> {
+    pub fn at(vmm: &Vmm, address: Address) -> Result<Self, Error> {
         let handle = vmm.retain_allocation_handle(address)?;
         Self::of(vmm, handle)
     }
 
     /// Takes over one reference of a handle.
-    fn of(vmm: &Vmm, handle: Handle) -> Result<Self, VmmError> {
+    fn of(vmm: &Vmm, handle: Handle) -> Result<Self, Error> {
         let size = vmm.allocation_size(handle)?;
         let properties = vmm.allocation_properties(handle)?;
         let (vmm, released) = (vmm.clone(), AtomicBool::new(false));
@@ -98,9 +116,9 @@ impl Allocation {
     ///
     /// # Errors
     /// As for [`Vmm::export_to_shareable_handle`].
-    pub fn export(&self) -> Result<OwnedFd, VmmError> {
+    pub fn export(&self) -> Result<OwnedFd, Error> {
         let handle_type = HandleType::PosixFileDescriptor;
-        self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type, 0)
+        self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type)
     }
 
     /// Releases it now, and says whether that worked (`hipMemRelease`). It fails while clones or
@@ -108,29 +126,30 @@ impl Allocation {
     ///
     /// # Errors
     /// As for [`Vmm::release`]; the allocation comes back with the error.
-    pub fn release(self) -> Result<(), Kept<Self, VmmError>> {
+    pub fn release(self) -> Result<(), Rejected<Self>> {
         match Arc::try_unwrap(self.inner) {
             Ok(inner) => {
-                inner.release().map_err(|error| Kept::new(Self { inner: Arc::new(inner) }, error))
+                inner.release().map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error })
             }
             Err(inner) => {
-                let refusal = Refusal::new(Argument::Handle, Problem::InUse);
-                Err(Kept::new(Self { inner }, refusal.during(Operation::Release)))
+                let kind = ErrorKind::invalid(Argument::Handle, inner.handle, Problem::InUse);
+                Err(Rejected::new(Self { inner }, Error::new(Operation::Release, kind)))
             }
         }
     }
 
     /// The handle, if it is one of this `Vmm`.
-    pub(super) fn handle_of(&self, operation: Operation, vmm: &Vmm) -> Result<Handle, VmmError> {
-        if Arc::ptr_eq(&self.inner.vmm.shared, &vmm.shared) {
-            return Ok(self.inner.handle);
+    pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
+        let handle = self.inner.handle;
+        match self.inner.vmm.is(vmm) {
+            true => Ok(handle),
+            false => Err(ErrorKind::invalid(Argument::Handle, handle, Problem::ForeignHandle)),
         }
-        Err(Refusal::new(Argument::Handle, Problem::ForeignHandle).during(operation))
     }
 }
 
 impl Inner {
-    fn release(&self) -> Result<(), VmmError> {
+    fn release(&self) -> Result<(), Error> {
         self.vmm.release(self.handle)?;
         self.released.store(true, Ordering::Relaxed);
         Ok(())
