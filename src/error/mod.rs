@@ -27,11 +27,13 @@ mod hip;
 mod legacy;
 mod operation;
 mod quarantined;
+mod rejected;
 
 pub use argument::{Argument, Problem, Value};
 pub use errno::Errno;
 pub use operation::Operation;
 pub use quarantined::{BrokenInvariant, Quarantined};
+pub use rejected::Rejected;
 
 use crate::address::Address;
 use crate::agent::AgentId;
