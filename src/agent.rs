@@ -1,6 +1,6 @@
 //! Agents: the CPUs and GPUs of the runtime, and what a user of virtual memory decides by.
 
-use crate::native::NativeAgent;
+use crate::native::{CopyEngine, NativeAgent};
 use crate::pool::Pool;
 use core::fmt;
 use hsa_sys::hsa_agent_t;
@@ -194,17 +194,6 @@ pub struct Link {
     pub numa_distance: u32,
 }
 
-/// Which of two hands moves bytes.
-///
-/// A CPU's copies are this process's own loads and stores. AMD's runtime would have a thread do
-/// them that uses the signal once more after it has said that it is done, when whoever waited for it
-/// may have destroyed it (ROCm 6.1, 6.4 and 7.2).
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Mover {
-    Processor,
-    Agent(NativeAgent),
-}
-
 /// A CPU or GPU, as the runtime described it when it was opened.
 ///
 /// ```
@@ -255,10 +244,11 @@ impl Agent {
     pub fn kind(&self) -> AgentKind {
         self.kind
     }
-    pub(crate) fn mover(&self) -> Mover {
+    /// What copies on behalf of this agent.
+    pub(crate) fn copy_engine(&self) -> CopyEngine {
         match self.kind {
-            AgentKind::Cpu => Mover::Processor,
-            _ => Mover::Agent(self.native),
+            AgentKind::Cpu => CopyEngine::Cpu,
+            _ => CopyEngine::Agent(self.native),
         }
     }
     /// The runtime's name: a GPU's architecture (`gfx942`), a CPU's model.

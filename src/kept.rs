@@ -1,9 +1,7 @@
 //! A value that was not to be given up, and stays its owner's.
 
-use crate::area::AreaError;
 use crate::buffer::BufferError;
 use crate::ipc::IpcError;
-use crate::memory::MemoryError;
 use crate::vmm::VmmError;
 use core::error::Error;
 use core::fmt;
@@ -63,7 +61,7 @@ macro_rules! becomes {
     )+};
 }
 
-becomes!(AreaError, IpcError, MemoryError, VmmError);
+becomes!(IpcError, VmmError);
 
 impl<T> From<Kept<T, VmmError>> for BufferError {
     fn from(kept: Kept<T, VmmError>) -> Self {

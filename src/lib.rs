@@ -59,16 +59,20 @@ compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 mod access;
 mod address;
 pub mod agent;
+#[allow(unsafe_code)]
 pub mod area;
 pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
+#[allow(unsafe_code)]
 pub mod ipc;
 mod kept;
 mod log;
+#[allow(unsafe_code)]
 pub mod memory;
-// The only module of the library that calls foreign functions and touches mapped memory.
+// The only module that calls foreign functions and accesses mapped memory. The others that are allowed
+// unsafe code call its unsafe functions.
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
@@ -78,10 +82,11 @@ pub mod runtime;
 mod sync;
 pub mod transport;
 mod trust;
+#[allow(unsafe_code)]
 pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
-pub use area::{Area, AreaError, AreaFlags, AreaMemory};
+pub use area::{Area, AreaFlags, AreaMemory};
 pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
 pub use buffer::{PagedBuffer, PausableBuffer};
 pub use error::{Errno, Error, ErrorKind};
@@ -95,7 +100,7 @@ pub use hsa_sim as simulation;
 pub use hsa_sys;
 pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
 pub use kept::Kept;
-pub use memory::{MemoryError, PoolMemory};
+pub use memory::PoolMemory;
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};
 pub use report::Report;

@@ -1,20 +1,19 @@
-//! The caller's own memory, locked so that agents reach it.
+//! Host memory of the caller, locked for access by agents.
 
-use super::error::{Argument, Cause, Problem};
-use super::{AreaError, Operation};
-use crate::memory::Span;
-use crate::native::{Failure, NativeAgent};
+use crate::agent::Agent;
+use crate::error::{Argument, Busy, ErrorKind, Problem};
+use crate::native::Failure;
 use crate::runtime::Runtime;
 use crate::vmm::Address;
 use std::collections::BTreeMap;
-// The standard library's also where orders of threads are tried: one of these is the whole process's.
+// Not crate::sync's, which model checkers replace: this one is a static of the whole process.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where what is locked begins, and where it ends.
+/// The start and end of each locked range.
 type Locked = BTreeMap<usize, usize>;
 
-/// What areas of this process have locked, on whatever runtime: a library that is opened twice is
-/// one runtime. AMD's knows what is locked by where it begins alone: of two of different sizes it
+/// What areas of this process have locked, on any runtime: a library that is opened twice is one
+/// runtime. AMD's runtime identifies what is locked by its start alone: of two sizes at one address it
 /// unlocks neither, and 7.2 ends the process when asked to.
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
@@ -22,68 +21,50 @@ fn locked() -> MutexGuard<'static, Locked> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of the caller. Whoever makes one sees to it that the memory outlives it, and that nothing
-/// but [`bytes`](Self::bytes) and agents access it meanwhile.
-#[derive(Debug)]
+/// Host memory that is unlocked when dropped.
 pub(super) struct LockedMemory {
-    bytes: Span,
+    runtime: Runtime,
     start: usize,
-    /// Where agents find it: not where this process does.
-    device_address: usize,
-    held: bool,
+    is_locked: bool,
 }
 
 impl LockedMemory {
-    pub fn new(
+    /// Locks memory for GPUs, and returns it with the address at which they access it.
+    ///
+    /// # Safety
+    /// The memory stays allocated and writable until the new value has been freed or dropped.
+    pub unsafe fn new(
         runtime: &Runtime,
         start: usize,
         size: usize,
-        agents: &[NativeAgent],
-    ) -> Result<Self, AreaError> {
-        let operation = Operation::Mmap;
-        let problem = Problem::Overflow(Address::new(start));
-        let refused = AreaError::refused(operation, Argument::Host, problem);
-        let end = start.checked_add(size).ok_or(refused)?;
+        gpus: &[&Agent],
+    ) -> Result<(Self, usize), ErrorKind> {
+        let overflow = ErrorKind::invalid(Argument::Host, Address::new(start), Problem::Overflow);
+        let end = start.checked_add(size).ok_or(overflow)?;
         let mut locked = locked();
         let before = locked.range(..end).next_back();
         if let Some((&at, _)) = before.filter(|&(_, &other)| other > start) {
-            let cause = Cause::AlreadyMapped { at: Address::new(at) };
-            return Err(AreaError::Busy { operation, cause });
+            return Err(ErrorKind::Busy(Busy::HostMemoryMapped { at: Address::new(at) }));
         }
-        let device_address = runtime
-            .native()
-            .lock(start, size, agents)
-            .map_err(|failure| AreaError::of_call(operation, failure, size))?;
+        let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
+        // SAFETY: the caller vouches for the memory, and no locked range overlaps it.
+        let device_address = unsafe { runtime.native().lock(start, size, &natives) };
+        let device_address = device_address.map_err(|failure| ErrorKind::of_call(failure, size))?;
         locked.insert(start, end);
-        let agent = runtime.host().id();
-        let bytes = Span { runtime: runtime.clone(), start, size, agent };
-        Ok(Self { bytes, start, device_address, held: true })
+        Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
     }
 
-    /// The memory, for this process's loads and stores, which are atomic: agents and other threads
-    /// may use it at the same time.
-    pub fn bytes(&self) -> &Span {
-        &self.bytes
-    }
-
-    pub fn address(&self) -> Address {
-        Address::new(self.start)
-    }
-
-    pub fn device_address(&self) -> Address {
-        Address::new(self.device_address)
-    }
-
-    /// Unlocks it, or leaves it as it was.
-    pub fn free(mut self) -> Result<(), (Self, Failure)> {
+    /// Unlocks it, or leaves it unchanged.
+    pub fn free(mut self) -> Result<(), (Self, ErrorKind)> {
         let unlocked = self.unlock();
-        self.held = unlocked.is_err();
-        unlocked.map_err(|failure| (self, failure))
+        self.is_locked = unlocked.is_err();
+        unlocked.map_err(|failure| (self, ErrorKind::of_call(failure, 0)))
     }
 
     fn unlock(&self) -> Result<(), Failure> {
         let mut locked = locked();
-        self.bytes.runtime.native().unlock(self.start)?;
+        // SAFETY: `new` locked it. This value is consumed or dropped, so its area copies nothing.
+        unsafe { self.runtime.native().unlock(self.start) }?;
         locked.remove(&self.start);
         Ok(())
     }
@@ -91,12 +72,13 @@ impl LockedMemory {
 
 impl Drop for LockedMemory {
     fn drop(&mut self) {
-        if !self.held || self.bytes.runtime.has_forked() {
+        if !self.is_locked || self.runtime.has_forked() {
             return;
         }
         if let Err(failure) = self.unlock() {
-            crate::log::warning!(?failure, address = %self.address(), "memory stays locked");
-            // Whether it can be locked again is for the runtime to say.
+            let address = Address::new(self.start);
+            crate::log::warning!(?failure, %address, "memory stays locked");
+            // The runtime decides whether it can be locked again.
             locked().remove(&self.start);
         }
     }

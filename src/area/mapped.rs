@@ -1,49 +1,49 @@
-//! Physical memory of a GPU, mapped at addresses of its own.
+//! Physical memory of a GPU, mapped at reserved addresses.
 
-use super::error::Cause;
-use super::{AreaError, Operation};
-use crate::Kept;
 use crate::agent::{Agent, AgentId};
-use crate::native::NativeAgent;
+use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::vmm::{
-    self, Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation,
-    Vmm, VmmError,
+    Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Operation,
+    Reservation, Vmm,
 };
 
-/// The parts are dropped in this order: unmapped, released, freed.
-#[derive(Debug)]
+/// Mapped memory. The fields are dropped in this order: unmapped, released, freed.
 pub(super) struct MappedMemory {
     address: Address,
-    /// None after an unmap that could neither be completed nor undone.
+    /// None if it was unmapped, but not all of it could be freed.
     mapping: Option<Mapping>,
     allocation: Allocation,
-    /// None if the addresses were given back and the memory could not be.
+    /// None if the addresses were freed, but not the memory.
     reservation: Option<Reservation>,
 }
 
+/// Removes the operation of the virtual memory, in whose place the area's will be.
+fn below(error: impl Into<Error>) -> ErrorKind {
+    error.into().into_kind()
+}
+
 impl MappedMemory {
-    /// Reserves, creates, maps and grants. What a failure leaves behind takes itself down.
+    /// Reserves, creates, maps and grants.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
         agents: &[AgentId],
         size: usize,
-    ) -> Result<Self, AreaError> {
-        let operation = Operation::Mmap;
-        let failed = |error| AreaError::of_vmm(operation, error, size);
-        let too_large = AreaError::OutOfMemory { operation, size, cause: Cause::TooLarge };
-        let whole = size.checked_next_multiple_of(granule(vmm)).ok_or(too_large)?;
+    ) -> Result<Self, ErrorKind> {
+        // A size that cannot be rounded up is more memory than there is, which the reservation says.
+        let granule = granule(vmm);
+        let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
         let best =
-            vmm.allocation_granularity(&properties, Granularity::Recommended).map_err(failed)?;
-        // Not in whole recommended granules, which are 2 MiB: areas hold small things too. But
-        // what is large should begin where a large page can.
-        let alignment = if whole >= best { best } else { 0 };
+            vmm.allocation_granularity(&properties, Granularity::Recommended).map_err(below)?;
+        // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas hold small
+        // objects, too. Large ones start where a large page can.
+        let alignment = if size >= best { best } else { 0 };
         let reservation =
-            Reservation::of(whole).aligned_to(alignment).reserve(vmm).map_err(failed)?;
-        let allocation = Allocation::create(vmm, whole, &properties).map_err(failed)?;
-        let mapping = reservation.map(0, &allocation).map_err(failed)?;
-        mapping.grant(agents, Access::ReadWrite).map_err(failed)?;
+            Reservation::of(size).aligned_to(alignment).reserve(vmm).map_err(below)?;
+        let allocation = Allocation::create(vmm, size, &properties).map_err(below)?;
+        let mapping = reservation.map(0, &allocation).map_err(below)?;
+        mapping.grant(agents, Access::ReadWrite).map_err(below)?;
         let (mapping, address) = (Some(mapping), reservation.address());
         Ok(Self { address, mapping, allocation, reservation: Some(reservation) })
     }
@@ -53,58 +53,53 @@ impl MappedMemory {
     }
 
     /// The size in whole granules.
-    pub fn whole(&self) -> usize {
+    pub fn allocated_size(&self) -> usize {
         self.allocation.size()
     }
 
-    /// Has an agent use it, while nobody can unmap it.
-    pub fn lend<T>(
-        &self,
-        operation: Operation,
-        agent: AgentId,
-        act: impl FnOnce(NativeAgent) -> Result<T, AreaError>,
-    ) -> Result<T, AreaError> {
-        let during = match operation {
-            Operation::Read => vmm::Operation::Read,
-            Operation::Write => vmm::Operation::Write,
-            Operation::Fill => vmm::Operation::Fill,
-            _ => vmm::Operation::Copy,
-        };
-        let cause = Cause::Unmapped;
-        let mapping = self.mapping.as_ref().ok_or(AreaError::Failure { operation, cause })?;
-        let lent = mapping.lend(during, agent, act);
-        lent.unwrap_or_else(|error| Err(AreaError::of_vmm(operation, error, self.whole())))
+    /// Calls `act` if the agent can read and write all of it; meanwhile nothing can change that.
+    pub fn while_mapped<T>(&self, agent: AgentId, act: impl FnOnce() -> T) -> Result<T, ErrorKind> {
+        let at = self.address;
+        let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
+        let mapping = self.mapping.as_ref().ok_or(not_mapped)?;
+        // The area's operation replaces this one.
+        mapping.lend(Operation::Copy, agent, |_| act()).map_err(below)
     }
 
-    /// Unmaps it and gives addresses and memory back. What fails leaves all as it was, for these
-    /// agents, as long as the addresses are there.
-    pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, VmmError)> {
-        if let Some(Err(Kept { value: mapping, error })) = self.mapping.take().map(Mapping::unmap) {
-            return Err((Self { mapping: Some(mapping), ..self }, error));
+    /// Unmaps it and frees addresses and memory. A failure leaves it mapped for these agents, or partly
+    /// freed.
+    pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, ErrorKind)> {
+        if let Some(Err(kept)) = self.mapping.take().map(Mapping::unmap) {
+            self.mapping = Some(kept.value);
+            return Err((self, below(kept.error)));
         }
-        if let Some(Err(Kept { value: reservation, error })) =
-            self.reservation.take().map(Reservation::free)
-        {
-            // The memory is still held, with all that is in it: back to where it was.
-            let mapping = reservation.map(0, &self.allocation);
-            let granted = match &mapping {
-                Ok(mapping) => mapping.grant(agents, Access::ReadWrite),
-                Err(error) => Err(*error),
+        if let Some(Err(kept)) = self.reservation.take().map(Reservation::free) {
+            // The memory is still allocated, with its contents: it is mapped again where it was.
+            let mapping = kept.value.map(0, &self.allocation);
+            let mapping = mapping.and_then(|it| it.grant(agents, Access::ReadWrite).map(|()| it));
+            self.reservation = Some(kept.value);
+            let kind = match mapping {
+                Ok(mapping) => {
+                    self.mapping = Some(mapping);
+                    below(kept.error)
+                }
+                Err(error) => {
+                    crate::log::warning!(%error, address = %self.address, "an area was not restored");
+                    ErrorKind::PartlyFreed(Box::new(kept.error.into()))
+                }
             };
-            if let Err(error) = granted {
-                crate::log::warning!(%error, address = %self.address, "an area's memory is lost");
-            }
-            let reservation = Some(reservation);
-            return Err((Self { mapping: mapping.ok(), reservation, ..self }, error));
+            return Err((self, kind));
         }
         let Self { address, allocation, .. } = self;
-        allocation.release().map_err(|Kept { value: allocation, error }| {
-            (Self { address, mapping: None, allocation, reservation: None }, error)
+        allocation.release().map_err(|kept| {
+            let (mapping, reservation) = (None, None);
+            let rest = Self { address, mapping, allocation: kept.value, reservation };
+            (rest, ErrorKind::PartlyFreed(Box::new(kept.error.into())))
         })
     }
 }
 
-/// What reservations of all GPUs' memory are multiples of.
+/// The granule of reservations that all GPUs' memory can be mapped in.
 fn granule(vmm: &Vmm) -> usize {
     let pools = vmm.runtime().gpus().filter_map(Agent::handle_pool);
     pools.map(|pool| pool.granule()).max().unwrap_or(1)

@@ -1,108 +1,108 @@
-//! Memory of an area, unmapped when dropped.
+//! Memory of an area, unmapped when dropped: its properties, and reading, writing, filling and copying.
 
-use super::backing::Holding;
-use super::error::Cause;
-use super::{AreaError, Backing, Operation};
-use crate::Kept;
+use super::Backing;
+use super::locked::LockedMemory;
+use super::mapped::MappedMemory;
 use crate::agent::AgentId;
-use crate::runtime::Runtime;
+use crate::error::{Error, ErrorKind, Operation, Rejected};
+use crate::memory::{PoolMemory, Span};
 use crate::vmm::Address;
+use core::fmt;
 use core::marker::PhantomData;
 
-/// Memory that [`Area::mmap`](super::Area::mmap) gave; dropping it unmaps it.
+/// The bytes of a copy that are in this process's memory at a time, where no GPU can copy.
+const PORTION: usize = 1 << 20;
+
+/// Memory that [`Area::mmap`](super::Area::mmap) returned, unmapped when dropped.
 ///
-/// Reading and writing check what may be touched and can therefore not fault. The device does it
-/// for memory of its own, whether or not a CPU reaches that, and this process's own loads and
-/// stores for memory of the host. For everything else there is [`address`](Self::address);
-/// whoever keeps that longer than the memory keeps a dangling pointer, as with any allocation.
-#[derive(Debug)]
+/// Reading and writing check bounds and access, and therefore cannot fault. The device copies for its own
+/// memory, whether or not a CPU can access it; for memory of the host it is this process's loads and
+/// stores, which are atomic, because agents can access it at the same time. For everything else there is
+/// [`address`](Self::address), which dangles once the memory is unmapped.
+///
+/// ```
+/// # use hsa_vmm::{Area, AreaFlags, Runtime, Vmm, area::MmapOptions};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let area = Area::new(&Vmm::open(&runtime)?, 0, AreaFlags::DEFAULT)?;
+/// let memory = area.mmap(100, MmapOptions::new())?;
+/// memory.fill(0, 7, 100)?;
+/// assert_eq!((memory.size(), memory.allocated_size()), (100, 4096));
+/// memory.munmap()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct AreaMemory<'a> {
-    pub(super) made: Made,
+    /// Of the size that was requested; its agent is the owner.
+    pub(super) span: Span,
+    pub(super) device: AgentId,
+    pub(super) agents: Box<[AgentId]>,
     pub(super) holding: Box<Holding>,
-    borrowed: PhantomData<&'a mut [u8]>,
+    pub(super) borrowed: PhantomData<&'a mut [u8]>,
 }
 
-/// How it was made.
-#[derive(Debug)]
-pub(super) struct Made {
-    pub runtime: Runtime,
-    /// As it was asked for.
-    pub size: usize,
-    /// For whom.
-    pub device: AgentId,
-    /// Whose memory it is.
-    pub owner: AgentId,
-    /// Who may use it.
-    pub agents: Box<[AgentId]>,
+/// The memory itself.
+pub(super) enum Holding {
+    Mapped(MappedMemory),
+    Pool(PoolMemory),
+    Locked(LockedMemory),
 }
 
 impl AreaMemory<'_> {
-    pub(super) fn new(made: Made, holding: Holding) -> Self {
-        Self { made, holding: Box::new(holding), borrowed: PhantomData }
-    }
-
-    /// Where it begins, for whoever may use it; of memory that was there already, for this
-    /// process.
+    /// Returns the start address for every agent with access; for the caller's memory, for this process.
     #[must_use]
     pub fn address(&self) -> Address {
-        match &*self.holding {
-            Holding::Mapped(memory) => memory.address(),
-            Holding::Pool(memory) => memory.address(),
-            Holding::Locked(memory) => memory.address(),
-        }
+        self.span.address()
     }
 
-    /// Where it begins for the device (`hipHostGetDevicePointer`): the same address, except for
-    /// memory that was there already.
+    /// Returns the start address for the device (`hipHostGetDevicePointer`): the same, except for the
+    /// caller's memory.
     #[must_use]
     pub fn device_address(&self) -> Address {
-        match &*self.holding {
-            Holding::Locked(memory) => memory.device_address(),
-            _ => self.address(),
-        }
+        self.span.device_address()
     }
 
-    /// The size in bytes, as it was asked for.
+    /// Returns the size in bytes that was requested.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.made.size
+        self.span.size()
     }
 
-    /// What it takes: the size in whole granules. Memory that was there already takes no more.
+    /// Returns the size in bytes in whole granules; for the caller's memory, the size.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
         match &*self.holding {
-            Holding::Mapped(memory) => memory.whole(),
+            Holding::Mapped(memory) => memory.allocated_size(),
             Holding::Pool(memory) => memory.allocated_size(),
-            Holding::Locked(_) => self.made.size,
+            Holding::Locked(_) => self.size(),
         }
     }
 
-    /// The GPU that it was made for.
+    /// Returns the GPU that it was allocated for.
     #[must_use]
     pub fn device(&self) -> AgentId {
-        self.made.device
+        self.device
     }
 
-    /// Whose memory it is: the device's or a CPU's.
+    /// Returns the agent that owns the memory: the device or a CPU.
     #[must_use]
     pub fn owner(&self) -> AgentId {
-        self.made.owner
+        self.span.agent()
     }
 
-    /// Who may use it; the CPU among them if this process's own loads and stores may.
+    /// Returns the agents with access; the CPU among them if this process's loads and stores have it.
     #[must_use]
     pub fn agents(&self) -> &[AgentId] {
-        &self.made.agents
+        &self.agents
     }
 
-    /// Whether an agent may use it.
+    /// Returns whether an agent has access.
     #[must_use]
     pub fn is_visible_to(&self, agent: AgentId) -> bool {
-        self.made.agents.contains(&agent)
+        self.agents.contains(&agent)
     }
 
-    /// What is behind it.
+    /// Returns what implements the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
         match &*self.holding {
@@ -112,35 +112,123 @@ impl AreaMemory<'_> {
         }
     }
 
-    /// Unmaps the memory now, and says whether that worked (`hipFree`, `hipHostFree`,
-    /// `hipHostUnregister`). Memory that was there already is the caller's again.
+    /// Copies from the memory (`hipMemcpyDtoH`), `offset` bytes from its start.
+    ///
+    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`AreaError::Failure`]; the memory comes back with it, with all that is in it. Only where
-    /// the runtime does not take back what it has unmapped, or a second thing fails, can it not
-    /// be used any more ([`Cause::Unmapped`](super::Cause::Unmapped)), but unmapped again.
-    /// [`AreaError::Busy`] for pool memory that another process is opening this very moment.
-    pub fn munmap(self) -> Result<(), Kept<Self, AreaError>> {
-        let operation = Operation::Munmap;
-        if self.made.runtime.has_forked() {
-            let error = AreaError::Failure { operation, cause: Cause::Forked };
-            return Err(Kept::new(self, error));
-        }
-        let Self { made, holding, borrowed } = self;
-        let size = made.size;
-        let freed = match *holding {
-            Holding::Mapped(memory) => memory.free(&made.agents).map_err(|(memory, error)| {
-                (Holding::Mapped(memory), AreaError::of_vmm(operation, error, size))
-            }),
-            Holding::Pool(memory) => memory.free().map_err(|Kept { value, error }| {
-                (Holding::Pool(value), AreaError::of_memory(operation, error, size))
-            }),
-            Holding::Locked(memory) => memory.free().map_err(|(memory, failure)| {
-                (Holding::Locked(memory), AreaError::of_call(operation, failure, size))
-            }),
+    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds).
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.while_mapped(Operation::Read, self.owner(), || self.span.read(offset, bytes))
+    }
+
+    /// Copies to the memory (`hipMemcpyHtoD`), `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.while_mapped(Operation::Write, self.owner(), || self.span.write(offset, bytes))
+    }
+
+    /// Fills a part with a 32-bit value (`hipMemsetD32`). `offset` and `size` are in bytes.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), and
+    /// [`Problem::NotMultipleOfFour`](crate::error::Problem::NotMultipleOfFour).
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
+        self.while_mapped(Operation::Fill, self.owner(), || self.span.fill(offset, value, size))
+    }
+
+    /// Copies from other memory of an area (`hipMemcpyDtoD`). Offsets and size are in bytes.
+    ///
+    /// A GPU copies that owns one of the two and has access to both. If there is none, as between two GPUs
+    /// neither of which has access to the other's memory, the bytes pass through this process's memory; a
+    /// failure then leaves a part copied.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), and [`Problem::Overlapping`](crate::error::Problem::Overlapping).
+    pub fn copy(
+        &self,
+        offset: usize,
+        source: &AreaMemory<'_>,
+        source_offset: usize,
+        size: usize,
+    ) -> Result<(), Error> {
+        let operation = Operation::Copy;
+        let checked = self.span.check_copy(offset, &source.span, source_offset, size);
+        checked.map_err(|kind| Error::new(operation, kind))?;
+        let may = |agent| self.is_visible_to(agent) && source.is_visible_to(agent);
+        let copier = match self.span.copier(&source.span, may) {
+            Ok(copier) if self.span.runtime().is(source.span.runtime()) => copier,
+            _ => return self.copy_in_portions(offset, source, source_offset, size),
         };
-        freed.map_err(|(holding, error)| {
-            Kept::new(Self { made, holding: Box::new(holding), borrowed }, error)
+        let copy = || self.span.copy(offset, &source.span, source_offset, size, Ok(copier));
+        if self.address() == source.address() {
+            return self.while_mapped(operation, copier.0, copy);
+        }
+        // The lower address is locked first, so that two copies cannot deadlock.
+        let [first, second]: [&AreaMemory<'_>; 2] =
+            if self.address() < source.address() { [self, source] } else { [source, self] };
+        first.while_mapped(operation, copier.0, || second.while_mapped(operation, copier.0, copy))
+    }
+
+    fn copy_in_portions(
+        &self,
+        offset: usize,
+        source: &AreaMemory<'_>,
+        source_offset: usize,
+        size: usize,
+    ) -> Result<(), Error> {
+        let mut portion = vec![0; size.min(PORTION)];
+        for done in (0..size).step_by(PORTION) {
+            let part = &mut portion[..PORTION.min(size - done)];
+            source.read(source_offset + done, part)?;
+            self.write(offset + done, part)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `act` while the memory is mapped and the agent has access.
+    fn while_mapped(
+        &self,
+        operation: Operation,
+        agent: AgentId,
+        act: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Holding::Mapped(memory) = &*self.holding else { return act() };
+        memory.while_mapped(agent, act).unwrap_or_else(|kind| Err(Error::new(operation, kind)))
+    }
+
+    /// Unmaps the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
+    /// `hipHostFree`, `hipHostUnregister`). The caller's memory is the caller's again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Runtime`], with the memory and its contents. [`ErrorKind::PartlyFreed`] if the runtime
+    /// failed after it was unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
+    /// memory that another process is opening.
+    pub fn munmap(self) -> Result<(), Rejected<Self>> {
+        let Self { span, device, agents, holding, borrowed } = self;
+        let freed = match *holding {
+            holding if span.runtime().has_forked() => Err((holding, ErrorKind::Forked)),
+            Holding::Mapped(memory) => {
+                memory.free(&agents).map_err(|(memory, kind)| (Holding::Mapped(memory), kind))
+            }
+            Holding::Pool(memory) => memory
+                .free()
+                .map_err(|Rejected { value, error }| (Holding::Pool(value), error.into_kind())),
+            Holding::Locked(memory) => {
+                memory.free().map_err(|(memory, kind)| (Holding::Locked(memory), kind))
+            }
+        };
+        freed.map_err(|(holding, kind)| Rejected {
+            value: Self { span, device, agents, holding: Box::new(holding), borrowed },
+            error: Error::new(Operation::Munmap, kind),
         })
+    }
+}
+
+impl fmt::Debug for AreaMemory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AreaMemory({}, {:?})", self.backing(), self.span)
     }
 }

@@ -1,55 +1,56 @@
-//! Areas: memory by a few flags, as AML's areas for HIP give it.
+//! Areas: memory described by a few flags, as AML's areas for HIP.
 //!
-//! An [`Area`] is a recipe, a device and [`AreaFlags`], and costs nothing. Its
-//! [`mmap`](Area::mmap) gives [`AreaMemory`] of any size from one byte, which is unmapped when it
-//! goes. The flags say where the memory is and who may use it:
+//! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; it allocates nothing. Its
+//! [`mmap`](Area::mmap) returns [`AreaMemory`] of any size from one byte, which is unmapped when dropped.
+//! The flags select whose memory it is and which agents have access:
 //!
-//! | flags | memory | visible to | behind it |
+//! | flags | memory | accessible to | implemented by |
 //! |---|---|---|---|
-//! | none | the device's | the device | virtual memory; without it, pool memory |
-//! | `HOST`, `HOST \| MAPPED` | new, of the CPU nearest to the device | the host and the device | pool memory |
-//! | `MAPPED` | the caller's, given to each `mmap` | the host and the device | locked memory |
-//! | `UNIFIED`, with whatever else | the device's if the CPU reaches it, else the host's | the host and the device | virtual memory or pool memory |
+//! | none | the device's | the device | virtual memory; without a [`Vmm`], pool memory |
+//! | `HOST`, `HOST \| MAPPED` | new memory of the CPU nearest to the device | the host and the device | pool memory |
+//! | `MAPPED` | the caller's, passed to each `mmap` | the host and the device | locked memory |
+//! | `UNIFIED`, with any of these | the device's if the CPU can access it, else the host's | the host and the device | virtual memory or pool memory |
 //! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
 //!
-//! What AML calls is this in HIP, here and in HSA (`aml/area/hip.h`; those for CUDA, OpenCL and
-//! Level Zero have the same shape):
+//! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and what
+//! stands for them:
 //!
 //! | AML | HIP | here | HSA |
 //! |---|---|---|---|
-//! | `aml_area_hip_create` | `hipGetDeviceCount` | [`Area::create`], [`Area::create_in`] | none |
+//! | `aml_area_hip_create` | `hipGetDeviceCount` | [`Area::new`], [`Area::without_vmm`] | none |
 //! | `aml_area_hip_destroy` | none | dropping the [`Area`] | none |
 //! | `aml_area_hip` | | [`Area::of_device`] | |
 //! | `aml_area_hip_unified` | | [`Area::unified`] | |
 //! | `aml_area_mmap`, no flags | `hipMalloc` | [`Area::mmap`] | `hsa_amd_vmem_address_reserve_align`, `hsa_amd_vmem_handle_create`, `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access` |
 //! | … `ALLOC_HOST` | `hipHostMalloc` | | `hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access` |
-//! | … `ALLOC_MAPPED` | `hipHostRegister` | with [`MmapOptions::mapping`] | `hsa_amd_memory_lock` |
+//! | … `ALLOC_MAPPED` | `hipHostRegister` | with [`MmapOptions::with_host_memory`] | `hsa_amd_memory_lock` |
 //! | … `ALLOC_UNIFIED` | `hipMallocManaged` | | as for none or `ALLOC_HOST` |
 //! | `aml_area_munmap` | `hipFree`, `hipHostFree`, `hipHostUnregister` | [`AreaMemory::munmap`] | `hsa_amd_vmem_unmap` and so on; `hsa_amd_memory_pool_free`; `hsa_amd_memory_unlock` |
 //! | `aml_area_fprintf` | none | `Display` of [`Area`] | none |
-//! | `aml_errno` | `hipError_t` | [`AreaError`], [`AreaError::aml`] | `hsa_status_t` |
+//! | `aml_errno` | `hipError_t` | [`Error`], [`Error::aml`] | `hsa_status_t` |
 //! | none (`hipMemcpy`) | `hipMemcpy`, `hipMemsetD32` | [`AreaMemory::read`], [`write`](AreaMemory::write), [`fill`](AreaMemory::fill), [`copy`](AreaMemory::copy) | `hsa_amd_memory_async_copy` |
 //! | none | `hipHostGetDevicePointer` | [`AreaMemory::device_address`] | |
 //!
-//! What AML's implementation does otherwise is its defect: there, device 0 cannot be chosen for
-//! one `mmap`, an error that it does not know is a success, errors come with either sign and some
-//! are translated twice, a failure leaves another device current, printing some flags reads
-//! beyond a table, and `munmap` takes a size that it ignores.
+//! Defects of AML's implementation that areas do not have: device 0 cannot be chosen for one `mmap`; an
+//! unknown error counts as success; errors have either sign, and some are translated twice; a failure
+//! leaves another device current; displaying some flags reads beyond a table; `munmap` ignores the size
+//! that it is given.
 //!
 //! ```
 //! use hsa_vmm::area::MmapOptions;
-//! use hsa_vmm::{Area, AreaFlags, Runtime};
+//! use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
-//! let device = Area::create(&runtime, 1, AreaFlags::DEFAULT)?;
+//! let vmm = Vmm::open(&runtime)?;
+//! let device = Area::new(&vmm, 1, AreaFlags::DEFAULT)?;
 //! let memory = device.mmap(5, MmapOptions::new())?;
 //! memory.write(0, b"hello")?;
 //!
-//! // Memory of this process, which the same GPU reaches while it is mapped.
+//! // Memory of this process, which the same GPU can access while it is mapped.
 //! let mut text = vec![0; 5];
-//! let mapping = Area::create(&runtime, 1, AreaFlags::MAPPED)?;
-//! let mapped = mapping.mmap(5, MmapOptions::new().mapping(&mut text))?;
+//! let mapping = Area::new(&vmm, 1, AreaFlags::MAPPED)?;
+//! let mapped = mapping.mmap(5, MmapOptions::new().with_host_memory(&mut text))?;
 //! mapped.copy(0, &memory, 0, 5)?;
 //! drop(mapped);
 //! assert_eq!(text, b"hello");
@@ -57,249 +58,325 @@
 //! # }
 //! ```
 
-mod backing;
-mod device;
-mod error;
-mod flags;
 mod locked;
 mod mapped;
 mod memory;
 mod options;
-mod transfer;
 
-pub use backing::Backing;
-pub use device::Device;
-pub use error::{AreaError, Argument, Cause, Operation, Problem};
-pub use flags::AreaFlags;
 pub use memory::AreaMemory;
-pub use options::MmapOptions;
+pub use options::{AreaFlags, Backing, Device, MmapOptions};
 
 use crate::agent::{Agent, AgentId};
-use crate::memory::PoolMemory;
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
+use crate::memory::{PoolMemory, Span};
+use crate::native::Status;
 use crate::runtime::Runtime;
-use crate::vmm::{Vmm, VmmError};
-use backing::Holding;
+use crate::vmm::Vmm;
 use core::fmt;
-use flags::Kind;
+use core::marker::PhantomData;
 use locked::LockedMemory;
 use mapped::MappedMemory;
-use memory::Made;
+use memory::Holding;
+use options::Kind;
 
-/// A kind of memory for a device: what [`mmap`](Self::mmap) gives. Cheap to clone; may be used
-/// from any thread.
-#[derive(Clone, Debug)]
+/// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
+/// any thread.
+///
+/// ```
+/// # use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
+/// let area = Area::new(&Vmm::open(&runtime)?, 1, AreaFlags::HOST | AreaFlags::GLOBAL)?;
+/// assert_eq!(area.to_string(), "area for device 1: host, global; pool memory");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Area {
     runtime: Runtime,
-    /// None where the runtime has no virtual memory.
     vmm: Option<Vmm>,
     device: Device,
     flags: AreaFlags,
 }
 
-/// Where memory for a device is, who may use it, and what is behind it.
-struct Plan {
-    device: AgentId,
-    owner: AgentId,
+/// Whose memory `mmap` allocates, which agents have access, and what implements it.
+struct Plan<'a> {
+    device: &'a Agent,
+    owner: &'a Agent,
+    gpus: Vec<&'a Agent>,
     agents: Box<[AgentId]>,
     backing: Backing,
 }
 
 impl Area {
-    /// Makes an area for a device (`aml_area_hip_create`). Nothing is allocated yet.
+    /// Describes memory for a device (`aml_area_hip_create`). Allocates nothing.
+    ///
+    /// Virtual memory is the [`Vmm`]'s, which lists it among its own.
     ///
     /// # Errors
-    /// [`AreaError::InvalidValue`] for a device that there is not, or flags that mean nothing.
-    pub fn create(
+    /// [`ErrorKind::InvalidArgument`] for a device that does not exist, or undefined flags.
+    pub fn new(vmm: &Vmm, device: impl Into<Device>, flags: AreaFlags) -> Result<Self, Error> {
+        let (runtime, vmm) = (vmm.runtime().clone(), Some(vmm.clone()));
+        Self { runtime, vmm, device: device.into(), flags }.checked()
+    }
+
+    /// Describes memory for a device, with pool memory in place of virtual memory: for a runtime that has
+    /// no virtual memory.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn without_vmm(
         runtime: &Runtime,
         device: impl Into<Device>,
         flags: AreaFlags,
-    ) -> Result<Self, AreaError> {
-        let operation = Operation::Create;
-        let vmm = match Vmm::open(runtime) {
-            Ok(vmm) => Some(vmm),
-            Err(VmmError::NotSupported { .. }) => None,
-            Err(error) => return Err(AreaError::of_vmm(operation, error, 0)),
+    ) -> Result<Self, Error> {
+        Self { runtime: runtime.clone(), vmm: None, device: device.into(), flags }.checked()
+    }
+
+    /// Describes memory of the current device (`aml_area_hip`).
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn of_device(vmm: &Vmm) -> Result<Self, Error> {
+        Self::new(vmm, Device::Current, AreaFlags::DEFAULT)
+    }
+
+    /// Describes memory that host and current device access at one address (`aml_area_hip_unified`).
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn unified(vmm: &Vmm) -> Result<Self, Error> {
+        Self::new(vmm, Device::Current, AreaFlags::UNIFIED)
+    }
+
+    fn checked(self) -> Result<Self, Error> {
+        let checked = match self.device {
+            _ if self.runtime.has_forked() => Err(ErrorKind::Forked),
+            // As in AML, the current device need not exist until it is used.
+            Device::Current => self.flags.check(),
+            device => self.flags.check().and_then(|()| device.find(&self.runtime).map(drop)),
         };
-        Self::checked(Self { runtime: runtime.clone(), vmm, device: device.into(), flags })
-    }
-
-    /// Makes an area whose virtual memory is that of a [`Vmm`], which lists it among its own.
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
-    pub fn create_in(
-        vmm: &Vmm,
-        device: impl Into<Device>,
-        flags: AreaFlags,
-    ) -> Result<Self, AreaError> {
-        let (runtime, vmm) = (vmm.runtime().clone(), Some(vmm.clone()));
-        Self::checked(Self { runtime, vmm, device: device.into(), flags })
-    }
-
-    /// Memory of the current device (`aml_area_hip`).
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
-    pub fn of_device(runtime: &Runtime) -> Result<Self, AreaError> {
-        Self::create(runtime, Device::Current, AreaFlags::DEFAULT)
-    }
-
-    /// Memory that host and current device use at one address (`aml_area_hip_unified`).
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
-    pub fn unified(runtime: &Runtime) -> Result<Self, AreaError> {
-        Self::create(runtime, Device::Current, AreaFlags::UNIFIED)
-    }
-
-    fn checked(self) -> Result<Self, AreaError> {
-        let operation = Operation::Create;
-        if self.runtime.has_forked() {
-            return Err(AreaError::Failure { operation, cause: Cause::Forked });
-        }
-        if self.flags.unknown() != 0 {
-            let problem = Problem::UnknownFlags(self.flags.unknown());
-            return Err(AreaError::refused(operation, Argument::Flags, problem));
-        }
-        // Whether there is a current device is found out when one is needed, as in AML.
-        if self.device != Device::Current {
-            self.device.find(&self.runtime, operation)?;
-        }
+        checked.map_err(|kind| Error::new(Operation::AreaCreate, kind))?;
         Ok(self)
     }
 
-    /// The runtime it is on.
+    /// Returns the runtime.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// The device it is for.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// What kind of memory it gives.
+    /// Returns the flags.
     #[must_use]
     pub fn flags(&self) -> AreaFlags {
         self.flags
     }
 
-    /// What is behind the memory it gives on its device.
+    /// Returns what implements the memory of this area on its device.
     ///
     /// # Errors
-    /// What [`mmap`](Self::mmap) of any size would answer: [`AreaError::NotSupported`].
-    pub fn backing(&self) -> Result<Backing, AreaError> {
-        self.plan(Operation::Mmap, self.device).map(|plan| plan.backing)
+    /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) fails for any size.
+    pub fn backing(&self) -> Result<Backing, Error> {
+        let plan = self.plan(self.device).map_err(|kind| Error::new(Operation::Mmap, kind))?;
+        Ok(plan.backing)
     }
 
-    /// Gives memory of so many bytes, at least one (`aml_area_mmap`).
+    /// Allocates `size` bytes, at least one, or maps that much of the caller's memory (`aml_area_mmap`).
     ///
     /// # Errors
-    /// [`AreaError::InvalidValue`] for a size of zero, a device that there is not, or memory of the
-    /// host that is missing, too small or not asked for; [`AreaError::NotSupported`] if there is no
-    /// device, or a GPU that was to see the memory cannot; [`AreaError::Busy`] for memory of the
-    /// host that an area maps already; [`AreaError::OutOfMemory`]; [`AreaError::Failure`].
-    pub fn mmap<'a>(
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, or host memory
+    /// that is missing, too small or not used; [`ErrorKind::NotSupported`] without a GPU, or for a GPU that
+    /// cannot access the memory; [`ErrorKind::Busy`] for host memory that an area maps already;
+    /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::Runtime`].
+    pub fn mmap<'a>(&self, size: usize, options: MmapOptions<'a>) -> Result<AreaMemory<'a>, Error> {
+        self.allocate(size, options).map_err(|kind| Error::new(Operation::Mmap, kind))
+    }
+
+    fn allocate<'a>(
         &self,
         size: usize,
         options: MmapOptions<'a>,
-    ) -> Result<AreaMemory<'a>, AreaError> {
-        let operation = Operation::Mmap;
+    ) -> Result<AreaMemory<'a>, ErrorKind> {
         let runtime = &self.runtime;
         if runtime.has_forked() {
-            return Err(AreaError::Failure { operation, cause: Cause::Forked });
+            return Err(ErrorKind::Forked);
         }
         if size == 0 {
-            return Err(AreaError::refused(operation, Argument::Size, Problem::Zero));
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
-        let start = self.host_memory(size, &options)?;
-        let plan = self.plan(operation, options.device.unwrap_or(self.device))?;
-        let Plan { device, owner, agents, backing } = plan;
-        let of_memory = |error| AreaError::of_memory(operation, error, size);
-        let gpus = runtime.gpus().filter(|gpu| agents.contains(&gpu.id()));
-        let holding = match (backing, &self.vmm, start) {
+        let host_start = self.host_memory(size, &options)?;
+        let plan = self.plan(options.device.unwrap_or(self.device))?;
+        let Plan { device, owner, gpus, agents, backing } = plan;
+        let (holding, start, device_start) = match (backing, &self.vmm, host_start) {
             (Backing::Virtual, Some(vmm), _) => {
-                Holding::Mapped(MappedMemory::new(vmm, owner, &agents, size)?)
+                let memory = MappedMemory::new(vmm, owner.id(), &agents, size)?;
+                let start = memory.address().get();
+                (Holding::Mapped(memory), start, start)
             }
             (Backing::Locked, _, Some(start)) => {
-                let natives: Vec<_> = gpus.map(|gpu| gpu.native).collect();
-                Holding::Locked(LockedMemory::new(runtime, start, size, &natives)?)
+                // SAFETY: the memory is borrowed for 'a, as the new value is, or the caller of
+                // `with_host_pointer` vouches for it.
+                let locked = unsafe { LockedMemory::new(runtime, start, size, &gpus) };
+                let (memory, device_start) = locked?;
+                (Holding::Locked(memory), start, device_start)
             }
             _ => {
-                let memory = PoolMemory::allocate(runtime, owner, size).map_err(of_memory)?;
-                let gpus: Vec<_> = gpus.map(Agent::id).collect();
-                memory.allow(&gpus).map_err(of_memory)?;
-                Holding::Pool(memory)
+                let gpus: Vec<_> = gpus.into_iter().map(Agent::id).collect();
+                let memory = PoolMemory::allocate(runtime, owner.id(), size)
+                    .and_then(|memory| memory.allow(&gpus).map(|()| memory))
+                    .map_err(|error| match error.problem() {
+                        Some(Problem::NoPool) => Feature::Pool(owner.id()).into(),
+                        _ => error.into_kind(),
+                    })?;
+                let start = memory.address().get();
+                (Holding::Pool(memory), start, start)
             }
         };
-        let made = Made { runtime: runtime.clone(), size, device, owner, agents };
-        Ok(AreaMemory::new(made, holding))
+        // SAFETY: `holding` keeps the memory for the new value, whose methods ensure that it is mapped
+        // while the span is used. Its owner has access; locked memory has a second address.
+        let span =
+            unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
+        let (device, holding, borrowed) = (device.id(), Box::new(holding), PhantomData);
+        Ok(AreaMemory { span, device, agents, holding, borrowed })
     }
 
-    /// Where the memory of the host begins that is to be mapped, if that is what this area does.
+    /// Returns the start of the host memory, if this area maps host memory of the caller.
     fn host_memory(
         &self,
         size: usize,
         options: &MmapOptions<'_>,
-    ) -> Result<Option<usize>, AreaError> {
-        let refused = |argument, problem| AreaError::refused(Operation::Mmap, argument, problem);
-        match (&options.host, self.flags.kind()) {
-            (None, Kind::Existing) => Err(refused(Argument::Host, Problem::NoHostMemory)),
-            (None, _) => Ok(None),
-            (Some(host), Kind::Existing) => match host.size {
-                Some(whole) if size > whole => {
-                    let problem = Problem::BeyondHostMemory { size, host: whole };
-                    Err(refused(Argument::Size, problem))
+    ) -> Result<Option<usize>, ErrorKind> {
+        let refused = |problem| Err(ErrorKind::invalid_list(Argument::Host, problem));
+        match (&options.host, self.flags.maps_existing_memory()) {
+            (None, true) => refused(Problem::MissingHostMemory),
+            (None, false) => Ok(None),
+            (Some(_), false) => refused(Problem::UnusedHostMemory),
+            (Some(host), true) => match host.size {
+                Some(host) if size > host => {
+                    let problem = Problem::ExceedsHostMemory { host };
+                    Err(ErrorKind::invalid(Argument::Size, size, problem))
                 }
                 _ => Ok(Some(host.start)),
             },
-            (Some(_), _) => Err(refused(Argument::Host, Problem::HostMemoryUnused)),
         }
     }
 
-    fn plan(&self, operation: Operation, device: Device) -> Result<Plan, AreaError> {
+    fn plan(&self, device: Device) -> Result<Plan<'_>, ErrorKind> {
         let runtime = &self.runtime;
-        let device = device.find(runtime, operation)?;
+        let device = device.find(runtime)?;
         let host = runtime.host();
         let gpus: Vec<&Agent> = if self.flags.contains(AreaFlags::GLOBAL) {
             runtime.gpus().collect()
         } else {
             vec![device]
         };
-        let nearest = device.nearest_cpu().unwrap_or(host.id());
-        let all_reach = |owner| gpus.iter().all(|gpu| gpu.reaches(owner));
-        let has_virtual = self.vmm.is_some() && device.handle_pool().is_some();
-        let (owner, backing) = match self.flags.kind() {
-            Kind::Device if has_virtual => (device.id(), Backing::Virtual),
-            Kind::Device => (device.id(), Backing::Pool),
-            // Where one address will do for all, or else in the host's memory.
-            Kind::Unified if has_virtual && host.reaches(device.id()) && all_reach(device.id()) => {
-                (device.id(), Backing::Virtual)
-            }
+        let kind = self.flags.kind();
+        let nearest = device.nearest_cpu().and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
+        let all_reach_device =
+            || host.reaches(device.id()) && gpus.iter().all(|gpu| gpu.reaches(device.id()));
+        let is_virtual = self.vmm.is_some() && device.handle_pool().is_some();
+        let (owner, backing) = match kind {
+            Kind::Device if is_virtual => (device, Backing::Virtual),
+            Kind::Device => (device, Backing::Pool),
+            Kind::Unified if is_virtual && all_reach_device() => (device, Backing::Virtual),
             Kind::Unified | Kind::Host => (nearest, Backing::Pool),
-            Kind::Existing => (host.id(), Backing::Locked),
+            Kind::Existing => (host, Backing::Locked),
         };
-        if let Some(gpu) = gpus.iter().find(|gpu| !gpu.reaches(owner)) {
-            let cause = Cause::Unreachable { agent: gpu.id(), owner };
-            return Err(AreaError::NotSupported { operation, cause });
+        if let Some(gpu) = gpus.iter().find(|gpu| !gpu.reaches(owner.id())) {
+            return Err(Feature::PeerAccess { agent: gpu.id(), owner: owner.id() }.into());
         }
-        let mut agents: Vec<AgentId> = gpus.iter().map(|gpu| gpu.id()).collect();
-        if self.flags.kind() != Kind::Device {
-            agents.push(host.id());
-        }
-        Ok(Plan { device: device.id(), owner, agents: agents.into(), backing })
+        let host = (kind != Kind::Device).then_some(host);
+        let agents = gpus.iter().copied().chain(host).map(Agent::id).collect();
+        Ok(Plan { device, owner, gpus, agents, backing })
     }
 }
 
 impl fmt::Display for Area {
-    /// One line, as `area for device 1: host, global; pool memory`.
+    /// Writes one line, such as `area for device 1: host, global; pool memory`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "area for {}: {}", self.device, self.flags)?;
         match self.backing() {
             Ok(backing) => write!(f, "; {backing}"),
             Err(error) => write!(f, "; {error}"),
+        }
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Area({}: {})", self.device, self.flags)
+    }
+}
+
+impl Error {
+    /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
+    /// 3, not supported 5, busy 6.
+    ///
+    /// It is positive; AML returns it negated from some functions. An invalid argument that is none of an
+    /// area's, such as an address that [`Vmm::unmap`] has unmapped, is a failure.
+    ///
+    /// ```
+    /// # use hsa_vmm::{Area, AreaFlags, Runtime, area::MmapOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// let area = Area::without_vmm(&runtime, 0, AreaFlags::HOST)?;
+    /// assert_eq!(area.mmap(0, MmapOptions::new()).unwrap_err().aml(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn aml(&self) -> i32 {
+        match *self.kind() {
+            ErrorKind::OutOfMemory { .. } => 2,
+            ErrorKind::InvalidArgument {
+                argument:
+                    Argument::Device
+                    | Argument::Flags
+                    | Argument::Size
+                    | Argument::Host
+                    | Argument::Offset
+                    | Argument::Source,
+                ..
+            } => 3,
+            ErrorKind::NotSupported(_) => 5,
+            ErrorKind::Busy(_) | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,
+            _ => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Busy, Value};
+    use crate::vmm::Address;
+
+    #[test]
+    fn aml_has_a_number_for_every_kind() {
+        let (call, at) = ("hsa_amd_memory_lock", Address::new(4096));
+        let invalid = |argument| ErrorKind::invalid(argument, Value::None, Problem::Zero);
+        let status = Status::ERROR;
+        for (kind, number) in [
+            (ErrorKind::Runtime { call, status }, 1),
+            (ErrorKind::Forked, 1),
+            (ErrorKind::OutOfDescriptors, 1),
+            (invalid(Argument::Address), 1),
+            (ErrorKind::OutOfMemory { call, status, size: 1 }, 2),
+            (invalid(Argument::Device), 3),
+            (invalid(Argument::Source), 3),
+            (Feature::Gpu.into(), 5),
+            (ErrorKind::Busy(Busy::HostMemoryMapped { at }), 6),
+            (ErrorKind::Busy(Busy::BeingOpened), 6),
+            (ErrorKind::Runtime { call, status: Status::RESOURCE_BUSY }, 6),
+        ] {
+            let error = Error::new(Operation::Mmap, kind);
+            assert_eq!(error.aml(), number, "{error}");
         }
     }
 }

@@ -1,59 +1,274 @@
-//! What one `mmap` may be told besides the size.
+//! What the caller of an area chooses: flags, device, host memory; and what implements it.
 
-use super::Device;
+use crate::agent::{Agent, AgentId, AgentKind};
+use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
+use crate::runtime::Runtime;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// What one [`mmap`](super::Area::mmap) may be told besides the size: another device than the
-/// area's, and for areas that map it the memory of the host (`struct aml_area_hip_mmap_options`).
+bitflags::bitflags! {
+    /// The kind of memory that an area allocates, under AML's names and numbers.
+    ///
+    /// Some of the sixteen combinations mean the same: [`UNIFIED`](Self::UNIFIED) overrides
+    /// [`HOST`](Self::HOST) and [`MAPPED`](Self::MAPPED), and host memory is always mapped on the device,
+    /// as HIP's is on AMD, so that `HOST` means `HOST | MAPPED`.
+    ///
+    /// ```
+    /// use hsa_vmm::AreaFlags;
+    /// assert_eq!((AreaFlags::HOST | AreaFlags::GLOBAL).to_string(), "host, global");
+    /// assert!(AreaFlags::MAPPED.maps_existing_memory());
+    /// ```
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct AreaFlags: u32 {
+        /// Memory of the host (`AML_AREA_HIP_FLAG_ALLOC_HOST`, `hipHostMalloc`).
+        const HOST = 1;
+        /// One address for host and device (`AML_AREA_HIP_FLAG_ALLOC_UNIFIED`, `hipMallocManaged`).
+        ///
+        /// The memory does not migrate. If it is the device's, the host sees what a kernel wrote when the
+        /// kernel has ended, and what the host stores may have to be flushed for the device
+        /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::AreaMemory::write) needs no flush, because
+        /// the device copies.
+        const UNIFIED = 1 << 1;
+        /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`): with `HOST` new
+        /// memory (`hipHostMalloc`), without it memory of the caller (`hipHostRegister`), which is passed
+        /// to each `mmap`. AMD's runtimes (6.1.2, 6.4.3 and 7.2.4) let every GPU access the caller's
+        /// memory.
+        const MAPPED = 1 << 2;
+        /// Accessible to all GPUs instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`,
+        /// `hipMemAttachGlobal`, `hipHostMallocPortable`). AML ignores it for memory of the device; here
+        /// it applies to every kind.
+        const GLOBAL = 1 << 3;
+        const _ = !0;
+    }
+}
+
+/// The kind of memory that the flags together select.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The device's memory.
+    Device,
+    /// The host's memory.
+    Host,
+    /// The device's memory if all agents can access it, else the host's.
+    Unified,
+    /// The caller's memory.
+    Existing,
+}
+
+impl AreaFlags {
+    /// Memory of the device, accessible to it alone (`AML_AREA_HIP_FLAG_DEFAULT`).
+    pub const DEFAULT: Self = Self::empty();
+
+    /// Returns whether each `mmap` takes host memory of the caller.
+    #[must_use]
+    pub fn maps_existing_memory(self) -> bool {
+        self.kind() == Kind::Existing
+    }
+
+    pub(super) fn check(self) -> Result<(), ErrorKind> {
+        let defined = u64::from(Self::DEFINED.bits());
+        let problem = Problem::UndefinedFlags { defined };
+        let value = Value::Bytes(self.bits().into());
+        if self.undefined() == 0 {
+            Ok(())
+        } else {
+            Err(ErrorKind::invalid(Argument::Flags, value, problem))
+        }
+    }
+
+    const DEFINED: Self = Self::HOST.union(Self::UNIFIED).union(Self::MAPPED).union(Self::GLOBAL);
+
+    fn undefined(self) -> u32 {
+        self.bits() & !Self::DEFINED.bits()
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        if self.contains(Self::UNIFIED) {
+            Kind::Unified
+        } else if self.contains(Self::HOST) {
+            Kind::Host
+        } else if self.contains(Self::MAPPED) {
+            Kind::Existing
+        } else {
+            Kind::Device
+        }
+    }
+}
+
+impl fmt::Display for AreaFlags {
+    /// Writes short words, such as `host, mapped`; `default` if no flag is set.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (Self::HOST, "host"),
+            (Self::UNIFIED, "unified"),
+            (Self::MAPPED, "mapped"),
+            (Self::GLOBAL, "global"),
+        ];
+        let mut separator = "";
+        for (_, word) in words.into_iter().filter(|&(flag, _)| self.contains(flag)) {
+            write!(f, "{separator}{word}")?;
+            separator = ", ";
+        }
+        match (separator, self.undefined()) {
+            ("", 0) => f.write_str("default"),
+            (_, 0) => Ok(()),
+            (_, undefined) => write!(f, "{separator}{undefined:#x}"),
+        }
+    }
+}
+
+/// The GPU of an area, or of one `mmap`.
+///
+/// ```
+/// use hsa_vmm::area::Device;
+/// assert_eq!(Device::from(1), Device::Number(1));
+/// assert_eq!(Device::default().to_string(), "the current device");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Device {
+    /// The current device (a negative number in AML). It is the first one, as in HIP before
+    /// `hipSetDevice`, which this library does not have.
+    #[default]
+    Current,
+    /// The device of this number in the order of [`Runtime::gpus`], which is HIP's; from 0.
+    Number(usize),
+    /// This GPU.
+    Agent(AgentId),
+}
+
+impl From<usize> for Device {
+    fn from(number: usize) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<AgentId> for Device {
+    fn from(agent: AgentId) -> Self {
+        Self::Agent(agent)
+    }
+}
+
+impl Device {
+    /// Returns the GPU.
+    pub(super) fn find(self, runtime: &Runtime) -> Result<&Agent, ErrorKind> {
+        let refused = |value, problem| ErrorKind::invalid(Argument::Device, value, problem);
+        match self {
+            Self::Current => runtime.gpus().next().ok_or(ErrorKind::NotSupported(Feature::Gpu)),
+            Self::Number(number) => {
+                let problem = Problem::NoSuchDevice { devices: runtime.gpus().count() };
+                runtime.gpus().nth(number).ok_or(refused(Value::Number(number as u64), problem))
+            }
+            Self::Agent(id) => runtime
+                .agent(id)
+                .filter(|agent| agent.kind() == AgentKind::Gpu)
+                .ok_or(refused(id.into(), Problem::NotAGpu)),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Current => f.write_str("the current device"),
+            Self::Number(number) => write!(f, "device {number}"),
+            Self::Agent(agent) => write!(f, "{agent}"),
+        }
+    }
+}
+
+/// What implements the memory of an area.
+///
+/// ```
+/// # use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
+/// use hsa_vmm::area::Backing;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// assert_eq!(Area::new(&vmm, 0, AreaFlags::DEFAULT)?.backing()?, Backing::Virtual);
+/// assert_eq!(Area::new(&vmm, 0, AreaFlags::HOST)?.backing()?, Backing::Pool);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backing {
+    /// Physical memory of the device, mapped at reserved addresses (`hsa_amd_vmem_*`).
+    Virtual,
+    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`): always for the
+    /// host, because AMD's runtimes have no virtual memory there before ROCm 10, and for the device of an
+    /// area that has no [`Vmm`](crate::Vmm).
+    Pool,
+    /// The caller's memory, locked for agents (`hsa_amd_memory_lock`).
+    Locked,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Virtual => "virtual memory",
+            Self::Pool => "pool memory",
+            Self::Locked => "locked memory",
+        })
+    }
+}
+
+/// Options of one [`mmap`](super::Area::mmap): another device than the area's, and the host memory that
+/// an area maps (`struct aml_area_hip_mmap_options`).
+///
+/// ```
+/// use hsa_vmm::area::MmapOptions;
+/// let mut bytes = [0; 64];
+/// let options = MmapOptions::new().with_device(1).with_host_memory(&mut bytes);
+/// # drop(options);
+/// ```
 #[derive(Default)]
 pub struct MmapOptions<'a> {
     pub(super) device: Option<Device>,
     pub(super) host: Option<HostMemory<'a>>,
 }
 
-/// Memory that is there already.
+/// Host memory of the caller.
 pub(super) struct HostMemory<'a> {
     pub start: usize,
-    /// None if only the caller of `mmap` knows.
+    /// None if only the caller of `mmap` knows it.
     pub size: Option<usize>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> MmapOptions<'a> {
-    /// The area's own device, and no memory of the host.
+    /// Chooses the area's device and no host memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For this device, whatever the area's is.
+    /// Chooses this device instead of the area's.
     #[must_use]
-    pub fn on(mut self, device: impl Into<Device>) -> Self {
+    pub fn with_device(mut self, device: impl Into<Device>) -> Self {
         self.device = Some(device.into());
         self
     }
 
-    /// Maps these bytes. They are borrowed until the memory is unmapped; until then they are read
-    /// and written by way of [`AreaMemory`](super::AreaMemory).
+    /// Maps these bytes. They are borrowed until the memory is unmapped; until then they are read and
+    /// written through [`AreaMemory`](super::AreaMemory).
     #[must_use]
-    pub fn mapping(mut self, bytes: &'a mut [u8]) -> Self {
+    pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         let (start, size) = (bytes.as_mut_ptr() as usize, Some(bytes.len()));
         self.host = Some(HostMemory { start, size, borrowed: PhantomData });
         self
     }
 
-    /// Maps memory that begins here, as much as `mmap` is told: for memory that cannot be
-    /// borrowed, such as that of a C program.
+    /// Maps memory at this address, of the size that `mmap` is given: for memory that cannot be borrowed,
+    /// such as that of a C program.
     ///
     /// # Safety
-    /// Until it is unmapped the memory must be this process's own, readable and writable, for as
-    /// many bytes as `mmap` is told, and no reference to any of it may be used while
-    /// [`AreaMemory`](super::AreaMemory) reads or writes it or a device does.
+    /// Until it is unmapped, the memory must be allocated for this process, readable and writable, for as
+    /// many bytes as `mmap` is given, and no reference to any of it may be used while
+    /// [`AreaMemory`](super::AreaMemory) or a device reads or writes it.
     #[must_use]
-    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
-    pub unsafe fn mapping_pointer(mut self, pointer: NonNull<u8>) -> Self {
+    pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
         let start = pointer.as_ptr() as usize;
         self.host = Some(HostMemory { start, size: None, borrowed: PhantomData });
         self
@@ -71,10 +286,43 @@ impl fmt::Debug for MmapOptions<'_> {
 mod tests {
     use super::*;
 
+    /// AML's `fprintf` reads beyond its table of words.
     #[test]
-    fn what_is_in_the_hosts_memory_is_not_shown() {
+    fn every_combination_of_flags_is_displayed() {
+        let mut seen = std::collections::HashSet::new();
+        for bits in 0..16 {
+            let flags = AreaFlags::from_bits_retain(bits);
+            let text = flags.to_string();
+            let words = text.split(", ").filter(|word| *word != "default").count();
+            assert_eq!(words, bits.count_ones() as usize, "{text}");
+            assert!(seen.insert(text));
+        }
+        assert_eq!(AreaFlags::from_bits_retain(0x11).to_string(), "host, 0x10");
+        assert_eq!(AreaFlags::from_bits_retain(0x10).to_string(), "0x10");
+    }
+
+    #[test]
+    fn mapped_alone_maps_existing_memory() {
+        for bits in 0..16 {
+            let flags = AreaFlags::from_bits_retain(bits);
+            let allocates = flags.intersects(AreaFlags::HOST | AreaFlags::UNIFIED);
+            let existing = flags.contains(AreaFlags::MAPPED) && !allocates;
+            assert_eq!(flags.maps_existing_memory(), existing, "{flags}");
+            assert_eq!(AreaFlags::from_bits_retain(bits | 0x30).undefined(), 0x30, "{flags}");
+        }
+    }
+
+    #[test]
+    fn flags_have_amls_numbers() {
+        let numbers = [AreaFlags::HOST, AreaFlags::UNIFIED, AreaFlags::MAPPED, AreaFlags::GLOBAL];
+        assert_eq!(numbers.map(|flag| flag.bits()), [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn debug_of_options_shows_no_host_memory() {
         let mut bytes = [0xab_u8; 3];
         let expected = format!("MmapOptions {{ device: None, host: Some({:p}) }}", bytes.as_ptr());
-        assert_eq!(format!("{:?}", MmapOptions::new().mapping(&mut bytes)), expected);
+        let options = MmapOptions::new().with_host_memory(&mut bytes);
+        assert_eq!(format!("{options:?}"), expected);
     }
 }

@@ -24,7 +24,6 @@
 mod argument;
 mod errno;
 mod hip;
-mod legacy;
 mod operation;
 mod quarantined;
 mod rejected;
@@ -445,6 +444,17 @@ impl ErrorKind {
             } => {
                 let offset = address.get().wrapping_sub(base.get());
                 Self::invalid(Argument::Offset, offset, problem)
+            }
+            other => other,
+        }
+    }
+
+    /// The same for a destination, which the caller passed as an offset from `base`.
+    pub(crate) fn about_destination(self, base: Address) -> Self {
+        match self {
+            Self::InvalidArgument { argument: Argument::Destination, value, problem } => {
+                Self::InvalidArgument { argument: Argument::Address, value, problem }
+                    .about_offset(base)
             }
             other => other,
         }

@@ -6,7 +6,6 @@ use core::fmt;
 
 /// A range or memory that is never used again, because its state is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Quarantined {
     /// The start of the reservation; null for physical memory.
@@ -29,6 +28,19 @@ impl Quarantined {
             Some(rollback) => format!("{}; rolling it back failed: {rollback}", self.failure),
             None => self.failure.to_string(),
         }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Quarantined {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Quarantined", 4)?;
+        fields.serialize_field("address", &self.address)?;
+        fields.serialize_field("size", &self.size)?;
+        fields.serialize_field("operation", self.operation.name())?;
+        fields.serialize_field("reason", &self.reason())?;
+        fields.end()
     }
 }
 

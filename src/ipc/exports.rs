@@ -4,11 +4,13 @@ use super::error::{IpcError, Operation, Problem};
 use super::handle::{IpcHandle, Registration};
 use super::server::{self, is_asked_for, is_taken};
 use super::table::{Entry, Table};
-use crate::memory::{Record, Registry, State};
+use crate::error::{Busy, ErrorKind};
+use crate::memory::{Exported, Record, Registry, State};
 use crate::native::{Known, NativeIpc, Status, without_sigpipe};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
+use core::any::Any;
 use rustix::io::Errno;
 use std::sync::{Arc, Weak};
 
@@ -44,19 +46,16 @@ pub(crate) struct Export {
     process: i32,
 }
 
-/// Another process has been opening the memory for too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Busy;
-
-impl Export {
-    /// Ends the export while `free` gives the memory back; if that fails, it goes on.
-    pub fn end<T, E>(&self, free: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Busy> {
-        self.table.end(self.registration.slot, self.entry, free).map_err(|errno| {
+impl Exported for Export {
+    fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
+        self.table.end(self.registration.slot, self.entry, free).unwrap_or_else(|errno| {
             crate::log::warning!(%errno, "an export could not be ended");
-            Busy
+            Err(ErrorKind::Busy(Busy::BeingOpened))
         })
     }
+}
 
+impl Export {
     fn handle(&self, offset: u64) -> IpcHandle {
         let Self { registration, entry: Entry { generation, size, native }, process, .. } = *self;
         IpcHandle::new(native, size, offset, process, registration, generation)
@@ -90,7 +89,7 @@ pub(super) fn get(
     let mut state = record.state();
     match &mut *state {
         State::Freed => Err(refused(Problem::NotAllocated)),
-        State::Live(export) => {
+        State::Allocated(export) => {
             let process = std::process::id() as i32;
             let in_use = server::is_in_use(runtime);
             let exports = runtime.attachment::<Exports>();
@@ -101,15 +100,18 @@ pub(super) fn get(
             if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
                 runtime.stay_started();
             }
-            if let Some(export) = export.as_ref().filter(|export| export.entry.native == native) {
-                return Ok(export.handle(offset));
+            let ours = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
+            if let Some(ours) = ours.filter(|ours: &&Export| ours.entry.native == native) {
+                return Ok(ours.handle(offset));
             }
             // Should the runtime ever answer another handle, the one before is good no more.
             if let Some(old) = export.take() {
-                let _ = old.end(|| Ok::<(), ()>(()));
+                let _ = old.end(&mut || Ok(()));
             }
             let entered = enter(operation, runtime, &record, native, process)?;
-            Ok(export.insert(entered).handle(offset))
+            let handle = entered.handle(offset);
+            *export = Some(Box::new(entered));
+            Ok(handle)
         }
     }
 }

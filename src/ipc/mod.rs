@@ -58,7 +58,6 @@ mod server;
 mod table;
 
 pub use error::{IpcError, Operation, Problem, Stale};
-pub(crate) use exports::{Busy, Export};
 pub use handle::IpcHandle;
 use imports::Holder;
 pub use opened::OpenedMemory;

@@ -1,9 +1,10 @@
 //! Memory of another process that closes itself.
 
 use super::imports::Holder;
-use super::{Ipc, IpcError, IpcHandle};
+use super::{Ipc, IpcError, IpcHandle, Operation, Problem};
 use crate::Kept;
-use crate::memory::{MemoryError, Span};
+use crate::error::Error;
+use crate::memory::Span;
 use crate::runtime::Runtime;
 use crate::vmm::Address;
 
@@ -31,7 +32,11 @@ impl OpenedMemory {
         let base = ipc.open_as(Holder::Value, handle, 0)?;
         // Opening has checked that the offset is inside.
         let (start, size) = (base + handle.offset as usize, (handle.size - handle.offset) as usize);
-        let span = Span { runtime: ipc.runtime().clone(), start, size, agent: ipc.agents()[0] };
+        let agent = ipc.runtime().agent(ipc.agents()[0]);
+        let agent = agent.ok_or(IpcError::refused(Operation::OpenMemHandle, Problem::NotAGpu))?;
+        // SAFETY: the runtime has mapped it for this agent, and it is closed only when the new value is
+        // consumed or dropped.
+        let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
         Ok(Self { ipc: ipc.clone(), span, base, closed: false })
     }
 
@@ -44,20 +49,20 @@ impl OpenedMemory {
     /// The size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.span.size
+        self.span.size()
     }
 
     /// The runtime it was opened on.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
-        &self.span.runtime
+        self.span.runtime()
     }
 
     /// Copies from the memory, by the first agent it was opened for.
     ///
     /// # Errors
     /// As for [`PoolMemory::read`](crate::PoolMemory::read).
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.span.read(offset, bytes)
     }
 
@@ -65,7 +70,7 @@ impl OpenedMemory {
     ///
     /// # Errors
     /// As for [`PoolMemory::read`](crate::PoolMemory::read).
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.span.write(offset, bytes)
     }
 
@@ -73,7 +78,7 @@ impl OpenedMemory {
     ///
     /// # Errors
     /// As for [`PoolMemory::fill`](crate::PoolMemory::fill).
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), MemoryError> {
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.span.fill(offset, value, size)
     }
 
@@ -95,7 +100,7 @@ impl OpenedMemory {
 impl Drop for OpenedMemory {
     fn drop(&mut self) {
         if !self.closed
-            && !self.span.runtime.has_forked()
+            && !self.span.runtime().has_forked()
             && let Err(error) = self.ipc.close_owned(self.base)
         {
             crate::log::warning!(%error, address = %self.address(), "opened memory was not closed");

@@ -1,7 +1,7 @@
-//! Memory of pools: what `hipMalloc` gives, at an address that the runtime chooses.
+//! Memory of pools: what `hipMalloc` allocates, at an address that the runtime chooses.
 //!
-//! Nothing is reserved and nothing mapped by hand; in return the memory can neither grow nor
-//! move. It is what HIP's IPC shares between processes ([`Ipc`](crate::Ipc)).
+//! It needs no reservation and no mapping, but can neither grow nor move. HIP's IPC shares it between
+//! processes ([`Ipc`](crate::Ipc)).
 //!
 //! Only its [`PoolMemory`] can free it: no other safe function takes its address to do so. What
 //! concurrent reads and writes do is described in the [memory model](crate::vmm#memory-model).
@@ -14,34 +14,45 @@
 //! | `hipMemset` | [`PoolMemory::fill`] | `hsa_amd_memory_async_copy` |
 //! | `hipFree` | [`PoolMemory::free`] | `hsa_amd_memory_pool_free` |
 
-mod error;
 mod registry;
 mod span;
 
-pub use error::{MemoryError, Operation, Problem};
-pub(crate) use registry::{Record, Registry, State};
+pub use registry::PoolMemoryInfo;
+pub(crate) use registry::{Exported, Record, Registry, State};
 pub(crate) use span::Span;
 
-use crate::Kept;
 use crate::agent::{Agent, AgentId, AgentKind};
-use crate::ipc::Busy;
-use crate::native::{Failure, Status};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::native::Status;
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
+use core::fmt;
 use std::sync::Arc;
 
-/// When what one agent writes is seen by the others.
+/// When an agent sees what other agents write.
+///
+/// ```
+/// # use hsa_vmm::{PoolMemory, Runtime};
+/// use hsa_vmm::memory::Coherence;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let host = runtime.host().id();
+/// let memory = PoolMemory::allocate_with(&runtime, host, 4096, Coherence::Fine)?;
+/// assert_eq!(memory.coherence(), Coherence::Fine);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Grain {
-    /// When the kernel or copy that wrote it is done: what `hipMalloc` gives.
+pub enum Coherence {
+    /// When the kernel or copy that wrote it has ended: `hipMalloc`.
     Coarse,
-    /// At once: what `hipHostMalloc` and `hipExtMallocWithFlags` give. Not every GPU has it.
+    /// At once: `hipHostMalloc` and `hipExtMallocWithFlags`. Not every GPU has such memory.
     Fine,
 }
 
-/// Memory of a pool, which is freed when this value goes.
+/// Memory of a pool, freed when dropped.
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -56,256 +67,260 @@ pub enum Grain {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct PoolMemory {
     span: Span,
-    grain: Grain,
+    coherence: Coherence,
     allocated: usize,
     record: Arc<Record>,
 }
 
 impl PoolMemory {
-    /// Allocates memory of an agent: coarse-grained of a GPU, fine-grained of a CPU
-    /// (`hipMalloc` and `hipHostMalloc`; `hsa_amd_memory_pool_allocate`).
+    /// Allocates memory of an agent: coarse-grained for a GPU, fine-grained for a CPU (`hipMalloc` and
+    /// `hipHostMalloc`; `hsa_amd_memory_pool_allocate`). `size` is in bytes.
     ///
-    /// The agent may use it at once; others are let in by [`allow`](Self::allow).
+    /// The agent can access it at once; [`allow`](Self::allow) grants access to others.
     ///
     /// # Errors
-    /// [`MemoryError::InvalidArgument`] for a size of zero or an agent that is none of this
-    /// runtime's; [`MemoryError::OutOfMemory`].
-    pub fn allocate(runtime: &Runtime, agent: AgentId, size: usize) -> Result<Self, MemoryError> {
+    /// [`ErrorKind::InvalidArgument`] for a size of zero or an agent of another runtime;
+    /// [`ErrorKind::OutOfMemory`].
+    pub fn allocate(runtime: &Runtime, agent: AgentId, size: usize) -> Result<Self, Error> {
         let is_cpu = |agent: &Agent| agent.kind() == AgentKind::Cpu;
-        let fine = runtime.agent(agent).is_some_and(is_cpu);
-        Self::allocate_with(runtime, agent, size, if fine { Grain::Fine } else { Grain::Coarse })
+        let coherence = match runtime.agent(agent).is_some_and(is_cpu) {
+            true => Coherence::Fine,
+            false => Coherence::Coarse,
+        };
+        Self::allocate_with(runtime, agent, size, coherence)
     }
 
-    /// Allocates memory of an agent and of this grain.
+    /// Allocates memory of an agent and of this coherence.
     ///
     /// # Errors
-    /// As for [`allocate`](Self::allocate), and if the agent has no pool of this grain.
+    /// As for [`allocate`](Self::allocate); [`Problem::NoPool`] if the agent has no such memory.
     pub fn allocate_with(
         runtime: &Runtime,
         agent: AgentId,
         size: usize,
-        grain: Grain,
-    ) -> Result<Self, MemoryError> {
-        let operation = Operation::Allocate;
-        let refused = |problem| MemoryError::refused(operation, problem);
-        if runtime.has_forked() {
-            return Err(MemoryError::Forked { operation });
-        }
-        if size == 0 {
-            return Err(refused(Problem::Zero));
-        }
-        let owner = runtime.agent(agent).ok_or_else(|| refused(Problem::UnknownAgent(agent)))?;
-        let pool = pool_of(owner, grain).ok_or_else(|| refused(Problem::NoPool(agent)))?;
-        let start = runtime.native().pool_allocate(pool.native, size).map_err(|failure| {
-            let Failure { call, status } = failure;
-            match status {
-                // What a pool can never hold is refused in this way.
-                Status::INVALID_ALLOCATION => {
-                    MemoryError::OutOfMemory { operation, call, status, size }
-                }
-                _ => MemoryError::failure(operation, failure, size),
-            }
-        })?;
-        let on_gpu = owner.kind() == AgentKind::Gpu;
-        let record = Record::new(start, size, agent, on_gpu);
-        runtime.attachment::<Registry>().insert(&record);
-        Ok(Self {
-            span: Span { runtime: runtime.clone(), start, size, agent },
-            grain,
-            // The runtime has done it, so that it does not overflow.
-            allocated: size.next_multiple_of(pool.granule().max(1)),
-            record,
-        })
+        coherence: Coherence,
+    ) -> Result<Self, Error> {
+        Self::new(runtime, agent, size, coherence)
+            .map_err(|kind| Error::new(Operation::Allocate, kind))
     }
 
-    /// Names it in [reports](crate::report) and logs. An empty name takes the name away.
+    fn new(
+        runtime: &Runtime,
+        agent: AgentId,
+        size: usize,
+        coherence: Coherence,
+    ) -> Result<Self, ErrorKind> {
+        if runtime.has_forked() {
+            return Err(ErrorKind::Forked);
+        }
+        if size == 0 {
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
+        }
+        let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
+        let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
+        let pool = pool_of(owner, coherence).ok_or(refused(Problem::NoPool))?;
+        let start = runtime.native().pool_allocate(pool.native, size).map_err(|failure| {
+            match failure.status {
+                // The status for more than the pool can ever hold.
+                status @ Status::INVALID_ALLOCATION => {
+                    ErrorKind::OutOfMemory { call: failure.call, status, size }
+                }
+                _ => ErrorKind::of_call(failure, size),
+            }
+        })?;
+        let record = Record::new(start, size, agent, owner.kind() == AgentKind::Gpu);
+        runtime.attachment::<Registry>().insert(&record);
+        // SAFETY: the runtime has just allocated it for its owner, and it is freed only when the new
+        // value is consumed or dropped.
+        let span = unsafe { Span::new(runtime, owner, start, size) };
+        // Cannot overflow, because the runtime has allocated that much.
+        let allocated = size.next_multiple_of(pool.granule().max(1));
+        Ok(Self { span, coherence, allocated, record })
+    }
+
+    /// Sets the name that [reports](crate::report) and logs show. An empty name removes it.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        if !self.span.runtime.has_forked() {
+        if !self.runtime().has_forked() {
             self.record.set_name(name);
         }
         self
     }
 
-    /// Where it begins: the same address for this process and for every agent.
+    /// Returns the start address, which is the same for this process and all agents.
     #[must_use]
     pub fn address(&self) -> Address {
         self.span.address()
     }
 
-    /// The size in bytes, as it was asked for.
+    /// Returns the size in bytes that was requested.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.span.size
+        self.span.size()
     }
 
-    /// What it takes of the pool: the size in whole granules.
+    /// Returns the size in bytes in whole granules of the pool.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
         self.allocated
     }
 
-    /// Whose memory it is.
+    /// Returns the agent that owns the memory.
     #[must_use]
     pub fn agent(&self) -> AgentId {
-        self.span.agent
+        self.span.agent()
     }
 
-    /// When agents see what others write.
+    /// Returns when agents see what others write.
     #[must_use]
-    pub fn grain(&self) -> Grain {
-        self.grain
+    pub fn coherence(&self) -> Coherence {
+        self.coherence
     }
 
-    /// The runtime it was allocated on.
+    /// Returns the runtime on which it was allocated.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
-        &self.span.runtime
+        self.span.runtime()
     }
 
-    /// Says which agents may use the memory besides its own: these, and none that was named
-    /// before (`hsa_amd_agents_allow_access`).
+    /// Sets the agents that can access the memory besides its owner, in place of those set before
+    /// (`hsa_amd_agents_allow_access`).
     ///
     /// # Errors
-    /// [`MemoryError::InvalidArgument`] for an agent that is none of this runtime's, or cannot
-    /// reach the memory.
-    pub fn allow(&self, agents: &[AgentId]) -> Result<(), MemoryError> {
-        let operation = Operation::Allow;
-        let Span { runtime, start, agent: owner, .. } = &self.span;
+    /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or one that cannot access the
+    /// owner's memory.
+    pub fn allow(&self, agents: &[AgentId]) -> Result<(), Error> {
+        self.set_allowed(agents).map_err(|kind| Error::new(Operation::Allow, kind))
+    }
+
+    fn set_allowed(&self, agents: &[AgentId]) -> Result<(), ErrorKind> {
+        let (runtime, owner) = (self.runtime(), self.agent());
         if runtime.has_forked() {
-            return Err(MemoryError::Forked { operation });
+            return Err(ErrorKind::Forked);
         }
-        let refused = |problem| MemoryError::refused(operation, problem);
         let mut natives = Vec::with_capacity(1 + agents.len());
-        // The owner is always among them: the runtime refuses a list of none.
-        for &id in core::iter::once(owner).chain(agents) {
-            let agent = runtime.agent(id).ok_or_else(|| refused(Problem::UnknownAgent(id)))?;
-            if !agent.reaches(*owner) {
-                return Err(refused(Problem::Unreachable { agent: id, owner: *owner }));
+        // The owner is always in the list, because the runtime refuses an empty one.
+        for &id in core::iter::once(&owner).chain(agents) {
+            let refused = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
+            let agent = runtime.agent(id).ok_or(refused(Problem::UnknownAgent))?;
+            if !agent.reaches(owner) {
+                return Err(refused(Problem::Unreachable { owner }));
             }
             if !natives.contains(&agent.native) {
                 natives.push(agent.native);
             }
         }
         let mut allowed = self.record.allowed();
-        runtime
-            .native()
-            .allow_access(*start, &natives)
-            .map_err(|failure| MemoryError::failure(operation, failure, self.span.size))?;
+        runtime.native().allow_access(self.record.start, &natives)?;
         *allowed = agents.to_vec();
         Ok(())
     }
 
-    /// Whether an agent may use the memory. In a [child of a fork](Runtime::has_forked) only the
-    /// owner may.
+    /// Returns whether an agent can access the memory. In a [child of a fork](Runtime::has_forked) only
+    /// the owner can.
     #[must_use]
     pub fn is_open_to(&self, agent: AgentId) -> bool {
-        agent == self.span.agent
-            || !self.span.runtime.has_forked() && self.record.allowed().contains(&agent)
+        agent == self.agent()
+            || !self.runtime().has_forked() && self.record.allowed().contains(&agent)
     }
 
-    /// Copies from the memory (`hipMemcpyDtoH`).
+    /// Copies from the memory (`hipMemcpyDtoH`), `offset` bytes from its start.
     ///
-    /// The owning GPU copies, so that it does not matter whether a CPU reaches the memory.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    /// The owner copies, whether or not a CPU can access the memory. Concurrent accesses are described in
+    /// the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`MemoryError::InvalidArgument`] if not all of it is inside.
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
+    /// [`Problem::OutOfBounds`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.span.read(offset, bytes)
     }
 
-    /// Copies to the memory (`hipMemcpyHtoD`).
+    /// Copies to the memory (`hipMemcpyHtoD`), `offset` bytes from its start.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    /// As for [`read`](Self::read), the owner copies.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+    /// [`Problem::OutOfBounds`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.span.write(offset, bytes)
     }
 
-    /// Fills a part with a 32-bit value (`hipMemsetD32`). `size` is in bytes.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    /// Fills a part with a 32-bit value (`hipMemsetD32`). `offset` and `size` are in bytes.
     ///
     /// # Errors
-    /// [`MemoryError::InvalidArgument`] if not all of it is inside, or offset or size is no
-    /// multiple of four.
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), MemoryError> {
+    /// [`Problem::OutOfBounds`]; [`Problem::NotMultipleOfFour`].
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.span.fill(offset, value, size)
     }
 
-    /// Copies from other memory, of which the part does not overlap this one (`hipMemcpyDtoD`).
+    /// Copies from other memory (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// The GPU that owns this memory copies; if this is the host's, the GPU that owns the source.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    /// A GPU copies that owns one of the two and can access both, preferably the owner of this memory; if
+    /// both are memory of the host, this process.
     ///
     /// # Errors
-    /// [`MemoryError::InvalidArgument`] if not all of both is inside, or that GPU may not use
-    /// both ([`allow`](Self::allow)).
+    /// [`Problem::OutOfBounds`]; [`Problem::Overlapping`]; [`Problem::NotAllowed`] if neither GPU can
+    /// access both ([`allow`](Self::allow)); [`Problem::ForeignMemory`].
     pub fn copy(
         &self,
         offset: usize,
         source: &Self,
         source_offset: usize,
         size: usize,
-    ) -> Result<(), MemoryError> {
+    ) -> Result<(), Error> {
         let may = |agent| self.is_open_to(agent) && source.is_open_to(agent);
-        self.span.copy(offset, &source.span, source_offset, size, may)
+        let copier = self.span.copier(&source.span, may);
+        self.span.copy(offset, &source.span, source_offset, size, copier)
     }
 
-    /// Frees the memory now, and says whether that worked (`hipFree`,
+    /// Frees the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
     /// `hsa_amd_memory_pool_free`).
     ///
-    /// Handles that other processes have of it ([`Ipc`](crate::Ipc)) are refused from then on;
-    /// what they have opened stays valid. One that is opening the memory this very moment is
-    /// waited for, at most 15 seconds.
+    /// Its IPC handles ([`Ipc`](crate::Ipc)) become invalid; what other processes have opened stays
+    /// valid. A process that is opening the memory is waited for, for at most 15 seconds.
     ///
     /// # Errors
-    /// [`MemoryError::BeingOpened`], [`MemoryError::Runtime`]; the memory comes back with it.
-    pub fn free(self) -> Result<(), Kept<Self, MemoryError>> {
-        self.give_back().map_err(|error| Kept::new(self, error))
+    /// [`Busy::BeingOpened`](crate::error::Busy::BeingOpened), [`ErrorKind::Runtime`]; with the memory.
+    pub fn free(self) -> Result<(), Rejected<Self>> {
+        self.release().map_err(|error| Rejected { value: self, error })
     }
 
-    fn give_back(&self) -> Result<(), MemoryError> {
-        let operation = Operation::Free;
-        let Span { runtime, start, size, .. } = &self.span;
+    fn release(&self) -> Result<(), Error> {
+        let runtime = self.runtime();
+        let failed = |kind| Error::new(Operation::Free, kind);
         if runtime.has_forked() {
-            return Err(MemoryError::Forked { operation });
+            return Err(failed(ErrorKind::Forked));
         }
         let mut state = self.record.state();
-        let free = || {
-            // Before the runtime may hand the address out again.
-            runtime.attachment::<Registry>().remove(*start);
-            runtime.native().pool_free(*start).map_err(|failure| {
-                runtime.attachment::<Registry>().insert(&self.record);
-                MemoryError::failure(operation, failure, *size)
+        let mut free = || {
+            let registry = runtime.attachment::<Registry>();
+            // Before the runtime can allocate the address again.
+            registry.remove(self.record.start);
+            // SAFETY: `new` allocated it, and it was not freed, as `state` says. This value is being
+            // consumed or dropped, so nothing accesses the memory any more.
+            unsafe { runtime.native().pool_free(self.record.start) }.map_err(|failure| {
+                registry.insert(&self.record);
+                ErrorKind::of_call(failure, self.size())
             })
         };
         match &*state {
             State::Freed => return Ok(()),
-            State::Live(None) => free()?,
-            State::Live(Some(export)) => export
-                .end(free)
-                .map_err(|Busy| MemoryError::BeingOpened { operation })
-                .and_then(|freed| freed)?,
+            State::Allocated(None) => free(),
+            State::Allocated(Some(export)) => export.end(&mut free),
         }
+        .map_err(failed)?;
         *state = State::Freed;
         Ok(())
     }
 }
 
-/// The pool of an agent's own memory that has this grain.
-fn pool_of(agent: &Agent, grain: Grain) -> Option<&Pool> {
-    let flag = match grain {
-        Grain::Coarse => PoolFlags::COARSE_GRAINED,
-        Grain::Fine => PoolFlags::FINE_GRAINED,
+/// The pool of an agent's own memory that has this coherence.
+fn pool_of(agent: &Agent, coherence: Coherence) -> Option<&Pool> {
+    let flag = match coherence {
+        Coherence::Coarse => PoolFlags::COARSE_GRAINED,
+        Coherence::Fine => PoolFlags::FINE_GRAINED,
     };
     let suits = |pool: &&Pool| {
         pool.segment() == Segment::Global && pool.allocatable() && pool.flags().contains(flag)
@@ -316,10 +331,16 @@ fn pool_of(agent: &Agent, grain: Grain) -> Option<&Pool> {
     pools().find(plain).or_else(|| pools().next())
 }
 
+impl fmt::Debug for PoolMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PoolMemory({:?})", self.span)
+    }
+}
+
 impl Drop for PoolMemory {
     fn drop(&mut self) {
-        if !self.span.runtime.has_forked()
-            && let Err(error) = self.give_back()
+        if !self.runtime().has_forked()
+            && let Err(error) = self.release()
         {
             // It stays allocated: another process could be about to map it.
             crate::log::warning!(%error, address = %self.address(), "pool memory was not freed");

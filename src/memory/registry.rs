@@ -1,62 +1,100 @@
-//! Which addresses are pool memory that this library allocated on a runtime.
+//! The pool memory that this library has allocated on a runtime.
 
 use crate::agent::AgentId;
-use crate::ipc::Export;
+use crate::error::ErrorKind;
 use crate::native::Native;
-use crate::report::PoolMemoryEntry;
-use crate::runtime::Attachment;
+use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::Address;
+use core::any::Any;
+use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An allocation, as others find it by an address.
+/// Pool memory that is allocated ([`Runtime::pool_memory`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PoolMemoryInfo {
+    /// The start address.
+    pub address: Address,
+    /// The size in bytes that was requested.
+    pub size: usize,
+    /// Its name ([`PoolMemory::named`](crate::PoolMemory::named)).
+    pub name: Option<String>,
+    /// The agent that owns the memory.
+    pub agent: AgentId,
+    /// The agents that can access it, its owner among them, without duplicates and in order.
+    pub agents: Vec<AgentId>,
+}
+
+impl Runtime {
+    /// Lists the pool memory that is allocated on this runtime by [`PoolMemory`](crate::PoolMemory), by
+    /// address. Empty in a [child of a fork](Self::has_forked).
+    ///
+    /// ```
+    /// # use hsa_vmm::{PoolMemory, Runtime};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+    /// let memory = PoolMemory::allocate(&runtime, gpu, 1000)?.named("weights");
+    /// let [info] = &runtime.pool_memory()[..] else { panic!() };
+    /// assert_eq!((info.address, info.name.as_deref()), (memory.address(), Some("weights")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn pool_memory(&self) -> Vec<PoolMemoryInfo> {
+        // Locks may be held by threads that the child does not have.
+        if self.has_forked() { Vec::new() } else { self.attachment::<Registry>().list() }
+    }
+}
+
+/// What `ipc` keeps of memory that it has exported to other processes.
+pub(crate) trait Exported: Any + fmt::Debug + Send + Sync {
+    /// Ends the export while `free` frees the memory; if `free` fails, the export continues.
+    fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind>;
+}
+
+/// An allocation.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub start: usize,
     pub size: usize,
-    /// Whose memory it is.
     pub agent: AgentId,
     pub on_gpu: bool,
     name: Mutex<Option<Arc<str>>>,
-    /// The agents that may use it besides its own.
+    /// The agents that can access it besides its owner.
     allowed: Mutex<Vec<AgentId>>,
-    /// What is held while the memory is exported or freed.
     state: Mutex<State>,
 }
 
+/// Whether it is allocated. Locked while the memory is exported or freed.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// Allocated; and what other processes were given, if anything.
-    Live(Option<Export>),
+    Allocated(Option<Box<dyn Exported>>),
     Freed,
 }
 
 impl Record {
     pub fn new(start: usize, size: usize, agent: AgentId, on_gpu: bool) -> Arc<Self> {
-        let state = Mutex::new(State::Live(None));
+        let state = Mutex::new(State::Allocated(None));
         let (name, allowed) = (Mutex::default(), Mutex::default());
         Arc::new(Self { start, size, agent, on_gpu, name, allowed, state })
     }
 
     pub fn set_name(&self, name: &str) {
-        let name = (!name.is_empty()).then(|| name.into());
-        *lock(&self.name) = name;
+        *lock(&self.name) = (!name.is_empty()).then(|| name.into());
     }
 
-    fn entry(&self) -> PoolMemoryEntry {
-        let name = lock(&self.name);
-        let mut agents: Vec<_> = self.allowed().clone();
+    fn info(&self) -> PoolMemoryInfo {
+        let mut agents = self.allowed().clone();
         agents.push(self.agent);
-        agents.sort_unstable();
+        agents.sort_unstable_by_key(|agent| agent.index());
         agents.dedup();
-        PoolMemoryEntry {
-            address: Address::new(self.start),
-            size: self.size,
-            name: name.as_deref().map(str::to_owned),
-            agent: self.agent,
-            agents,
-        }
+        let (address, name) = (Address::new(self.start), lock(&self.name));
+        let name = name.as_deref().map(str::to_owned);
+        PoolMemoryInfo { address, size: self.size, name, agent: self.agent, agents }
     }
 
     pub fn allowed(&self) -> MutexGuard<'_, Vec<AgentId>> {
@@ -68,7 +106,7 @@ impl Record {
     }
 }
 
-/// All live allocations, by address.
+/// All allocations of a runtime, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     records: Mutex<BTreeMap<usize, Arc<Record>>>,
@@ -76,8 +114,7 @@ pub(crate) struct Registry {
 
 impl Attachment for Registry {
     fn close(&self, _: &Native) {
-        for entry in self.entries() {
-            let (address, size, name) = (entry.address, entry.size, entry.name);
+        for PoolMemoryInfo { address, size, name, .. } in self.list() {
             let name = name.unwrap_or_default();
             crate::log::warning!(%address, size, name, "pool memory was leaked");
         }
@@ -97,14 +134,13 @@ impl Registry {
         self.records().remove(&start);
     }
 
-    /// All of them, for a report.
-    pub fn entries(&self) -> Vec<PoolMemoryEntry> {
-        // Not while the list is locked: some may be changed this very moment.
+    fn list(&self) -> Vec<PoolMemoryInfo> {
+        // The records are locked without the list, because `allow` holds one across a runtime call.
         let records: Vec<_> = self.records().values().cloned().collect();
-        records.iter().map(|record| record.entry()).collect()
+        records.iter().map(|record| record.info()).collect()
     }
 
-    /// The allocation that an address is in.
+    /// Returns the allocation that contains an address.
     pub fn around(&self, address: usize) -> Option<Arc<Record>> {
         let records = self.records();
         let (start, record) = records.range(..=address).next_back()?;

@@ -1,139 +1,198 @@
-//! Bytes of memory that one agent is sure to reach: reading, writing, filling and copying them.
+//! Memory that one agent can certainly access: reading, writing, filling and copying it.
 //!
-//! The agent does it, whether or not a CPU reaches the memory: what AMD's runtime opens from
-//! another process is mapped for GPUs only. Memory of the host is read and written by this
-//! process's own loads and stores.
+//! Shared by pool memory, memory of other processes and areas. That agent copies, whether or not a CPU
+//! can access the memory: AMD's runtime maps what it opens from another process for GPUs only.
 
-use super::error::{MemoryError, Operation, Problem};
-use crate::agent::{AgentId, Mover};
-use crate::native::{copy_memory, read_memory, write_memory};
+use crate::agent::{Agent, AgentId};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use crate::native::{CopyEngine, Failure, Native};
 use crate::runtime::Runtime;
 use crate::vmm::Address;
+use core::fmt;
 
-/// Memory that is there as long as this value's owner is.
-#[derive(Debug)]
+/// Memory that stays allocated for as long as the value's owner exists.
 pub(crate) struct Span {
-    pub runtime: Runtime,
-    pub start: usize,
-    pub size: usize,
-    /// Who copies.
-    pub agent: AgentId,
+    runtime: Runtime,
+    start: usize,
+    /// The address for agents that are not the host; another one only for locked memory.
+    device_start: usize,
+    size: usize,
+    agent: AgentId,
+    /// What copies on behalf of the agent.
+    engine: CopyEngine,
 }
 
+/// What copies between two spans: the agent, and how it copies.
+pub(crate) type Copier = (AgentId, CopyEngine);
+
 impl Span {
+    /// Describes `size` bytes at an address, which `agent` can read and write.
+    ///
+    /// # Safety
+    /// While [`read`](Self::read), [`write`](Self::write), [`fill`](Self::fill) or [`copy`](Self::copy)
+    /// run, the memory is allocated for the owner of this value, the agent (this process, for a CPU) can
+    /// read and write it, and no reference to it is used.
+    pub unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
+        let (runtime, engine, agent) = (runtime.clone(), agent.copy_engine(), agent.id());
+        Self { runtime, start, device_start: start, size, agent, engine }
+    }
+
+    /// Sets the address at which agents other than the host access the memory.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new), of the memory at this address; it is the same memory.
+    pub unsafe fn at_device_address(mut self, start: usize) -> Self {
+        self.device_start = start;
+        self
+    }
+
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
     pub fn address(&self) -> Address {
         Address::new(self.start)
     }
 
-    /// Where a part begins, if it is inside and this process may use it at all.
-    fn part(&self, operation: Operation, offset: usize, size: usize) -> Result<usize, MemoryError> {
-        if self.runtime.has_forked() {
-            return Err(MemoryError::Forked { operation });
-        }
-        let end = offset.checked_add(size).filter(|end| *end <= self.size);
-        let problem = Problem::Beyond { offset, size, whole: self.size };
-        end.map(|_| self.start + offset).ok_or(MemoryError::refused(operation, problem))
+    pub fn device_address(&self) -> Address {
+        Address::new(self.device_start)
     }
 
-    fn mover(&self, operation: Operation) -> Result<Mover, MemoryError> {
-        let agent = self
-            .runtime
-            .agent(self.agent)
-            .ok_or_else(|| MemoryError::refused(operation, Problem::UnknownAgent(self.agent)))?;
-        Ok(agent.mover())
+    pub fn size(&self) -> usize {
+        self.size
     }
 
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
-        let operation = Operation::Read;
-        let (at, size) = (self.part(operation, offset, bytes.len())?, bytes.len());
-        match self.mover(operation)? {
-            _ if size == 0 => Ok(()),
-            Mover::Processor => {
-                read_memory(at, bytes);
-                Ok(())
+    /// The agent that owns the memory, or that it was opened for.
+    pub fn agent(&self) -> AgentId {
+        self.agent
+    }
+
+    /// Copies from the memory.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.transfer(Operation::Read, offset, bytes.len(), |native, at| {
+            // SAFETY: `transfer` checks that it is inside; the caller of `new` vouches for the memory.
+            unsafe { native.read(self.engine, at, bytes) }
+        })
+    }
+
+    /// Copies to the memory.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.transfer(Operation::Write, offset, bytes.len(), |native, at| {
+            // SAFETY: as in `read`.
+            unsafe { native.write(self.engine, at, bytes) }
+        })
+    }
+
+    /// Fills a part with a 32-bit value. `size` is in bytes.
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
+        for (argument, number) in [(Argument::Offset, offset), (Argument::Size, size)] {
+            // Bounds come first: they are checked below.
+            let is_inside = self.check(Argument::Offset, offset, size).is_ok();
+            if is_inside && !number.is_multiple_of(4) {
+                let kind = ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour);
+                return Err(Error::new(Operation::Fill, kind));
             }
-            Mover::Agent(agent) => self
-                .runtime
-                .native()
-                .read_by_agent(at, bytes, agent)
-                .map_err(|failure| MemoryError::failure(operation, failure, size)),
         }
+        self.transfer(Operation::Fill, offset, size, |native, at| {
+            // SAFETY: as in `read`.
+            unsafe { native.fill(self.engine, at, value, size) }
+        })
     }
 
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
-        let operation = Operation::Write;
-        let (at, size) = (self.part(operation, offset, bytes.len())?, bytes.len());
-        match self.mover(operation)? {
-            _ if size == 0 => Ok(()),
-            Mover::Processor => {
-                write_memory(at, bytes);
-                Ok(())
-            }
-            Mover::Agent(agent) => self
-                .runtime
-                .native()
-                .write_by_agent(at, bytes, agent)
-                .map_err(|failure| MemoryError::failure(operation, failure, size)),
-        }
+    fn transfer(
+        &self,
+        operation: Operation,
+        offset: usize,
+        size: usize,
+        act: impl FnOnce(&Native, usize) -> Result<(), Failure>,
+    ) -> Result<(), Error> {
+        let done = self.check(Argument::Offset, offset, size).and_then(|()| match size {
+            0 => Ok(()),
+            _ => act(self.runtime.native(), self.start_for(self.engine) + offset)
+                .map_err(|failure| ErrorKind::of_call(failure, size)),
+        });
+        done.map_err(|kind| Error::new(operation, kind))
     }
 
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), MemoryError> {
-        let operation = Operation::Fill;
-        let at = self.part(operation, offset, size)?;
-        if !offset.is_multiple_of(4) || !size.is_multiple_of(4) {
-            return Err(MemoryError::refused(operation, Problem::NotWords));
-        }
-        match self.mover(operation)? {
-            _ if size == 0 => Ok(()),
-            Mover::Processor => {
-                let pattern = value.to_ne_bytes().repeat(1 << 10);
-                for done in (0..size).step_by(pattern.len()) {
-                    write_memory(at + done, &pattern[..pattern.len().min(size - done)]);
-                }
-                Ok(())
-            }
-            Mover::Agent(agent) => self
-                .runtime
-                .native()
-                .fill(at, value, size, agent)
-                .map_err(|failure| MemoryError::failure(operation, failure, size)),
-        }
+    /// Returns what copies from `source`: the GPU that owns one of the two and `may` access both, or
+    /// this process if both are memory of the host. The error is the first GPU that may not.
+    pub fn copier(&self, source: &Self, may: impl Fn(AgentId) -> bool) -> Result<Copier, AgentId> {
+        let all = [self, source].map(|span| (span.agent, span.engine));
+        let mut gpus = all.into_iter().filter(|(_, engine)| *engine != CopyEngine::Cpu);
+        let Some(first) = gpus.clone().next() else { return Ok(all[0]) };
+        gpus.find(|(agent, _)| may(*agent)).ok_or(first.0)
     }
 
-    /// Copies from another span, by the agent that `may` be asked whether it reaches both.
+    /// Copies from another span, by what [`copier`](Self::copier) returned.
     pub fn copy(
         &self,
         offset: usize,
-        source: &Span,
+        source: &Self,
         source_offset: usize,
         size: usize,
-        may: impl Fn(AgentId) -> bool,
-    ) -> Result<(), MemoryError> {
-        let operation = Operation::Copy;
-        let to = self.part(operation, offset, size)?;
-        let from = source.part(operation, source_offset, size)?;
-        if !self.runtime.is(&source.runtime) {
-            return Err(MemoryError::refused(operation, Problem::ForeignMemory));
-        }
-        // A GPU rather than the processor, and the destination's rather than the source's.
-        let (mover, agent) = match (self.mover(operation)?, source.mover(operation)?) {
-            (Mover::Processor, by_source) => (by_source, source.agent),
-            (by_destination, _) => (by_destination, self.agent),
+        copier: Result<Copier, AgentId>,
+    ) -> Result<(), Error> {
+        let copy = |(_, engine)| {
+            let to = self.start_for(engine) + offset;
+            let from = source.start_for(engine) + source_offset;
+            // SAFETY: both parts are inside and do not overlap, as checked before; the callers of `new`
+            // vouch for the memory, and the caller of `copier` for the agent's access to both.
+            let copied = unsafe { self.runtime.native().copy(engine, to, from, size) };
+            copied.map_err(|failure| ErrorKind::of_call(failure, size))
         };
-        match mover {
-            _ if size == 0 => Ok(()),
-            Mover::Processor => {
-                copy_memory(to, from, size);
-                Ok(())
-            }
-            Mover::Agent(_) if !may(agent) => {
-                Err(MemoryError::refused(operation, Problem::NotAllowed(agent)))
-            }
-            Mover::Agent(native) => self
-                .runtime
-                .native()
-                .copy(to, from, size, native)
-                .map_err(|failure| MemoryError::failure(operation, failure, size)),
+        let refused = |problem| ErrorKind::invalid_list(Argument::Source, problem);
+        self.check_copy(offset, source, source_offset, size)
+            .and_then(|()| match copier {
+                _ if !self.runtime.is(&source.runtime) => Err(refused(Problem::ForeignMemory)),
+                _ if size == 0 => Ok(()),
+                Ok(copier) => copy(copier),
+                Err(agent) => Err(refused(Problem::NotAllowed(agent))),
+            })
+            .map_err(|kind| Error::new(Operation::Copy, kind))
+    }
+
+    /// Checks that both parts are inside, and that they do not overlap.
+    pub fn check_copy(
+        &self,
+        offset: usize,
+        source: &Self,
+        source_offset: usize,
+        size: usize,
+    ) -> Result<(), ErrorKind> {
+        self.check(Argument::Offset, offset, size)?;
+        source.check(Argument::Source, source_offset, size)?;
+        let (to, from) = (self.start + offset, source.start + source_offset);
+        if self.runtime.is(&source.runtime) && to.abs_diff(from) < size {
+            let problem = Problem::Overlapping;
+            return Err(ErrorKind::invalid(Argument::Source, source_offset, problem));
         }
+        Ok(())
+    }
+
+    /// Checks that a part is inside, and that this process did not fork.
+    fn check(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
+        if self.runtime.has_forked() {
+            return Err(ErrorKind::Forked);
+        }
+        match offset.checked_add(size) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => {
+                let problem = Problem::OutOfBounds { size, end: self.size };
+                Err(ErrorKind::invalid(argument, offset, problem))
+            }
+        }
+    }
+
+    fn start_for(&self, engine: CopyEngine) -> usize {
+        match engine {
+            CopyEngine::Cpu => self.start,
+            CopyEngine::Agent(_) => self.device_start,
+        }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x} bytes at {} of {}", self.size, self.address(), self.agent)
     }
 }

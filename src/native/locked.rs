@@ -1,14 +1,15 @@
-//! This process's own memory, locked so that agents reach it.
+//! This process's own memory, locked for access by agents.
 
 use super::{Failure, Native, NativeAgent, call_optional};
 use core::ffi::{c_int, c_void};
 
 impl Native {
-    /// Lets agents reach memory of this process, and returns the address at which they do.
+    /// Lets agents access memory of this process, and returns the address at which they do.
     ///
-    /// The memory stays the process's own, and must stay where it is until it is unlocked; the
-    /// caller sees to that.
-    pub fn lock(
+    /// # Safety
+    /// The memory stays allocated, and is freed or remapped only after it was unlocked. No memory that
+    /// is locked overlaps it.
+    pub unsafe fn lock(
         &self,
         start: usize,
         size: usize,
@@ -17,7 +18,7 @@ impl Native {
         let mut address: *mut c_void = core::ptr::null_mut();
         let mut agents: Vec<_> = agents.iter().map(|agent| agent.raw()).collect();
         // SAFETY: the agents are ones the runtime told us of, pointer and count are those of one
-        // vector, and `address` is writable. Where there is no such memory the runtime says so.
+        // vector, and `address` is writable. The caller vouches for the memory.
         unsafe {
             call_optional!(
                 self.table.core,
@@ -33,9 +34,12 @@ impl Native {
         Ok(address as usize)
     }
 
-    /// Takes memory of this process away from the agents that it was locked for.
-    pub fn unlock(&self, start: usize) -> Result<(), Failure> {
-        // SAFETY: a number to the runtime, which looks it up in its list.
+    /// Ends the access of agents to memory that was locked.
+    ///
+    /// # Safety
+    /// `start` was passed to [`lock`](Self::lock), and no agent accesses the memory any more.
+    pub unsafe fn unlock(&self, start: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's promise.
         unsafe { call_optional!(self.table.core, hsa_amd_memory_unlock(start as *mut c_void)) }
     }
 }

@@ -84,25 +84,31 @@ unsafe fn write_word(address: usize, word: Word) {
 
 /// Copies from mapped memory.
 ///
-/// The caller keeps all of `[address, address + bytes.len())` mapped and readable for the CPU: it
-/// holds the reservation's gate and has checked the ledger, or owns the memory.
-pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) {
+/// # Safety
+/// Until it returns, `bytes.len()` bytes at `address` are mapped and readable for the CPU, and this
+/// process accesses them only atomically.
+pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
     let (head, rest) = bytes.split_at_mut(head(address, bytes.len()));
-    let mut at = read_bytes(address, head);
+    // SAFETY: the caller's promise.
+    let mut at = unsafe { read_bytes(address, head) };
     let mut words = rest.chunks_exact_mut(WORD);
     for word in &mut words {
-        // SAFETY: eight readable bytes (the caller says), aligned behind the head.
+        // SAFETY: eight readable bytes (the caller's promise), aligned behind the head.
         word.copy_from_slice(&unsafe { read_word(at) });
         at += WORD;
     }
-    read_bytes(at, words.into_remainder());
+    // SAFETY: the caller's promise.
+    unsafe { read_bytes(at, words.into_remainder()) };
 }
 
-/// Byte by byte; returns the address behind them.
-fn read_bytes(address: usize, bytes: &mut [u8]) -> usize {
+/// Copies byte by byte; returns the address behind them.
+///
+/// # Safety
+/// As for [`read_memory`].
+unsafe fn read_bytes(address: usize, bytes: &mut [u8]) -> usize {
     let mut at = address;
     for byte in bytes {
-        // SAFETY: one readable byte (the caller of `read_memory` says).
+        // SAFETY: one readable byte (the caller's promise).
         *byte = unsafe { byte_at(at) }.load(Relaxed);
         at += 1;
     }
@@ -111,44 +117,67 @@ fn read_bytes(address: usize, bytes: &mut [u8]) -> usize {
 
 /// Copies to mapped memory.
 ///
-/// The caller answers for the memory as for [`read_memory`]; it is writable for the CPU.
-pub(crate) fn write_memory(address: usize, bytes: &[u8]) {
+/// # Safety
+/// As for [`read_memory`], of memory that is writable for the CPU.
+pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(head(address, bytes.len()));
-    let mut at = write_bytes(address, head);
+    // SAFETY: the caller's promise.
+    let mut at = unsafe { write_bytes(address, head) };
     let words = rest.chunks_exact(WORD);
     let tail = words.remainder();
     for word in words {
         let mut value = Word::default();
         value.copy_from_slice(word);
-        // SAFETY: eight writable bytes (the caller says), aligned behind the head.
+        // SAFETY: eight writable bytes (the caller's promise), aligned behind the head.
         unsafe { write_word(at, value) };
         at += WORD;
     }
-    write_bytes(at, tail);
+    // SAFETY: the caller's promise.
+    unsafe { write_bytes(at, tail) };
 }
 
-/// Byte by byte; returns the address behind them.
-fn write_bytes(address: usize, bytes: &[u8]) -> usize {
+/// Copies byte by byte; returns the address behind them.
+///
+/// # Safety
+/// As for [`write_memory`].
+unsafe fn write_bytes(address: usize, bytes: &[u8]) -> usize {
     let mut at = address;
     for &byte in bytes {
-        // SAFETY: one writable byte (the caller of `write_memory` says).
+        // SAFETY: one writable byte (the caller's promise).
         unsafe { byte_at(at) }.store(byte, Relaxed);
         at += 1;
     }
     at
 }
 
+/// The bytes that are copied or filled at a time.
+const PORTION: usize = 64 << 10;
+
 /// Copies from mapped memory to mapped memory, a portion at a time.
 ///
-/// The caller answers for both as for [`read_memory`] and [`write_memory`].
-pub(crate) fn copy_memory(to: usize, from: usize, size: usize) {
-    /// What is on its way at a time.
-    const PORTION: usize = 64 << 10;
+/// # Safety
+/// As for [`read_memory`] of the source and [`write_memory`] of the destination.
+pub(super) unsafe fn copy_memory(to: usize, from: usize, size: usize) {
     let mut portion = vec![0; size.min(PORTION)];
     for done in (0..size).step_by(PORTION) {
         let part = &mut portion[..PORTION.min(size - done)];
-        read_memory(from + done, part);
-        write_memory(to + done, part);
+        // SAFETY: the caller's promise.
+        unsafe {
+            read_memory(from + done, part);
+            write_memory(to + done, part);
+        }
+    }
+}
+
+/// Fills mapped memory with a 32-bit value. `size` is in bytes.
+///
+/// # Safety
+/// As for [`write_memory`].
+pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
+    let pattern = value.to_ne_bytes().repeat(size.min(PORTION).div_ceil(4));
+    for done in (0..size).step_by(PORTION) {
+        // SAFETY: the caller's promise.
+        unsafe { write_memory(address + done, &pattern[..PORTION.min(size - done)]) };
     }
 }
 
@@ -168,7 +197,8 @@ mod tests {
                 let source = pattern(skip + size);
                 let expected = &source[skip..];
                 let mut read = vec![0; size];
-                read_memory(source.as_ptr() as usize + skip, &mut read);
+                // SAFETY: bytes of the test's own.
+                unsafe { read_memory(source.as_ptr() as usize + skip, &mut read) };
                 assert!(read == expected, "{size} bytes from {skip}: read");
                 let mut whole = vec![0xff; offset + size + 9];
                 let begin = whole.as_mut_ptr() as usize + offset;
@@ -179,14 +209,14 @@ mod tests {
                     assert!(part == expected, "{size} bytes to {offset}: {what}");
                     assert!(untouched(before) && untouched(after), "{what} beside");
                 };
-                write_memory(begin, expected);
+                // SAFETY: bytes of the test's own.
+                unsafe { write_memory(begin, expected) };
                 inside(&whole, "written");
                 whole.fill(0xff);
-                copy_memory(
-                    whole.as_mut_ptr() as usize + offset,
-                    source.as_ptr() as usize + skip,
-                    size,
-                );
+                let (to, from) =
+                    (whole.as_mut_ptr() as usize + offset, source.as_ptr() as usize + skip);
+                // SAFETY: bytes of the test's own.
+                unsafe { copy_memory(to, from, size) };
                 inside(&whole, "copied");
             }
         }
@@ -199,10 +229,14 @@ mod tests {
         let start = memory.as_ptr().expose_provenance();
         std::thread::scope(|scope| {
             for writer in 0..3_usize {
-                scope.spawn(move || write_memory(start + writer, &[writer as u8 + 1; 61]));
+                // SAFETY: 61 of the 64 atomic bytes above.
+                scope.spawn(move || unsafe {
+                    write_memory(start + writer, &[writer as u8 + 1; 61]);
+                });
                 scope.spawn(move || {
                     let mut bytes = [0; 61];
-                    read_memory(start + writer * 3 % 4, &mut bytes);
+                    // SAFETY: as above.
+                    unsafe { read_memory(start + writer * 3 % 4, &mut bytes) };
                     assert!(bytes.iter().all(|&byte| byte <= 3), "{bytes:?}");
                 });
             }

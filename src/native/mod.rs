@@ -30,11 +30,12 @@ pub use driver::DriverState;
 pub(crate) use fork::Generation;
 pub(crate) use ipc::NativeIpc;
 use library_lock::LibraryLock;
-pub(crate) use memory::{copy_memory, read_memory, write_memory};
+pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use peer::{discard, listens_at, peer_has_ended, peer_of, receive, send, wait};
 pub(crate) use pool::Known;
 pub(crate) use signals::without_sigpipe;
 pub use status::Status;
+pub(crate) use transfer::CopyEngine;
 pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
 
 use core::ffi::{CStr, c_void};

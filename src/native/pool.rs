@@ -29,18 +29,21 @@ impl Native {
         Ok(address as usize)
     }
 
-    /// Gives memory of a pool back.
-    pub fn pool_free(&self, address: usize) -> Result<(), Failure> {
-        // SAFETY: `pool_allocate` answered this address and it was not freed since; that nobody
-        // uses the memory any more is what freeing means.
+    /// Frees memory of a pool.
+    ///
+    /// # Safety
+    /// [`pool_allocate`](Self::pool_allocate) returned the address, it was not freed since, and nothing
+    /// accesses the memory any more.
+    pub unsafe fn pool_free(&self, address: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's promise.
         unsafe { call_optional!(self.table.core, hsa_amd_memory_pool_free(address as *mut c_void)) }
     }
 
-    /// Says which agents may use memory of a pool: these and no others.
+    /// Sets which agents can access memory of a pool: these and no others.
     pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
         let agents: Vec<_> = agents.iter().map(|agent| agent.raw()).collect();
         // SAFETY: the agents are ones the runtime told us of, pointer and count are those of one
-        // vector, and the address is one that `pool_allocate` answered.
+        // vector, and the address is one that `pool_allocate` returned.
         unsafe {
             call_optional!(
                 self.table.core,

@@ -1,15 +1,146 @@
-//! Copies and fills that an agent carries out.
+//! Copies and fills, by a GPU or by this process.
 
-use super::{Failure, Native, NativeAgent, Status, call_optional, read_memory};
+use super::memory::{copy_memory, fill_memory, read_memory, write_memory};
+use super::{Failure, Native, NativeAgent, Status, call_optional};
 use core::ffi::c_void;
 use hsa_sys as sys;
 
-/// What is pinned of this process's own memory at a time.
+/// The bytes of this process's own memory that are pinned at a time.
 const PORTION: usize = 1 << 20;
 
+/// What copies and fills.
+///
+/// For a CPU it is this process's own loads and stores. AMD's runtime would use a thread that accesses
+/// the signal once more after it has signalled completion, when the waiting thread may have destroyed
+/// the signal (ROCm 6.1, 6.4 and 7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyEngine {
+    /// This process's loads and stores.
+    Cpu,
+    /// An agent, by `hsa_amd_memory_async_copy`.
+    Agent(NativeAgent),
+}
+
 impl Native {
-    /// Has an agent copy, and waits for it.
-    pub fn copy(
+    /// Copies between two ranges that do not overlap, and waits for it.
+    ///
+    /// # Safety
+    /// Until it returns, both ranges are allocated, and the engine (this process, for a CPU) can read
+    /// the source and write the destination. This process accesses the bytes only by functions of this
+    /// module and of [`memory`](super::memory).
+    pub unsafe fn copy(
+        &self,
+        engine: CopyEngine,
+        destination: usize,
+        source: usize,
+        size: usize,
+    ) -> Result<(), Failure> {
+        match engine {
+            CopyEngine::Cpu => {
+                // SAFETY: the caller's promise.
+                unsafe { copy_memory(destination, source, size) };
+                Ok(())
+            }
+            // SAFETY: the caller's promise.
+            CopyEngine::Agent(agent) => unsafe {
+                self.copy_by_agent(destination, source, size, agent)
+            },
+        }
+    }
+
+    /// Fills with a 32-bit value, and waits for it. `size` is in bytes, a multiple of four.
+    ///
+    /// An agent fills by copies: `hsa_amd_memory_fill` refuses addresses of virtual memory (ROCm 6.4
+    /// returns `INVALID_ALLOCATION`), because it chooses the agent by what it knows of the address.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy), of the destination.
+    pub unsafe fn fill(
+        &self,
+        engine: CopyEngine,
+        address: usize,
+        value: u32,
+        size: usize,
+    ) -> Result<(), Failure> {
+        /// What is copied from this process's memory; the rest is copied from what is filled already.
+        const FIRST: usize = 64 << 10;
+        let CopyEngine::Agent(agent) = engine else {
+            // SAFETY: the caller's promise.
+            unsafe { fill_memory(address, value, size) };
+            return Ok(());
+        };
+        let first = size.min(FIRST);
+        let pattern = Pinned::new(self, value.to_ne_bytes().repeat(first / 4), agent)?;
+        // SAFETY: the pattern is pinned for this agent; the caller vouches for the destination.
+        unsafe { self.copy_by_agent(address, pattern.address, first, agent) }?;
+        drop(pattern);
+        let mut done = first;
+        while done < size {
+            let next = done.min(size - done);
+            // SAFETY: the caller vouches for all of it, and the two parts are adjacent.
+            unsafe { self.copy_by_agent(address + done, address, next, agent) }?;
+            done += next;
+        }
+        Ok(())
+    }
+
+    /// Copies memory to this process's bytes. An agent does so whether or not a CPU can access the
+    /// memory.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy), of the source.
+    pub unsafe fn read(
+        &self,
+        engine: CopyEngine,
+        address: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), Failure> {
+        let CopyEngine::Agent(agent) = engine else {
+            // SAFETY: the caller's promise.
+            unsafe { read_memory(address, bytes) };
+            return Ok(());
+        };
+        let pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
+        for (index, part) in bytes.chunks_mut(PORTION).enumerate() {
+            let from = address + index * PORTION;
+            // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the source.
+            unsafe { self.copy_by_agent(pinned.address, from, part.len(), agent) }?;
+            // SAFETY: the pinned bytes are this process's own, and the copy to them has ended.
+            unsafe { read_memory(pinned.bytes.as_ptr() as usize, part) };
+        }
+        Ok(())
+    }
+
+    /// Copies this process's bytes to memory. An agent does so whether or not a CPU can access the
+    /// memory.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy), of the destination.
+    pub unsafe fn write(
+        &self,
+        engine: CopyEngine,
+        address: usize,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        let CopyEngine::Agent(agent) = engine else {
+            // SAFETY: the caller's promise.
+            unsafe { write_memory(address, bytes) };
+            return Ok(());
+        };
+        let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
+        for (index, part) in bytes.chunks(PORTION).enumerate() {
+            pinned.bytes[..part.len()].copy_from_slice(part);
+            let to = address + index * PORTION;
+            // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the
+            // destination.
+            unsafe { self.copy_by_agent(to, pinned.address, part.len(), agent) }?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`copy`](Self::copy).
+    unsafe fn copy_by_agent(
         &self,
         destination: usize,
         source: usize,
@@ -23,8 +154,7 @@ impl Native {
         let mut signal = sys::hsa_signal_t { handle: 0 };
         // SAFETY: no consumers are named, and `signal` is writable.
         unsafe { call_optional!(core, hsa_signal_create(1, 0, core::ptr::null(), &mut signal)) }?;
-        // SAFETY: the caller holds the gates of both ranges and has checked in the ledger that
-        // the agent may read the one and write the other; the signal was just made.
+        // SAFETY: the caller vouches for both ranges; the signal was just created.
         let started = unsafe {
             call_optional!(
                 core,
@@ -69,65 +199,9 @@ impl Native {
         }
         outcome
     }
-
-    /// Has an agent fill with a 32-bit value, and waits for it. `size` is in bytes.
-    ///
-    /// By copies: `hsa_amd_memory_fill` refuses addresses of virtual memory (ROCm 6.4 answers
-    /// `INVALID_ALLOCATION`), because it chooses the agent by what it knows of the address.
-    pub fn fill(
-        &self,
-        address: usize,
-        value: u32,
-        size: usize,
-        agent: NativeAgent,
-    ) -> Result<(), Failure> {
-        /// What comes from the process's own memory; the rest is copied from what is there.
-        const FIRST: usize = 64 << 10;
-        let first = size.min(FIRST);
-        let pattern = Pinned::new(self, value.to_ne_bytes().repeat(first / 4), agent)?;
-        self.copy(address, pattern.address, first, agent)?;
-        drop(pattern);
-        let mut done = first;
-        while done < size {
-            let next = done.min(size - done);
-            self.copy(address + done, address, next, agent)?;
-            done += next;
-        }
-        Ok(())
-    }
-
-    /// Has an agent copy memory to this process's bytes, whether or not a CPU reaches it.
-    pub fn read_by_agent(
-        &self,
-        address: usize,
-        bytes: &mut [u8],
-        agent: NativeAgent,
-    ) -> Result<(), Failure> {
-        let pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
-        for (index, part) in bytes.chunks_mut(PORTION).enumerate() {
-            self.copy(pinned.address, address + index * PORTION, part.len(), agent)?;
-            read_memory(pinned.bytes.as_ptr() as usize, part);
-        }
-        Ok(())
-    }
-
-    /// Has an agent copy this process's bytes to memory, whether or not a CPU reaches it.
-    pub fn write_by_agent(
-        &self,
-        address: usize,
-        bytes: &[u8],
-        agent: NativeAgent,
-    ) -> Result<(), Failure> {
-        let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
-        for (index, part) in bytes.chunks(PORTION).enumerate() {
-            pinned.bytes[..part.len()].copy_from_slice(part);
-            self.copy(address + index * PORTION, pinned.address, part.len(), agent)?;
-        }
-        Ok(())
-    }
 }
 
-/// Bytes of this process that an agent reaches until they are dropped.
+/// Bytes of this process that an agent can access until they are dropped.
 struct Pinned<'a> {
     native: &'a Native,
     bytes: Vec<u8>,
@@ -137,17 +211,19 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        let address = native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent])?;
+        // SAFETY: the bytes are this value's own, which unlocks them before it frees them.
+        let address = unsafe { native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent]) }?;
         Ok(Self { native, bytes, address })
     }
 }
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        // No copy from or to it is under way.
-        if let Err(failure) = self.native.unlock(self.bytes.as_mut_ptr() as usize) {
+        // SAFETY: `new` locked them, and no copy from or to them is under way.
+        let unlocked = unsafe { self.native.unlock(self.bytes.as_mut_ptr() as usize) };
+        if let Err(failure) = unlocked {
             crate::log::warning!(?failure, "memory of this process stays pinned");
-            // An agent still reaches it, so that it must not become anything else's.
+            // An agent can still access it, so it must never be used for anything else.
             core::mem::forget(core::mem::take(&mut self.bytes));
         }
     }

@@ -57,7 +57,7 @@ pub struct Report {
     /// Physical memory that is referenced or mapped.
     pub memory: Vec<MemoryEntry>,
     /// Pool memory, by address.
-    pub pool_memory: Vec<PoolMemoryEntry>,
+    pub pool_memory: Vec<PoolMemoryInfo>,
     /// What is quarantined: its state is unknown, and it is never used again.
     pub quarantine: Vec<Quarantined>,
 }
@@ -73,23 +73,6 @@ pub struct AgentEntry {
     pub name: String,
     /// Whether it is a GPU.
     pub is_gpu: bool,
-}
-
-/// Pool memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct PoolMemoryEntry {
-    /// Where it begins.
-    pub address: Address,
-    /// Its size, as it was requested.
-    pub size: usize,
-    /// Its name, if the caller has set one.
-    pub name: Option<String>,
-    /// The agent whose memory it is.
-    pub agent: AgentId,
-    /// The agents that may access it, its own among them.
-    pub agents: Vec<AgentId>,
 }
 
 /// The part of a reservation in which nothing is mapped.
@@ -144,16 +127,11 @@ impl Vmm {
             name: agent.product().to_owned(),
             is_gpu: agent.kind() == AgentKind::Gpu,
         });
-        let forked = runtime.has_forked();
         Report {
             agents: agents.collect(),
             reservations: snapshot.reservations,
             memory: snapshot.memory,
-            pool_memory: if forked {
-                Vec::new()
-            } else {
-                runtime.attachment::<Registry>().entries()
-            },
+            pool_memory: runtime.pool_memory(),
             quarantine: self.quarantine(),
         }
     }

@@ -85,7 +85,7 @@ pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType, HandleTypes};
 pub use map::NewMapping;
 pub use options::VmmOptions;
-pub use owned::{Allocation, Mapping, Reservation, ReservationOptions};
+pub use owned::{Allocation, Mapping, Reservation, ReservationBuilder};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};

@@ -5,9 +5,9 @@
 
 use super::ledger::{Guards, MappingRecord, Range, locked_around};
 use super::{Access, Address, Expected, Shared, Vmm};
-use crate::agent::{AgentId, AgentKind, Mover};
+use crate::agent::{AgentId, AgentKind, CopyEngine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::native::{Failure, Native, NativeAgent, copy_memory, read_memory, write_memory};
+use crate::native::{Failure, Native, read_memory, write_memory};
 use smallvec::SmallVec;
 
 impl Vmm {
@@ -59,15 +59,10 @@ impl Vmm {
                 shared
                     .check_granted(guards, from, agent, Access::Read)
                     .map_err(|kind| kind.about(Argument::Source))?;
-                let copied = match found.mover() {
-                    Mover::Processor => {
-                        copy_memory(to.start, from.start, size);
-                        Ok(())
-                    }
-                    Mover::Agent(agent) => {
-                        shared.native().copy(to.start, from.start, size, agent)
-                    }
-                };
+                let engine = found.copy_engine();
+                // SAFETY: both reservations are locked, and the ledger was checked above: both ranges
+                // are mapped, and the agent may read the one and write the other.
+                let copied = unsafe { shared.native().copy(engine, to.start, from.start, size) };
                 copied.map_err(|failure| ErrorKind::of_call(failure, size))
             })
         })
@@ -134,7 +129,9 @@ impl Shared {
         bytes: &mut [u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        self.by_cpu(address, bytes.len(), Access::Read, expected, |at| read_memory(at, bytes))
+        let (needed, size) = (Access::Read, bytes.len());
+        // SAFETY: `by_cpu` locks the reservation and checks in the ledger that the CPU may read it.
+        self.by_cpu(address, size, needed, expected, |at| unsafe { read_memory(at, bytes) })
     }
 
     pub(super) fn write(
@@ -143,8 +140,9 @@ impl Shared {
         bytes: &[u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let needed = Access::ReadWrite;
-        self.by_cpu(address, bytes.len(), needed, expected, |at| write_memory(at, bytes))
+        let (needed, size) = (Access::ReadWrite, bytes.len());
+        // SAFETY: `by_cpu` locks the reservation and checks in the ledger that the CPU may write it.
+        self.by_cpu(address, size, needed, expected, |at| unsafe { write_memory(at, bytes) })
     }
 
     pub(super) fn copy_to_host(
@@ -155,13 +153,8 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         let size = bytes.len();
-        let act = |native: &Native, at, mover| match mover {
-            Mover::Processor => {
-                read_memory(at, bytes);
-                Ok(())
-            }
-            Mover::Agent(agent) => native.read_by_agent(at, bytes, agent),
-        };
+        // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may read it.
+        let act = |native: &Native, at, engine| unsafe { native.read(engine, at, bytes) };
         self.by_agent(agent, source, size, (Access::Read, expected), act)
             .map_err(|kind| kind.about(Argument::Source))
     }
@@ -173,13 +166,8 @@ impl Shared {
         bytes: &[u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let act = |native: &Native, at, mover| match mover {
-            Mover::Processor => {
-                write_memory(at, bytes);
-                Ok(())
-            }
-            Mover::Agent(agent) => native.write_by_agent(at, bytes, agent),
-        };
+        // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may write it.
+        let act = |native: &Native, at, engine| unsafe { native.write(engine, at, bytes) };
         self.by_agent(agent, destination, bytes.len(), (Access::ReadWrite, expected), act)
             .map_err(|kind| kind.about(Argument::Destination))
     }
@@ -206,10 +194,11 @@ impl Shared {
                 let part = Range { start, size: end - start };
                 parts.push((part, self.filler(guards, &record, part)?));
             }
-            for (part, agent) in parts {
-                self.native()
-                    .fill(part.start, value, part.size, agent)
-                    .map_err(|failure| ErrorKind::of_call(failure, size))?;
+            for (part, engine) in parts {
+                // SAFETY: the reservation is locked, the part is inside one mapping, and `filler` has
+                // checked in the ledger that the agent may write it.
+                let filled = unsafe { self.native().fill(engine, part.start, value, part.size) };
+                filled.map_err(|failure| ErrorKind::of_call(failure, size))?;
             }
             Ok(())
         })
@@ -222,7 +211,7 @@ impl Shared {
         guards: &Guards<'_>,
         record: &MappingRecord,
         part: Range,
-    ) -> Result<NativeAgent, ErrorKind> {
+    ) -> Result<CopyEngine, ErrorKind> {
         let owner = self.ledger.handles.with_live(record.handle, |it| it.payload.owner).flatten();
         let mut refusal = ErrorKind::invalid_list(Argument::Agent, Problem::NotAGpu);
         let agents = self.runtime.agents().iter().enumerate();
@@ -232,7 +221,7 @@ impl Shared {
         });
         for (index, agent) in candidates {
             match self.check_granted(guards, part, (index, agent.id()), Access::ReadWrite) {
-                Ok(()) => return Ok(agent.native),
+                Ok(()) => return Ok(agent.copy_engine()),
                 Err(reason) => refusal = reason,
             }
         }
@@ -272,7 +261,7 @@ impl Shared {
         address: Address,
         size: usize,
         (needed, expected): (Access, Expected<'_>),
-        act: impl FnOnce(&Native, usize, Mover) -> Result<(), Failure>,
+        act: impl FnOnce(&Native, usize, CopyEngine) -> Result<(), Failure>,
     ) -> Result<(), ErrorKind> {
         let (index, found) = self.agent(agent, Argument::Agent)?;
         if size == 0 {
@@ -282,7 +271,7 @@ impl Shared {
         self.with_locked(&[range], |guards| {
             self.covering(guards, range, expected)?;
             self.check_granted(guards, range, (index, agent), needed)?;
-            act(self.native(), range.start, found.mover())
+            act(self.native(), range.start, found.copy_engine())
                 .map_err(|failure| ErrorKind::of_call(failure, size))
         })
     }

@@ -133,7 +133,8 @@ impl Allocation {
             }
             Err(inner) => {
                 let kind = ErrorKind::invalid(Argument::Handle, inner.handle, Problem::InUse);
-                Err(Rejected::new(Self { inner }, Error::new(Operation::Release, kind)))
+                let error = Error::new(Operation::Release, kind);
+                Err(Rejected { value: Self { inner }, error })
             }
         }
     }

@@ -1,14 +1,11 @@
 //! Physical memory at an address, unmapped when dropped.
 
 use super::{Allocation, Reservation};
-use crate::Kept;
 use crate::agent::AgentId;
-use crate::native::NativeAgent;
-use crate::vmm::ledger::Range;
-use crate::vmm::mapping::{Expected, Serial};
-use crate::vmm::{
-    Access, AccessDescriptor, Address, Argument, Operation, Problem, Refusal, Vmm, VmmError,
-};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
+use core::fmt;
 
 /// Physical memory mapped at reserved addresses; dropping it unmaps it.
 ///
@@ -19,7 +16,22 @@ use crate::vmm::{
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another can map it again. Every
 /// method then returns [`Problem::NotMapped`]: it never acts on the new mapping.
-#[derive(Debug)]
+///
+/// ```
+/// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let reservation = Reservation::builder(2 << 20).reserve(&vmm)?;
+/// let allocation = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
+/// let mapping = reservation.map(0, &allocation)?;
+/// mapping.grant(&[gpu], Access::ReadWrite)?;
+/// mapping.fill(0, 7, 4096)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Mapping {
     reservation: Reservation,
     allocation: Allocation,
@@ -27,6 +39,16 @@ pub struct Mapping {
     size: usize,
     serial: Serial,
     mapped: bool,
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping")
+            .field("address", &self.address)
+            .field("size", &self.size)
+            .field("handle", &self.allocation.handle())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Mapping {
@@ -40,11 +62,10 @@ impl Mapping {
         Self { reservation, allocation, address, size, serial, mapped: true }
     }
 
-    /// Names it in reports and logs. One that has been unmapped by its address meanwhile stays as it
-    /// is.
+    /// Names it in reports and logs. One that was unmapped by its address meanwhile stays as it is.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let _ = self.vmm().shared.name_mapping(self.address, Some(self.serial.0), name);
+        let _ = self.vmm().shared.name_mapping(self.address, Some(self.serial), name);
         self
     }
 
@@ -72,37 +93,42 @@ impl Mapping {
         &self.allocation
     }
 
-    /// Says who may do what with it (`hipMemSetAccess`); agents not named keep what they have.
+    /// Sets what agents may do with it (`hipMemSetAccess`); agents not named keep what they have.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
-    pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), VmmError> {
-        self.vmm().only(&[self.serial]).set_access(self.address, self.size, descriptors)
+    pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), Error> {
+        self.run(Operation::SetAccess, |shared, only| {
+            shared.set_access(&[(self.address, self.size)], descriptors, only)
+        })
     }
 
     /// Gives several agents the same access (`hipMemSetAccess`).
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
-    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
-        let descriptors = AccessDescriptor::of_each(agents, access);
-        self.set_access(&descriptors)
+    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
+        self.set_access(&AccessDescriptor::of_each(agents, access))
     }
 
-    /// Really takes it away from agents, GPUs too; the others lose it for a moment.
+    /// Takes it away from agents, GPUs included; the others cannot access it for a moment.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
-    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), VmmError> {
-        self.vmm().only(&[self.serial]).revoke(self.address, self.size, agents)
+    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
+        self.run(Operation::Revoke, |shared, only| {
+            shared.revoke(self.address, self.size, agents, only)
+        })
     }
 
-    /// Asks what an agent may do with it (`hipMemGetAccess`).
+    /// Returns what an agent may do with it (`hipMemGetAccess`).
     ///
     /// # Errors
     /// As for [`Vmm::get_access`].
-    pub fn access(&self, agent: AgentId) -> Result<Access, VmmError> {
-        self.vmm().only(&[self.serial]).access(agent, self.address)
+    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
+        self.run(Operation::GetAccess, |shared, _| {
+            shared.get_access(agent, self.address, Some(self.serial))
+        })
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
@@ -110,11 +136,12 @@ impl Mapping {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`Vmm::read`]; also if the bytes reach beyond the mapping.
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), VmmError> {
-        let address = self.at(Operation::Read, offset, bytes.len())?;
-        let read = self.vmm().only(&[self.serial]).read(address, bytes);
-        read.map_err(|error| error.about_offset(self.address))
+    /// As for [`Vmm::read`]; also if the bytes extend past the mapping.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.run(Operation::Read, |shared, only| {
+            let address = self.at(offset, bytes.len())?;
+            shared.read(address, bytes, only).map_err(|kind| kind.about_offset(self.address))
+        })
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
@@ -122,132 +149,120 @@ impl Mapping {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`Vmm::write`]; also if the bytes reach beyond the mapping.
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), VmmError> {
-        let address = self.at(Operation::Write, offset, bytes.len())?;
-        let written = self.vmm().only(&[self.serial]).write(address, bytes);
-        written.map_err(|error| error.about_offset(self.address))
+    /// As for [`Vmm::write`]; also if the bytes extend past the mapping.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.run(Operation::Write, |shared, only| {
+            let address = self.at(offset, bytes.len())?;
+            shared.write(address, bytes, only).map_err(|kind| kind.about_offset(self.address))
+        })
     }
 
-    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
-    /// are in bytes, multiples of four.
+    /// Fills a part of it with a 32-bit value, by the GPU that owns the memory. `offset` and `size` are
+    /// in bytes, multiples of four.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`Vmm::fill`]; also if the bytes reach beyond the mapping.
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), VmmError> {
-        let address = self.at(Operation::Fill, offset, size)?;
-        let filled = self.vmm().only(&[self.serial]).fill(address, value, size);
-        filled.map_err(|error| error.about_offset(self.address))
+    /// As for [`Vmm::fill`]; also if the bytes extend past the mapping.
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
+        self.run(Operation::Fill, |shared, only| {
+            let address = self.at(offset, size)?;
+            shared.fill(address, value, size, only).map_err(|kind| kind.about_offset(self.address))
+        })
     }
 
-    /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps
-    /// its address, and who may use it there.
+    /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps its
+    /// address, and who may access it there.
     ///
     /// # Errors
     /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other is another `Vmm`'s.
-    pub fn exchange(&mut self, other: &mut Self) -> Result<(), VmmError> {
-        let operation = Operation::Exchange;
-        other.allocation.handle_of(operation, self.vmm())?;
-        let shared = &self.vmm().shared;
-        shared.alive(operation)?;
-        if self.size != other.size {
-            let refusal = Refusal::new(Argument::Source, Problem::CutDifferently);
-            return Err(refusal.during(operation));
-        }
-        let serials = [self.serial, other.serial];
-        let expected = (Expected::Only(&serials[..1]), Expected::Only(&serials[1..]));
-        shared.exchange(self.range(), other.range(), expected)?;
+    pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
+        self.run(Operation::Exchange, |shared, only| {
+            other.allocation.handle_of(self.vmm())?;
+            if self.size != other.size {
+                let problem = Problem::DifferentLayout;
+                return Err(ErrorKind::invalid(Argument::Source, other.range(), problem));
+            }
+            let others = [other.serial];
+            shared.exchange(self.range(), other.range(), (only, Expected::Only(&others)))
+        })?;
         core::mem::swap(&mut self.allocation, &mut other.allocation);
         Ok(())
     }
 
     /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a
-    /// reservation. Who may use it does not change.
+    /// reservation. Who may access it does not change.
     ///
     /// # Errors
-    /// As for [`Vmm::relocate`], and if the reservation is another `Vmm`'s; the mapping comes back
-    /// with the error.
+    /// As for [`Vmm::relocate`], and if the reservation is another `Vmm`'s; the mapping is returned with
+    /// the error.
     pub fn relocate(
         mut self,
         reservation: &Reservation,
         offset: usize,
-    ) -> Result<Self, Kept<Self, VmmError>> {
-        match self.move_to(reservation, offset) {
-            Ok(address) => {
+    ) -> Result<Self, Rejected<Self>> {
+        let moved = self.run(Operation::Relocate, |shared, only| {
+            self.allocation.handle_of(reservation.vmm())?;
+            let to = reservation.part(offset, self.size)?;
+            let moved = shared.relocate(to, self.range(), Some(reservation.serial()), only);
+            // The caller passed an offset, not the destination's address.
+            let serials = moved.map_err(|kind| kind.about_destination(reservation.address()))?;
+            Ok((to.address(), serials))
+        });
+        match moved {
+            Ok((address, serials)) => {
                 self.address = address;
+                self.serial = serials.first().copied().unwrap_or(self.serial);
                 self.reservation = reservation.clone();
                 Ok(self)
             }
-            Err(error) => Err(Kept::new(self, error)),
+            Err(error) => Err(Rejected { value: self, error }),
         }
     }
 
-    fn move_to(&self, reservation: &Reservation, offset: usize) -> Result<Address, VmmError> {
-        let operation = Operation::Relocate;
-        self.allocation.handle_of(operation, reservation.vmm())?;
-        let shared = &self.vmm().shared;
-        shared.alive(operation)?;
-        let to = reservation.part(operation, offset, self.size)?;
-        shared
-            .relocate(to, self.range(), Some((reservation.serial(), self.serial)))
-            .map_err(|error| error.of_destination().about_offset(reservation.address()))?;
-        Ok(Address::new(to.start))
-    }
-
-    /// Has an agent that may read and write all of it use it, while nobody can change what is here.
-    pub(crate) fn lend<T>(
-        &self,
-        operation: Operation,
-        agent: AgentId,
-        act: impl FnOnce(NativeAgent) -> T,
-    ) -> Result<T, VmmError> {
-        let serials = [self.serial];
-        self.vmm().lend(operation, self.range(), agent, Expected::Only(&serials), act)
-    }
-
-    /// Unmaps it now, and says whether that worked (`hipMemUnmap`).
+    /// Unmaps it now (`hipMemUnmap`).
     ///
     /// # Errors
-    /// As for [`Vmm::unmap`]; the mapping comes back with the error.
-    pub fn unmap(mut self) -> Result<(), Kept<Self, VmmError>> {
-        match self.take_down() {
+    /// As for [`Vmm::unmap`]; the mapping is returned with the error.
+    pub fn unmap(mut self) -> Result<(), Rejected<Self>> {
+        match self.unmap_now() {
             Ok(()) => {
                 self.mapped = false;
                 Ok(())
             }
-            Err(error) => Err(Kept::new(self, error)),
+            Err(error) => Err(Rejected { value: self, error }),
         }
     }
 
     /// Unmaps mappings that follow each other in one reservation: all of them, or none
-    /// (`hipMemUnmap`). They may be listed in any order; none at all is no error.
+    /// (`hipMemUnmap`). They may be listed in any order; an empty list is no error.
     ///
     /// # Errors
-    /// As for [`Vmm::unmap`], also if there is a gap between them; they come back with the error,
-    /// by address.
-    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), Kept<Vec<Self>, VmmError>> {
+    /// As for [`Vmm::unmap`], also if there is a gap between them; they are returned with the error, by
+    /// address.
+    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         run.sort_unstable_by_key(Self::address);
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
-        let operation = Operation::Unmap;
-        let shared = &first.vmm().shared;
-        let start = first.address.get();
-        let range = Range { start, size: last.address.get() - start + last.size };
+        let start = first.address;
+        let size = last.address.get() - start.get() + last.size;
         let serials: Vec<Serial> = run.iter().map(|mapping| mapping.serial).collect();
-        let unmapped = shared
-            .alive(operation)
-            .and_then(|()| shared.unmap(operation, range, Expected::Only(&serials)));
+        let unmapped = first.vmm().run(Operation::Unmap, |shared| {
+            shared.unmap(&[(start, size)], Expected::Only(&serials))
+        });
         if let Err(error) = unmapped {
-            return Err(Kept::new(run, error));
+            return Err(Rejected { value: run, error });
         }
         run.iter_mut().for_each(|mapping| mapping.mapped = false);
         Ok(())
     }
 
-    /// Which mapping it is, whatever is mapped at its address by now.
-    pub(crate) fn serial(&self) -> Serial {
-        self.serial
+    /// Returns whether its memory is still mapped at its address, and not by a call by address another
+    /// mapping.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let checked =
+            self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only));
+        checked.is_ok()
     }
 
     pub(crate) fn vmm(&self) -> &Vmm {
@@ -258,21 +273,27 @@ impl Mapping {
         Range { start: self.address.get(), size: self.size }
     }
 
-    /// The address at an offset, if `size` bytes from there are inside.
-    fn at(&self, operation: Operation, offset: usize, size: usize) -> Result<Address, VmmError> {
-        let problem = Problem::BeyondEnd { offset, size, end: self.size };
-        let beyond = || Refusal::new(Argument::Offset, problem).during(operation);
+    /// Runs an operation that acts on this mapping only.
+    fn run<T>(
+        &self,
+        operation: Operation,
+        act: impl FnOnce(&Shared, Expected<'_>) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        self.vmm().run(operation, |shared| act(shared, Expected::Only(&[self.serial])))
+    }
+
+    /// Returns the address at an offset, if `size` bytes from there are inside.
+    fn at(&self, offset: usize, size: usize) -> Result<Address, ErrorKind> {
+        let problem = Problem::OutOfBounds { size, end: self.size };
+        let outside = || ErrorKind::invalid(Argument::Offset, offset, problem);
         match offset.checked_add(size) {
-            Some(end) if end <= self.size => self.address.checked_add(offset).ok_or_else(beyond),
-            _ => Err(beyond()),
+            Some(end) if end <= self.size => self.address.checked_add(offset).ok_or_else(outside),
+            _ => Err(outside()),
         }
     }
 
-    fn take_down(&self) -> Result<(), VmmError> {
-        let operation = Operation::Unmap;
-        let shared = &self.vmm().shared;
-        shared.alive(operation)?;
-        shared.unmap(operation, self.range(), Expected::Only(&[self.serial]))
+    fn unmap_now(&self) -> Result<(), Error> {
+        self.run(Operation::Unmap, |shared, only| shared.unmap(&[(self.address, self.size)], only))
     }
 }
 
@@ -280,7 +301,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.mapped
             && !self.vmm().runtime().has_forked()
-            && let Err(error) = self.take_down()
+            && let Err(error) = self.unmap_now()
         {
             crate::log::warning!(%error, address = %self.address, "a mapping was not unmapped");
         }

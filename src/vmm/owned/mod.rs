@@ -10,4 +10,4 @@ mod reservation;
 
 pub use allocation::Allocation;
 pub use mapping::Mapping;
-pub use reservation::{Reservation, ReservationOptions};
+pub use reservation::{Reservation, ReservationBuilder};

@@ -1,22 +1,44 @@
 //! Addresses that are freed when nobody needs them any more.
 
 use super::{Allocation, Mapping};
-use crate::Kept;
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::vmm::Serial;
-use crate::vmm::ledger::Range;
+use crate::vmm::ledger::{Range, Serial};
 use crate::vmm::reserve::Placement;
-use crate::vmm::{Address, Argument, Operation, Problem, Refusal, Vmm, VmmError};
+use crate::vmm::{Address, Vmm};
+use core::fmt;
 use std::sync::Arc;
 
 /// A reserved range of addresses. Cheap to clone; freed when the last clone and the last
-/// [`Mapping`] in it are gone.
-#[derive(Clone, Debug)]
+/// [`Mapping`] in it are dropped.
+///
+/// ```
+/// use hsa_vmm::{Reservation, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open(&runtime)?;
+/// let reservation = Reservation::builder(64 << 20).aligned_to(1 << 30).reserve(&vmm)?;
+/// assert_eq!(reservation.address().get() % (1 << 30), 0);
+/// reservation.free()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Reservation {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { address, size, .. } = &*self.inner;
+        f.debug_struct("Reservation")
+            .field("address", address)
+            .field("size", size)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     vmm: Vmm,
     address: Address,
@@ -25,16 +47,16 @@ struct Inner {
     freed: AtomicBool,
 }
 
-/// How a reservation is to be made; see [`Reservation::of`].
+/// A reservation to be made; see [`Reservation::builder`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
-pub struct ReservationOptions {
+pub struct ReservationBuilder {
     size: usize,
     alignment: usize,
     placement: Placement,
 }
 
-impl ReservationOptions {
+impl ReservationBuilder {
     /// Aligns the start to a power of two, in bytes.
     pub fn aligned_to(mut self, alignment: usize) -> Self {
         self.alignment = alignment;
@@ -56,21 +78,21 @@ impl ReservationOptions {
     /// Reserves (`hipMemAddressReserve`).
     ///
     /// # Errors
-    /// As for [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the address insisted on is
-    /// not to be had.
-    pub fn reserve(self, vmm: &Vmm) -> Result<Reservation, VmmError> {
+    /// As for [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the exact address is not available.
+    pub fn reserve(self, vmm: &Vmm) -> Result<Reservation, Error> {
         let Self { size, alignment, placement } = self;
-        let operation = Operation::AddressReserve;
-        let (address, serial) = vmm.shared.reserve(operation, size, alignment, placement)?;
+        let reserved = vmm
+            .run(Operation::AddressReserve, |shared| shared.reserve(size, alignment, placement));
+        let (address, serial) = reserved?;
         let (vmm, freed) = (vmm.clone(), AtomicBool::new(false));
         Ok(Reservation { inner: Arc::new(Inner { vmm, address, size, serial, freed }) })
     }
 }
 
 impl Reservation {
-    /// Begins a reservation of `size` bytes, a multiple of the granule.
-    pub fn of(size: usize) -> ReservationOptions {
-        ReservationOptions { size, alignment: 0, placement: Placement::Anywhere }
+    /// Returns a builder for a reservation of `size` bytes, a multiple of the granule.
+    pub fn builder(size: usize) -> ReservationBuilder {
+        ReservationBuilder { size, alignment: 0, placement: Placement::Anywhere }
     }
 
     /// Where it begins.
@@ -94,14 +116,14 @@ impl Reservation {
         self
     }
 
-    /// What it is called, if it has a name. `None` in a
+    /// Returns its name, if it has one. `None` in a
     /// [child of a fork](crate::Runtime::has_forked).
     #[must_use]
     pub fn name(&self) -> Option<String> {
         let Inner { vmm, address, serial, .. } = &*self.inner;
-        let name = vmm.ledger()?.at(address.get(), |reserved| {
-            let is_own = reserved.serial == *serial;
-            if is_own { reserved.name() } else { None }
+        let name = vmm.ledger()?.reservations.at(address.get(), |reservation| {
+            let is_own = reservation.serial == *serial;
+            if is_own { reservation.mappings().name.clone() } else { None }
         });
         name?.as_deref().map(str::to_owned)
     }
@@ -110,7 +132,7 @@ impl Reservation {
     ///
     /// # Errors
     /// As for [`Vmm::map`].
-    pub fn map(&self, offset: usize, allocation: &Allocation) -> Result<Mapping, VmmError> {
+    pub fn map(&self, offset: usize, allocation: &Allocation) -> Result<Mapping, Error> {
         self.map_part(offset, allocation.size(), allocation)
     }
 
@@ -123,63 +145,51 @@ impl Reservation {
         offset: usize,
         size: usize,
         allocation: &Allocation,
-    ) -> Result<Mapping, VmmError> {
-        let (address, serial) = self.map_unowned(offset, size, allocation)?;
+    ) -> Result<Mapping, Error> {
+        let Inner { vmm, address, serial, .. } = &*self.inner;
+        let mapped = vmm.run(Operation::Map, |shared| {
+            let range = self.part(offset, size)?;
+            let range = Range::new(range.address(), size)?;
+            let handle = allocation.handle_of(vmm)?;
+            let mapped = shared.map(&[(range, handle)], &[], Some(*serial));
+            Ok((range.address(), mapped.map_err(|kind| kind.about_offset(*address))?))
+        });
+        let (address, serials) = mapped?;
+        // One range makes one mapping.
+        let serial = serials.first().copied().unwrap_or(Serial { reservation: 0, mapping: 0 });
         Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
     }
 
-    /// Maps memory that the caller is to unmap, and returns what it knows the mapping by.
-    pub(crate) fn map_unowned(
-        &self,
-        offset: usize,
-        size: usize,
-        allocation: &Allocation,
-    ) -> Result<(Address, Serial), VmmError> {
-        let operation = Operation::Map;
-        let address = Address::new(self.part(operation, offset, size)?.start);
-        let vmm = &self.inner.vmm;
-        let handle = allocation.handle_of(operation, vmm)?;
-        let serial = vmm
-            .shared
-            .map(address, size, 0, handle, 0, Some(self.serial()))
-            .map_err(|error| error.about_offset(self.address()))?;
-        Ok((address, serial))
-    }
-
-    /// Frees the reservation now, and says whether that worked. It fails while clones or
-    /// mappings of it are there.
+    /// Frees the reservation now (`hipMemAddressFree`). Fails while clones or mappings of it exist.
     ///
     /// # Errors
-    /// As for [`Vmm::address_free`]; the reservation comes back with the error.
-    pub fn free(self) -> Result<(), Kept<Self, VmmError>> {
+    /// As for [`Vmm::address_free`]; the reservation is returned with the error.
+    pub fn free(self) -> Result<(), Rejected<Self>> {
         match Arc::try_unwrap(self.inner) {
-            Ok(inner) => {
-                inner.free().map_err(|error| Kept::new(Self { inner: Arc::new(inner) }, error))
-            }
+            Ok(inner) => inner
+                .free()
+                .map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error }),
             Err(inner) => {
-                let error = inner.still_needed();
-                Err(Kept::new(Self { inner }, error))
+                let error = inner.still_in_use();
+                Err(Rejected { value: Self { inner }, error })
             }
         }
     }
 
-    /// The range of `size` bytes at an offset, if it is inside.
-    pub(super) fn part(
-        &self,
-        operation: Operation,
-        offset: usize,
-        size: usize,
-    ) -> Result<Range, VmmError> {
+    /// Returns the range of `size` bytes at an offset, if it is inside.
+    pub(super) fn part(&self, offset: usize, size: usize) -> Result<Range, ErrorKind> {
         let Inner { address, size: end, .. } = *self.inner;
         // Another reservation may begin where this one ends.
         if offset.checked_add(size).is_none_or(|last| last > end) {
-            let problem = Problem::BeyondEnd { offset, size, end };
-            return Err(Refusal::new(Argument::Offset, problem).during(operation));
+            let problem = Problem::OutOfBounds { size, end };
+            return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
         }
         Ok(Range { start: address.get() + offset, size })
     }
 
-    pub(super) fn vmm(&self) -> &Vmm {
+    /// Returns the `Vmm` that it belongs to.
+    #[must_use]
+    pub fn vmm(&self) -> &Vmm {
         &self.inner.vmm
     }
 
@@ -189,43 +199,40 @@ impl Reservation {
 }
 
 impl Inner {
-    fn free(&self) -> Result<(), VmmError> {
-        let operation = Operation::AddressFree;
-        let shared = &self.vmm.shared;
-        shared.alive(operation)?;
-        let range = Range { start: self.address.get(), size: self.size };
-        shared.free(operation, range, Some(self.serial))?;
+    fn range(&self) -> Range {
+        Range { start: self.address.get(), size: self.size }
+    }
+
+    fn free(&self) -> Result<(), Error> {
+        self.vmm.run(Operation::AddressFree, |shared| {
+            shared.free(self.range(), Some(self.serial))
+        })?;
         self.freed.store(true, Ordering::Relaxed);
         Ok(())
     }
-}
 
-impl Inner {
-    /// Why it cannot be freed: mappings before clones.
-    fn still_needed(&self) -> VmmError {
-        let operation = Operation::AddressFree;
-        let range = Range { start: self.address.get(), size: self.size };
-        let shared = &self.vmm.shared;
-        if let Err(error) = shared.alive(operation) {
-            return error;
-        }
-        // The addresses may be another reservation's by now.
-        let found = shared.ledger.at(range.start, |reserved| {
-            let own = (reserved.serial == self.serial).then(|| reserved.mappings());
-            own.map(|mappings| reserved.check_free(range, &mappings).err())
+    /// Returns why it cannot be freed: mappings before clones.
+    fn still_in_use(&self) -> Error {
+        let invalid = |problem| ErrorKind::invalid(Argument::Address, self.address, problem);
+        let refused = self.vmm.run(Operation::AddressFree, |shared| {
+            let count = shared.ledger.reservations.at(self.address.get(), |reservation| {
+                (reservation.serial == self.serial).then(|| reservation.mappings().len())
+            });
+            // The addresses may be another reservation's by now.
+            Err::<(), _>(invalid(match count.flatten() {
+                None => Problem::NotAReservation,
+                Some(0) => Problem::InUse,
+                Some(mappings) => Problem::StillMapped { mappings },
+            }))
         });
-        let refusal = match found.flatten() {
-            Some(refusal) => refusal,
-            None => Some(Refusal::new(Argument::Address, Problem::NotAReservation)),
-        };
-        refusal.unwrap_or(Refusal::new(Argument::Address, Problem::InUse)).during(operation)
+        refused.err().unwrap_or(Error::new(Operation::AddressFree, invalid(Problem::InUse)))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.freed.load(Ordering::Relaxed)
-            && !self.vmm.shared.runtime.has_forked()
+            && !self.vmm.runtime().has_forked()
             && let Err(error) = self.free()
         {
             crate::log::warning!(%error, address = %self.address, "a reservation was not freed");
