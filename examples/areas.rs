@@ -8,7 +8,7 @@
 
 use anyhow::{Context, ensure};
 use hsa_vmm::area::MmapOptions;
-use hsa_vmm::{Area, AreaFlags, Runtime};
+use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
 
 const SIZE: usize = 1000;
 
@@ -18,16 +18,17 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(3))?,
     };
+    let vmm = Vmm::open(&runtime)?;
     let gpus: Vec<_> = runtime.gpus().collect();
     let device = gpus.len().checked_sub(1).context("this runtime has no GPU")?;
     println!("{SIZE} bytes for device {device} of {} on {}:\n", gpus.len(), runtime.info().name);
     let columns: String = (0..gpus.len()).map(|gpu| format!(" GPU{gpu}")).collect();
     println!("{:<30} {:<15} {:<6}  CPU{columns}   taken", "flags", "behind it", "whose");
     for bits in 0..16 {
-        let area = Area::create(&runtime, device, AreaFlags::from_bits_retain(bits))?;
+        let area = Area::new(&vmm, device, AreaFlags::from_bits_retain(bits))?;
         let mut own = vec![0; SIZE];
         let options = if area.flags().maps_existing_memory() {
-            MmapOptions::new().mapping(&mut own)
+            MmapOptions::new().with_host_memory(&mut own)
         } else {
             MmapOptions::new()
         };
@@ -45,28 +46,27 @@ pub(crate) fn main() -> anyhow::Result<()> {
         );
     }
 
-    // A text of this program, lent to the device: it is shuffled there, four bytes at a time.
+    // Bytes of this program, which the device reorders four at a time.
     let mut text = *b"AREAS!  made of pages, by flags.";
     println!("\nbefore: {}", String::from_utf8_lossy(&text));
-    let scratch =
-        Area::create(&runtime, device, AreaFlags::DEFAULT)?.mmap(32, MmapOptions::new())?;
-    let mapped = Area::create(&runtime, device, AreaFlags::MAPPED)?
-        .mmap(32, MmapOptions::new().mapping(&mut text))?;
+    let scratch = Area::new(&vmm, device, AreaFlags::DEFAULT)?.mmap(32, MmapOptions::new())?;
+    let mapped = Area::new(&vmm, device, AreaFlags::MAPPED)?
+        .mmap(32, MmapOptions::new().with_host_memory(&mut text))?;
     let (here, there) = (mapped.address(), mapped.device_address());
     for word in 0..8 {
         scratch.copy(4 * word, &mapped, 28 - 4 * word, 4)?;
     }
     mapped.copy(0, &scratch, 0, 32)?;
     // The bytes are this program's again.
-    mapped.munmap().map_err(|kept| kept.error)?;
+    mapped.munmap().map_err(|rejected| rejected.error)?;
     println!("after:  {}", String::from_utf8_lossy(&text));
     println!("at {here} for this program, at {there} for the device");
     ensure!(text.starts_with(b"ags."), "the device has not written");
 
-    // A wrong call is an error that says what would be right.
+    // The message of a wrong call says what to do.
     for wrong in [
-        Area::create(&runtime, gpus.len(), AreaFlags::DEFAULT).map(drop),
-        Area::create(&runtime, 0usize, AreaFlags::MAPPED)?.mmap(1, MmapOptions::new()).map(drop),
+        Area::new(&vmm, gpus.len(), AreaFlags::DEFAULT).map(drop),
+        Area::new(&vmm, 0usize, AreaFlags::MAPPED)?.mmap(1, MmapOptions::new()).map(drop),
         scratch.write(30, b"too long"),
     ] {
         match wrong {

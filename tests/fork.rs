@@ -211,17 +211,14 @@ impl Values {
         let pausable = PausableBuffer::create(vmm, granule, &on).unwrap();
         let ring = RingBuffer::of(granule).map(vmm, &on).unwrap();
         let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), granule).unwrap();
-        let area = Area::create(&machine.runtime, 0, AreaFlags::DEFAULT).unwrap();
+        let area = Area::new(vmm, 0, AreaFlags::DEFAULT).unwrap();
         let host = Vec::leak(vec![0_u8; 1 << 16]);
         let areas = vec![
             area.mmap(5, MmapOptions::new()).unwrap(),
-            Area::create(&machine.runtime, 0, AreaFlags::HOST)
+            Area::new(vmm, 0, AreaFlags::HOST).unwrap().mmap(5, MmapOptions::new()).unwrap(),
+            Area::new(vmm, 0, AreaFlags::MAPPED)
                 .unwrap()
-                .mmap(5, MmapOptions::new())
-                .unwrap(),
-            Area::create(&machine.runtime, 0, AreaFlags::MAPPED)
-                .unwrap()
-                .mmap(5, MmapOptions::new().mapping(host))
+                .mmap(5, MmapOptions::new().with_host_memory(host))
                 .unwrap(),
         ];
         let ipc = Ipc::open(&machine.runtime).unwrap();

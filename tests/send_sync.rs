@@ -95,10 +95,8 @@ const _: () = {
     both::<Reservation>();
     both::<vmm::ReservationOptions>();
     both::<PoolMemory>();
-    both::<memory::Grain>();
-    both::<MemoryError>();
-    both::<memory::Operation>();
-    both::<memory::Problem>();
+    both::<memory::Coherence>();
+    both::<memory::PoolMemoryInfo>();
     both::<Report>();
     both::<report::AgentEntry>();
     both::<report::ReservationEntry>();
@@ -119,14 +117,9 @@ const _: () = {
     both::<ipc::Problem>();
     both::<ipc::Stale>();
     both::<Area>();
-    both::<area::Argument>();
     both::<area::Backing>();
-    both::<area::Cause>();
     both::<area::Device>();
     both::<area::MmapOptions>();
-    both::<area::Operation>();
-    both::<area::Problem>();
-    both::<AreaError>();
     both::<AreaFlags>();
     both::<AreaMemory>();
     both::<Config>();

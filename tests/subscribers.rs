@@ -76,9 +76,9 @@ fn panics_of_a_subscriber_disturb_no_operation() {
     second.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [2; 100]);
 
-    let area = Area::create(&runtime, 0, AreaFlags::MAPPED).unwrap();
+    let area = Area::new(&vmm, 0, AreaFlags::MAPPED).unwrap();
     let mut own = vec![3; 4096];
-    let part = area.mmap(4096, MmapOptions::new().mapping(&mut own)).unwrap();
+    let part = area.mmap(4096, MmapOptions::new().with_host_memory(&mut own)).unwrap();
     part.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [3; 100]);
     part.munmap().unwrap();

@@ -53,11 +53,11 @@ fn early_return_of_a_wait_is_no_failure() {
         machine.vmm.fill(two, 7, size).unwrap();
 
         let mut host = vec![0; 5000];
-        let area = Area::create(&machine.runtime, 0, AreaFlags::DEFAULT).unwrap();
+        let area = Area::new(&machine.vmm, 0, AreaFlags::DEFAULT).unwrap();
         let device = area.mmap(5000, MmapOptions::new()).unwrap();
         device.write(0, &expected[..5000]).unwrap();
-        let mapping = Area::create(&machine.runtime, 0, AreaFlags::MAPPED).unwrap();
-        let mapped = mapping.mmap(5000, MmapOptions::new().mapping(&mut host)).unwrap();
+        let mapping = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
+        let mapped = mapping.mmap(5000, MmapOptions::new().with_host_memory(&mut host)).unwrap();
         mapped.copy(0, &device, 0, 5000).unwrap();
         drop((mapped, device));
         assert!(host == expected[..5000], "an area");
@@ -73,8 +73,8 @@ fn racing_writes_mix_their_bytes() {
     let pool = PoolMemory::allocate(&machine.runtime, machine.cpu(0), SIZE).unwrap();
     pool.fill(0, 0x0101_0101, SIZE / 4 * 4).unwrap();
     let mut host = vec![1; SIZE];
-    let area = Area::create(&machine.runtime, 0, AreaFlags::MAPPED).unwrap();
-    let locked = area.mmap(SIZE, MmapOptions::new().mapping(&mut host)).unwrap();
+    let area = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
+    let locked = area.mmap(SIZE, MmapOptions::new().with_host_memory(&mut host)).unwrap();
     let written = |bytes: &[u8]| bytes.iter().all(|byte| (1..=3).contains(byte));
     thread::scope(|scope| {
         for writer in 1..=3_usize {

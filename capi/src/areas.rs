@@ -9,8 +9,8 @@ use crate::process::process;
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
-use hsa_vmm::Kept;
 use hsa_vmm::area::MmapOptions;
+use hsa_vmm::error::Rejected;
 use hsa_vmm::{Area, AreaFlags};
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ unsafe extern "C" fn hsavmm_area_create(
         let agent = process.devices.agent(if device < 0 { current() } else { device })?;
         let flags = AreaFlags::from_bits_retain(flags);
         let made = match process.vmm() {
-            Ok(vmm) => Area::create_in(vmm, agent, flags),
-            Err(_) => Area::create(&process.runtime, agent, flags),
+            Ok(vmm) => Area::new(vmm, agent, flags),
+            Err(_) => Area::without_vmm(&process.runtime, agent, flags),
         }?;
         let object = Object::Area(Arc::new(OpenArea::new(made)));
         // SAFETY: as lib.rs says of pointers for results.
@@ -47,8 +47,8 @@ unsafe extern "C" fn hsavmm_area_mmap(
         let open = process()?.objects.area(area)?;
         let mut options = MmapOptions::new();
         if let Some(host) = NonNull::new(host.cast()) {
-            // SAFETY: the header asks C for just this: `size` bytes that stay until munmap.
-            options = unsafe { options.mapping_pointer(host) };
+            // SAFETY: the header asks C for just this: `size` bytes that stay allocated until munmap.
+            options = unsafe { options.with_host_pointer(host) };
         }
         let memory = open.area.mmap(size, options)?;
         let at = memory.address();
@@ -88,7 +88,7 @@ extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipErro
         let at = address(ptr).get();
         let mut mapped = open.mapped_mut();
         let memory = mapped.memory.remove(&at).ok_or_else(not_of_area)?;
-        memory.munmap().map_err(|Kept { value: memory, error }| {
+        memory.munmap().map_err(|Rejected { value: memory, error }| {
             mapped.memory.insert(at, memory);
             Refusal::from(error)
         })

@@ -11,7 +11,7 @@ use crate::types::{
     hipPointerAttribute_t,
 };
 use core::ffi::{c_int, c_uint, c_void};
-use hsa_vmm::Kept;
+use hsa_vmm::error::Rejected;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Address, AgentId, OpenedMemory, PoolMemory};
 use std::collections::BTreeMap;
@@ -160,7 +160,7 @@ impl Allocations {
         map.remove(&at.get());
         drop(map);
         let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };
-        memory.free().map_err(|Kept { value: memory, error }| {
+        memory.free().map_err(|Rejected { value: memory, error }| {
             let held = Held { memory, kind, flags, device };
             lock(&self.held).insert(at.get(), Arc::new(held));
             Refusal::from(error)

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{
-    Access, Address, AgentId, AgentKind, AreaError, AreaMemory, OpenedMemory, Vmm, VmmError,
+    Access, Address, AgentId, AgentKind, AreaMemory, Error, OpenedMemory, Vmm, VmmError,
 };
 use std::sync::Arc;
 
@@ -183,7 +183,7 @@ impl End {
 fn in_area(
     area: &OpenArea,
     start: usize,
-    act: impl FnOnce(&AreaMemory<'static>) -> Result<(), AreaError>,
+    act: impl FnOnce(&AreaMemory<'static>) -> Result<(), Error>,
 ) -> Result<(), Refusal> {
     let mapped = area.mapped();
     let Some(memory) = mapped.memory.get(&start) else {

@@ -1,7 +1,8 @@
 //! A named case, and what can come of it.
 
 use crate::Context;
-use hsa_vmm::{AreaError, BufferError, Error, IpcError, Kept, MemoryError, Runtime, VmmError};
+use hsa_vmm::error::Rejected;
+use hsa_vmm::{BufferError, Error, IpcError, Kept, Runtime, VmmError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -129,20 +130,20 @@ impl From<BufferError> for NotPassed {
     }
 }
 
-impl From<MemoryError> for NotPassed {
-    fn from(error: MemoryError) -> Self {
+impl<T> From<Rejected<T>> for NotPassed {
+    fn from(rejected: Rejected<T>) -> Self {
+        rejected.error.into()
+    }
+}
+
+impl From<Error> for NotPassed {
+    fn from(error: Error) -> Self {
         Self::Failed(format!("should have succeeded: {error}"))
     }
 }
 
 impl From<IpcError> for NotPassed {
     fn from(error: IpcError) -> Self {
-        Self::Failed(format!("should have succeeded: {error}"))
-    }
-}
-
-impl From<AreaError> for NotPassed {
-    fn from(error: AreaError) -> Self {
         Self::Failed(format!("should have succeeded: {error}"))
     }
 }

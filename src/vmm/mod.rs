@@ -45,7 +45,7 @@
 //!   Agents never access them: they copy from and to memory that the library has locked for the
 //!   call.
 //! * Memory of the program that an area maps
-//!   ([`MmapOptions::mapping`](crate::area::MmapOptions::mapping)) is borrowed mutably until it is
+//!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)) is borrowed mutably until it is
 //!   unmapped, so that no reference to it is live while an agent writes it. For memory that cannot
 //!   be borrowed, the function is unsafe.
 //! * An address ([`Address`], [`Mapping::address`]) is a number. A program that makes a pointer of
@@ -76,7 +76,6 @@ mod remap;
 mod reserve;
 mod shareable;
 mod snapshot;
-mod snapshot;
 mod transfer;
 
 pub use crate::access::{Access, AccessDescriptor};
@@ -89,7 +88,6 @@ pub use owned::{Allocation, Mapping, Reservation, ReservationBuilder};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
-pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
 
 use crate::access::{AgentSet, MOST_AGENTS};

@@ -120,11 +120,13 @@ fn area_life(library: &Library, number: u8) -> Result<(), String> {
     for flags in flags {
         let failed = |call: &str| format!("{call} of an area ({flags})");
         // An area with a `Vmm` of its own.
-        let area = Area::create(&library.runtime, usize::from(number % 2), flags)
+        let area = Vmm::open(&library.runtime)
+            .map_err(hsa_vmm::Error::from)
+            .and_then(|vmm| Area::new(&vmm, usize::from(number % 2), flags))
             .map_err(|error| format!("{}: {error}", failed("create")))?;
         let mut own = vec![0; 3 * SIZE];
         let options = if flags == AreaFlags::MAPPED {
-            MmapOptions::new().mapping(&mut own)
+            MmapOptions::new().with_host_memory(&mut own)
         } else {
             MmapOptions::new()
         };

@@ -1,10 +1,11 @@
 //! What AML's implementation for HIP does wrong (`src/area/hip.c`), and areas here do not.
 
 use crate::ground::Ground;
-use hsa_vmm::Kept;
-use hsa_vmm::area::{Argument, Device, MmapOptions, Operation, Problem};
+use hsa_vmm::AreaFlags;
+use hsa_vmm::area::{Device, MmapOptions};
+use hsa_vmm::error::Rejected;
+use hsa_vmm::error::{Argument, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Area, AreaError, AreaFlags};
 
 /// `opts->device > 0`: an area of another device cannot be told to use device 0.
 #[test]
@@ -12,15 +13,15 @@ fn device_0_can_be_chosen_for_one_mmap() {
     let ground = Ground::simulated(Config::mi300x(2));
     let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
     for own in [0usize, 1] {
-        let area = Area::create(&ground.runtime, own, AreaFlags::DEFAULT).unwrap();
+        let area = ground.area(own, AreaFlags::DEFAULT).unwrap();
         assert_eq!(area.device(), Device::from(own));
         for number in [0usize, 1] {
-            let memory = area.mmap(1, MmapOptions::new().on(number)).unwrap();
+            let memory = area.mmap(1, MmapOptions::new().with_device(number)).unwrap();
             assert_eq!(memory.device(), gpus[number], "{area}");
-            let memory = area.mmap(1, MmapOptions::new().on(gpus[number])).unwrap();
+            let memory = area.mmap(1, MmapOptions::new().with_device(gpus[number])).unwrap();
             assert_eq!(memory.owner(), gpus[number], "{area}");
         }
-        let memory = area.mmap(1, MmapOptions::new().on(Device::Current)).unwrap();
+        let memory = area.mmap(1, MmapOptions::new().with_device(Device::Current)).unwrap();
         assert_eq!(memory.device(), gpus[0], "{area}");
     }
 }
@@ -30,7 +31,7 @@ fn device_0_can_be_chosen_for_one_mmap() {
 fn no_status_is_taken_for_success() {
     let ground = Ground::simulated(Config::mi300x(1));
     let simulation = ground.simulation.as_ref().unwrap();
-    let area = Area::create(&ground.runtime, 0, AreaFlags::HOST).unwrap();
+    let area = ground.area(0, AreaFlags::HOST).unwrap();
     // All of HSA's and AMD's, and some that nobody has.
     for status in (0x1000..0x1040).chain([2, 40, 44, 46, 47, 0xdead, u32::MAX]) {
         let plan = FaultPlan::none().always("hsa_amd_memory_pool_allocate", status);
@@ -53,7 +54,7 @@ fn no_status_is_taken_for_success() {
 fn errors_have_one_sign_and_are_translated_once() {
     let ground = Ground::simulated(Config::mi300x(1));
     let simulation = ground.simulation.as_ref().unwrap();
-    let area = Area::create(&ground.runtime, 0, AreaFlags::HOST).unwrap();
+    let area = ground.area(0, AreaFlags::HOST).unwrap();
     let fail = |function: &str, status| {
         simulation.set_faults(FaultPlan::none().always(function, status));
     };
@@ -65,7 +66,7 @@ fn errors_have_one_sign_and_are_translated_once() {
         assert_eq!((made.aml(), made.operation()), (code, Operation::Mmap), "{made}");
         let memory = area.mmap(1, MmapOptions::new()).unwrap();
         fail("hsa_amd_memory_pool_free", status);
-        let Kept { value: memory, error: freed } = memory.munmap().unwrap_err();
+        let Rejected { value: memory, error: freed } = memory.munmap().unwrap_err();
         simulation.set_faults(FaultPlan::none());
         assert_eq!((freed.aml(), freed.operation()), (code, Operation::Munmap), "{freed}");
         for (error, call) in
@@ -84,10 +85,10 @@ fn errors_have_one_sign_and_are_translated_once() {
 fn a_failure_leaves_the_device_as_it_was() {
     let ground = Ground::simulated(Config::mi300x(2));
     let simulation = ground.simulation.as_ref().unwrap();
-    let area = Area::of_device(&ground.runtime).unwrap();
+    let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
     let before = area.mmap(1, MmapOptions::new()).unwrap().device();
     simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_handle_create", 0x1008));
-    let error = area.mmap(1, MmapOptions::new().on(1)).unwrap_err();
+    let error = area.mmap(1, MmapOptions::new().with_device(1)).unwrap_err();
     simulation.set_faults(FaultPlan::none());
     assert_eq!(error.aml(), 2, "{error}");
     assert_eq!(area.mmap(1, MmapOptions::new()).unwrap().device(), before);
@@ -99,7 +100,7 @@ fn every_combination_can_be_printed() {
     let ground = Ground::simulated(Config::mi300x(2));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        let area = Area::create(&ground.runtime, 1, flags).unwrap();
+        let area = ground.area(1, flags).unwrap();
         let text = area.to_string();
         assert!(text.starts_with("area for device 1: "), "{text}");
         assert!(text.contains(&flags.to_string()) && text.ends_with(" memory"), "{text}");
@@ -113,7 +114,7 @@ fn every_combination_can_be_printed() {
 fn memory_knows_its_size() {
     let ground = Ground::simulated(Config::mi300x(2));
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
-        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        let area = ground.area(0, flags).unwrap();
         let memory = area.mmap(100, MmapOptions::new()).unwrap();
         assert_eq!((memory.size(), memory.allocated_size()), (100, 4096), "{flags}");
         let answers = [
@@ -125,7 +126,8 @@ fn memory_knows_its_size() {
         ];
         for answer in answers {
             let error = answer.unwrap_err();
-            assert!(matches!(error.problem(), Some(Problem::Beyond { whole: 100, .. })), "{error}");
+            let problem = error.problem();
+            assert!(matches!(problem, Some(Problem::OutOfBounds { end: 100, .. })), "{error}");
         }
         memory.read(100, &mut []).unwrap();
         memory.munmap().unwrap();
@@ -137,17 +139,15 @@ fn memory_knows_its_size() {
 #[test]
 fn a_device_out_of_range_is_an_invalid_value() {
     let ground = Ground::simulated(Config::mi300x(2));
-    let refused = |operation, number| AreaError::InvalidValue {
-        operation,
-        argument: Argument::Device,
-        problem: Problem::NoSuchDevice { number, devices: 2 },
-    };
+    let problem = Problem::NoSuchDevice { devices: 2 };
     for number in [2, 3, usize::MAX] {
-        let error = Area::create(&ground.runtime, number, AreaFlags::DEFAULT).unwrap_err();
-        assert_eq!(error, refused(Operation::Create, number));
+        let error = ground.area(number, AreaFlags::DEFAULT).unwrap_err();
+        assert_eq!(error.operation(), Operation::AreaCreate, "{error}");
+        assert_eq!(error.argument().zip(error.problem()), Some((Argument::Device, problem)));
         assert_eq!(error.aml(), 3);
-        let area = Area::of_device(&ground.runtime).unwrap();
-        let error = area.mmap(1, MmapOptions::new().on(number)).unwrap_err();
-        assert_eq!(error, refused(Operation::Mmap, number));
+        let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+        let error = area.mmap(1, MmapOptions::new().with_device(number)).unwrap_err();
+        assert_eq!(error.operation(), Operation::Mmap, "{error}");
+        assert_eq!(error.argument().zip(error.problem()), Some((Argument::Device, problem)));
     }
 }

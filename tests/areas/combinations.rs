@@ -4,8 +4,8 @@
 use crate::ground::{Ground, on_amd};
 use crate::host_memory::Zeroed;
 use crate::{GIB, MIB};
-use hsa_vmm::Kept;
 use hsa_vmm::area::{Backing, Device, MmapOptions};
+use hsa_vmm::error::Rejected;
 use hsa_vmm::simulation::{Config, Cpu};
 use hsa_vmm::{Area, AreaFlags, AreaMemory, Vmm};
 use std::cell::LazyCell;
@@ -125,14 +125,14 @@ fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u
 }
 
 fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
-    let Ground { runtime, .. } = ground;
+    let runtime = &ground.runtime;
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
     let (backing, owner, host, all) = row;
     let when = format!("{flags} on device {device}, {size:#x} bytes");
-    let area = Area::create(runtime, device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
+    let area = ground.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
     let mut own = (backing == Locked).then(|| Zeroed::new(size));
     let options = match &mut own {
-        Some(own) => MmapOptions::new().mapping(own.bytes()),
+        Some(own) => MmapOptions::new().with_host_memory(own.bytes()),
         None => MmapOptions::new(),
     };
     let memory = area.mmap(size, options).unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -160,12 +160,12 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
         }
     }
     // Memory of the other device, so that a copy has a border to cross.
-    let other = Area::create(runtime, Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
+    let other = ground.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
     let other = other.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
     holds(&memory, &other, host, bytes, &when);
 
     let gone = memory.device_address();
-    memory.munmap().unwrap_or_else(|Kept { error, .. }| panic!("{when}: {error}"));
+    memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}: {error}"));
     // The simulation's GPUs reach whatever of the process the runtime does not know of.
     if ground.simulation.is_none() {
         assert!(!ground.reaches(device, gone), "{when}: after munmap");
@@ -265,7 +265,7 @@ fn every_combination_in_large_granules() {
         let flags = AreaFlags::from_bits_retain(bits);
         one(&ground, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
     }
-    let area = Area::of_device(&ground.runtime).unwrap();
+    let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
     for (size, whole) in [(1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
         assert_eq!((memory.size(), memory.allocated_size()), (size, whole));
@@ -285,7 +285,7 @@ fn global_memory_of_a_device_needs_peers() {
         let global = flags.contains(AreaFlags::GLOBAL);
         match EXPECTED[bits as usize] {
             (Virtual, _, false, true) => {
-                let area = Area::create(&ground.runtime, 1, flags).unwrap();
+                let area = ground.area(1, flags).unwrap();
                 let error = area.mmap(1, MmapOptions::new()).unwrap_err();
                 assert_eq!(error.aml(), 5, "{error}");
                 assert_eq!(area.backing(), Err(error));
@@ -304,7 +304,7 @@ fn global_memory_of_a_device_needs_peers() {
 fn virtual_memory_is_that_of_the_vmm() {
     let ground = Ground::simulated(Config::mi300x(2));
     let vmm = Vmm::open(&ground.runtime).unwrap();
-    let area = Area::create_in(&vmm, 1, AreaFlags::UNIFIED).unwrap();
+    let area = Area::new(&vmm, 1, AreaFlags::UNIFIED).unwrap();
     for size in [5, 2 * MIB, 3 * MIB + 1] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
         let listed = vmm.mappings();
@@ -318,7 +318,7 @@ fn virtual_memory_is_that_of_the_vmm() {
         vmm.unmap(listed[0].address, listed[0].size).unwrap();
         let error = memory.read(0, &mut [0; 5]).unwrap_err();
         assert_eq!(error.aml(), 1, "{error}");
-        let Kept { value: memory, error } = memory.munmap().unwrap_err();
+        let Rejected { value: memory, error } = memory.munmap().unwrap_err();
         assert_eq!(error.aml(), 1, "{error}");
         drop(memory);
         let usage = vmm.usage();

@@ -6,8 +6,8 @@ use crate::amd_runtime::kernel_fails;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
-use hsa_vmm::Kept;
 use hsa_vmm::area::MmapOptions;
+use hsa_vmm::error::Rejected;
 use hsa_vmm::{Area, AreaFlags, AreaMemory, Runtime, Vmm};
 
 const SIZE: usize = 5000;
@@ -28,7 +28,7 @@ struct Stage {
 
 fn options(flags: AreaFlags) -> MmapOptions<'static> {
     if flags == AreaFlags::MAPPED {
-        MmapOptions::new().mapping(Vec::leak(vec![0; SIZE]))
+        MmapOptions::new().with_host_memory(Vec::leak(vec![0; SIZE]))
     } else {
         MmapOptions::new()
     }
@@ -39,7 +39,7 @@ impl Stage {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("a runtime");
         let vmm = Vmm::open(&runtime).expect("virtual memory");
-        let area = Area::create_in(&vmm, 0, flags).unwrap();
+        let area = Area::new(&vmm, 0, flags).unwrap();
         let memory = area.mmap(SIZE, options(flags)).unwrap();
         memory.write(0, &[7; SIZE]).unwrap();
         Self { vmm, area, memory }
@@ -76,11 +76,11 @@ fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
     let made = stage.area.mmap(SIZE, options(flags));
     match made.map(AreaMemory::munmap) {
         Ok(Ok(())) => {}
-        Ok(Err(Kept { value: memory, error })) => {
+        Ok(Err(Rejected { value: memory, error })) => {
             println!("{when}: {error}");
             memory
                 .munmap()
-                .unwrap_or_else(|Kept { error, .. }| panic!("{when}, then again: {error}"));
+                .unwrap_or_else(|Rejected { error, .. }| panic!("{when}, then again: {error}"));
         }
         Err(error) => println!("{when}: {error}"),
     }
@@ -88,7 +88,7 @@ fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
     let again = stage.area.mmap(SIZE, options(flags));
     let again = again.unwrap_or_else(|error| panic!("{when}, then again: {error}"));
     again.write(1, b"again").unwrap();
-    again.munmap().unwrap_or_else(|Kept { error, .. }| panic!("{when}, then again: {error}"));
+    again.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}, then again: {error}"));
     stage.assert_as_it_was(when);
 }
 

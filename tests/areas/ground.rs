@@ -5,8 +5,9 @@ use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
 use hsa_sys::{hsa_agent_t, hsa_amd_event_t, hsa_signal_t, hsa_status_t};
+use hsa_vmm::area::Device;
 use hsa_vmm::simulation::{Config, Simulation};
-use hsa_vmm::{Address, AgentKind, Runtime};
+use hsa_vmm::{Address, AgentKind, Area, AreaFlags, Error, Runtime, Vmm};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::Arc;
@@ -27,6 +28,14 @@ impl Ground {
         let registered = unsafe { register.expect("there")(Some(ignore), null_mut()) };
         assert_eq!(registered, 0, "without a handler a fault of a GPU ends the process");
         Self { runtime, simulation: Some(simulation) }
+    }
+
+    /// Creates an area with a `Vmm` of its own, if the runtime has virtual memory.
+    pub fn area(&self, device: impl Into<Device>, flags: AreaFlags) -> Result<Area, Error> {
+        match Vmm::open(&self.runtime) {
+            Ok(vmm) => Area::new(&vmm, device, flags),
+            Err(_) => Area::without_vmm(&self.runtime, device, flags),
+        }
     }
 
     /// Whether a GPU reaches a byte.

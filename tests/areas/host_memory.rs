@@ -3,9 +3,10 @@
 use crate::GIB;
 use crate::ground::{Ground, on_amd};
 use crate::process;
-use hsa_vmm::area::{Argument, Cause, MmapOptions, Operation, Problem};
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::error::{Argument, Busy, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Area, AreaError, AreaFlags, Runtime};
+use hsa_vmm::{Area, AreaFlags, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
 /// Zeroed memory that takes no more than is touched.
@@ -46,7 +47,7 @@ fn resident() -> usize {
 }
 
 fn areas(ground: &Ground) -> [Area; 2] {
-    let make = |flags| Area::create(&ground.runtime, 0, flags).unwrap();
+    let make = |flags| ground.area(0, flags).unwrap();
     [make(AreaFlags::MAPPED), make(AreaFlags::DEFAULT)]
 }
 
@@ -58,9 +59,9 @@ fn parts_of_a_page(ground: &Ground) {
     memory.fill(0, 0x0707_0707, 200).unwrap();
     let mut page = vec![1u8; 1000];
     let (left, right) = page[300..].split_at_mut(100);
-    let first = mapping.mmap(left.len(), MmapOptions::new().mapping(left)).unwrap();
+    let first = mapping.mmap(left.len(), MmapOptions::new().with_host_memory(left)).unwrap();
     // Less than there is.
-    let second = mapping.mmap(77, MmapOptions::new().mapping(right)).unwrap();
+    let second = mapping.mmap(77, MmapOptions::new().with_host_memory(right)).unwrap();
     assert_eq!(second.address().get(), first.address().get() + 100);
     assert!(ground.reaches(0, first.device_address()));
     assert!(ground.reaches(0, second.device_address()));
@@ -99,7 +100,7 @@ fn what_is_mapped_is_busy(ground: &Ground) {
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
     let map = |offset: usize, size: usize| {
         // SAFETY: inside the page, which outlives what is mapped of it and is not touched here.
-        let options = unsafe { MmapOptions::new().mapping_pointer(start.add(offset)) };
+        let options = unsafe { MmapOptions::new().with_host_pointer(start.add(offset)) };
         mapping.mmap(size, options)
     };
     let held = map(1000, 1000).unwrap();
@@ -107,14 +108,14 @@ fn what_is_mapped_is_busy(ground: &Ground) {
         [(1000, 1000), (1000, 1), (1000, 4000), (0, 1001), (1999, 1), (0, 8192), (1500, 100)]
     {
         let error = map(offset, size).unwrap_err();
-        let cause = Cause::AlreadyMapped { at: held.address() };
-        assert_eq!(error, AreaError::Busy { operation: Operation::Mmap, cause }, "{offset} {size}");
+        let busy = Busy::HostMemoryMapped { at: held.address() };
+        assert_eq!(*error.kind(), ErrorKind::Busy(busy), "{offset} {size}");
         assert_eq!(error.aml(), 6);
     }
     let (before, after) = (map(0, 1000).unwrap(), map(2000, 6192).unwrap());
     drop(held);
     let again = map(1000, 500).unwrap();
-    assert!(matches!(map(1499, 1), Err(AreaError::Busy { .. })));
+    assert_eq!(map(1499, 1).map(drop).unwrap_err().aml(), 6);
     let rest = map(1500, 500).unwrap();
     drop((before, after, again, rest));
     drop(map(0, 8192).unwrap());
@@ -139,11 +140,11 @@ fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
     let [one, other] = grounds.map(|ground| areas(ground)[0].clone());
     let map = |area: &Area, size| {
         // SAFETY: the bytes outlive what is mapped of them, and nobody touches them.
-        area.mmap(size, unsafe { MmapOptions::new().mapping_pointer(pointer) })
+        area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
     };
     let held = map(&one, 64).unwrap();
     let error = map(&other, 32).unwrap_err();
-    assert!(matches!(error, AreaError::Busy { .. }), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
     held.munmap().unwrap();
     map(&other, 32).unwrap().munmap().unwrap();
 }
@@ -173,28 +174,26 @@ fn host_memory_must_be_there_and_enough_and_wanted() {
     let mut bytes = [0u8; 10];
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        let area = Area::create(&ground.runtime, 0, flags).unwrap();
-        let refused = |argument, problem| AreaError::InvalidValue {
-            operation: Operation::Mmap,
-            argument,
-            problem,
+        let area = ground.area(0, flags).unwrap();
+        let refused = |error: hsa_vmm::Error, argument, problem| {
+            assert_eq!(error.operation(), Operation::Mmap, "{flags}");
+            assert_eq!(error.argument().zip(error.problem()), Some((argument, problem)), "{flags}");
         };
         let maps_existing = bits & 0b0111 == AreaFlags::MAPPED.bits();
         if maps_existing {
             let error = area.mmap(10, MmapOptions::new()).unwrap_err();
-            assert_eq!(error, refused(Argument::Host, Problem::NoHostMemory), "{flags}");
-            let error = area.mmap(11, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
-            let problem = Problem::BeyondHostMemory { size: 11, host: 10 };
-            assert_eq!(error, refused(Argument::Size, problem), "{flags}");
-            area.mmap(10, MmapOptions::new().mapping(&mut bytes)).unwrap();
+            refused(error, Argument::Host, Problem::MissingHostMemory);
+            let error = area.mmap(11, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
+            refused(error, Argument::Size, Problem::ExceedsHostMemory { host: 10 });
+            area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
             // SAFETY: nothing is mapped, since there cannot be that much.
             let options =
-                unsafe { MmapOptions::new().mapping_pointer(NonNull::from(&mut bytes[0])) };
+                unsafe { MmapOptions::new().with_host_pointer(NonNull::from(&mut bytes[0])) };
             let error = area.mmap(usize::MAX, options).unwrap_err();
-            assert!(matches!(error.problem(), Some(Problem::Overflow(_))), "{error}");
+            assert_eq!(error.problem(), Some(Problem::Overflow), "{error}");
         } else {
-            let error = area.mmap(10, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
-            assert_eq!(error, refused(Argument::Host, Problem::HostMemoryUnused), "{flags}");
+            let error = area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
+            refused(error, Argument::Host, Problem::UnusedHostMemory);
         }
     }
     ground.assert_idle();
@@ -205,7 +204,8 @@ fn three_gib(ground: &Ground) {
     let [mapping, _] = areas(ground);
     let mut memory = Zeroed::new(3 * GIB);
     let before = resident();
-    let mapped = mapping.mmap(3 * GIB, MmapOptions::new().mapping(memory.bytes())).unwrap();
+    let mapped =
+        mapping.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
     for offset in [0, GIB, 3 * GIB - 1] {
         assert!(ground.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
         mapped.write(offset, b"x").unwrap();
@@ -242,9 +242,9 @@ fn forgotten_memory_stays_busy() {
     let [mapping, _] = areas(&ground);
     // Of no other test's, ever after.
     let bytes = Vec::leak(vec![0u8; 100]);
-    std::mem::forget(mapping.mmap(100, MmapOptions::new().mapping(bytes)).unwrap());
-    let error = mapping.mmap(50, MmapOptions::new().mapping(bytes)).unwrap_err();
-    assert!(matches!(error, AreaError::Busy { .. }), "{error}");
+    std::mem::forget(mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap());
+    let error = mapping.mmap(50, MmapOptions::new().with_host_memory(bytes)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
 }
 
 /// Then the runtime is asked whether the memory may be mapped anew; as it counts locks of the same
@@ -255,16 +255,15 @@ fn memory_that_could_not_be_unlocked_is_not_busy_for_ever() {
     let simulation = ground.simulation.as_ref().unwrap();
     let [mapping, _] = areas(&ground);
     let mut bytes = vec![0u8; 100];
-    let mapped = mapping.mmap(100, MmapOptions::new().mapping(&mut bytes)).unwrap();
+    let mapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
     drop(mapped);
     simulation.set_faults(FaultPlan::none());
-    let again = mapping.mmap(100, MmapOptions::new().mapping(&mut bytes));
+    let again = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes));
     assert!(again.is_ok(), "{:?}", again.err());
     assert_eq!(simulation.calls("hsa_amd_memory_lock"), 2);
     drop(again);
     // Of the two locks one was given back; a part of what is locked still is refused, by the runtime.
-    let error = mapping.mmap(50, MmapOptions::new().mapping(&mut bytes)).unwrap_err();
-    let asked = matches!(error.cause(), Some(Cause::Call { call: "hsa_amd_memory_lock", .. }));
-    assert!(asked, "{error}");
+    let error = mapping.mmap(50, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
+    assert_eq!(error.call().map(|(call, _)| call), Some("hsa_amd_memory_lock"), "{error}");
 }

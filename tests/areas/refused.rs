@@ -3,11 +3,12 @@
 use crate::ground::{Ground, on_amd};
 use crate::process::{self, End};
 use crate::{GIB, MIB};
-use hsa_vmm::Kept;
-use hsa_vmm::area::{Argument, Cause, Device, MmapOptions, Operation, Problem};
+use hsa_vmm::area::{Device, MmapOptions};
+use hsa_vmm::error::Rejected;
+use hsa_vmm::error::{Argument, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
-    Area, AreaError, AreaFlags, AreaMemory, HipError, HipProfile, Runtime, Vmm, VmmError,
+    Area, AreaFlags, AreaMemory, Error, ErrorKind, HipError, HipProfile, Runtime, Vmm, VmmError,
 };
 
 fn all_flags() -> impl Iterator<Item = AreaFlags> {
@@ -22,9 +23,8 @@ fn maps_existing(flags: AreaFlags) -> bool {
 fn flags_that_mean_nothing() {
     let ground = Ground::simulated(Config::mi300x(1));
     for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
-        let error =
-            Area::create(&ground.runtime, 0, AreaFlags::from_bits_retain(bits)).unwrap_err();
-        assert_eq!(error.problem(), Some(Problem::UnknownFlags(bits & !0xf)), "{error}");
+        let error = ground.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::UndefinedFlags { defined: 0xf }), "{error}");
         assert_eq!(error.aml(), 3);
     }
 }
@@ -34,12 +34,12 @@ fn agents_that_are_no_gpus_of_this_runtime() {
     let [ground, other] = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
     let foreign = other.runtime.gpus().next().unwrap().id();
     for agent in [foreign, ground.runtime.host().id()] {
-        let error = Area::create(&ground.runtime, agent, AreaFlags::DEFAULT).unwrap_err();
-        assert_eq!(error.problem(), Some(Problem::NotAGpu(agent)), "{error}");
+        let error = ground.area(agent, AreaFlags::DEFAULT).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
         assert_eq!(error.hip(HipProfile::default()), HipError::InvalidDevice);
-        let area = Area::of_device(&ground.runtime).unwrap();
-        let error = area.mmap(1, MmapOptions::new().on(agent)).unwrap_err();
-        assert_eq!(error.problem(), Some(Problem::NotAGpu(agent)), "{error}");
+        let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+        let error = area.mmap(1, MmapOptions::new().with_device(agent)).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
     }
 }
 
@@ -50,18 +50,18 @@ fn a_machine_without_gpus() {
     config.gpus.clear();
     let runtime = Runtime::simulated(config).unwrap();
     for flags in all_flags() {
-        let area = Area::create(&runtime, Device::Current, flags).unwrap();
+        let area = Area::without_vmm(&runtime, Device::Current, flags).unwrap();
         let mut bytes = [0; 8];
         let options = if maps_existing(flags) {
-            MmapOptions::new().mapping(&mut bytes)
+            MmapOptions::new().with_host_memory(&mut bytes)
         } else {
             MmapOptions::new()
         };
         let error = area.mmap(8, options).unwrap_err();
-        let expected =
-            AreaError::NotSupported { operation: Operation::Mmap, cause: Cause::NoDevice };
-        assert_eq!(error, expected, "{flags}");
-        let error = Area::create(&runtime, 0, flags).unwrap_err();
+        assert_eq!(error.operation(), Operation::Mmap, "{flags}");
+        assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::Gpu), "{flags}");
+        assert_eq!(error.hip(HipProfile::default()), HipError::NotSupported, "{flags}");
+        let error = Area::without_vmm(&runtime, 0, flags).unwrap_err();
         assert_eq!(error.aml(), 3, "{error}");
     }
 }
@@ -71,14 +71,11 @@ fn sizes(ground: &Ground) {
     let has = |agent: &hsa_vmm::Agent| agent.pools().iter().map(|pool| pool.size()).max().unwrap();
     let most = ground.runtime.agents().iter().map(has).max().unwrap();
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
-        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        let area = ground.area(0, flags).unwrap();
         let error = area.mmap(0, MmapOptions::new()).unwrap_err();
-        let zero = AreaError::InvalidValue {
-            operation: Operation::Mmap,
-            argument: Argument::Size,
-            problem: Problem::Zero,
-        };
-        assert_eq!(error, zero, "{flags}");
+        assert_eq!(error.operation(), Operation::Mmap, "{flags}");
+        let blamed = error.argument().zip(error.problem());
+        assert_eq!(blamed, Some((Argument::Size, Problem::Zero)), "{flags}");
         for size in [most + GIB, 1 << 47, usize::MAX - 4095, usize::MAX] {
             let error = area.mmap(size, MmapOptions::new()).unwrap_err();
             assert_eq!(error.aml(), 2, "{flags}, {size:#x}: {error}");
@@ -111,7 +108,7 @@ fn sizes_on_amds_runtime() {
 fn memory_that_is_used_up_comes_back() {
     let ground = Ground::simulated(Config::mi300x(1).with_vram(8 << 20));
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        let area = Area::create(&ground.runtime, 0, flags).unwrap();
+        let area = ground.area(0, flags).unwrap();
         for _ in 0..3 {
             let mut held: Vec<AreaMemory<'_>> = Vec::new();
             let error = loop {
@@ -130,7 +127,7 @@ fn memory_that_is_used_up_comes_back() {
 fn copies_that_cannot_be() {
     let ground = Ground::simulated(Config::mi300x(2));
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
-        let area = Area::create(&ground.runtime, 1, flags).unwrap();
+        let area = ground.area(1, flags).unwrap();
         let memory = area.mmap(1000, MmapOptions::new()).unwrap();
         let other = area.mmap(500, MmapOptions::new()).unwrap();
         memory.write(0, &[7; 1000]).unwrap();
@@ -142,13 +139,11 @@ fn copies_that_cannot_be() {
             (0, usize::MAX, 2, Argument::Source),
         ] {
             let error = memory.copy(offset, &other, from, size).unwrap_err();
-            let found =
-                matches!(error, AreaError::InvalidValue { argument: it, .. } if it == argument);
-            assert!(found, "{flags}: {error}");
+            assert_eq!(error.argument(), Some(argument), "{flags}: {error}");
         }
         for (offset, from, size) in [(0, 0, 1), (0, 10, 11), (10, 0, 11), (500, 1, 500)] {
             let error = memory.copy(offset, &memory, from, size).unwrap_err();
-            assert_eq!(error.problem(), Some(Problem::Overlaps), "{flags}");
+            assert_eq!(error.problem(), Some(Problem::Overlapping), "{flags}");
         }
         memory.write(0, &[8; 500]).unwrap();
         memory.copy(500, &memory, 0, 500).unwrap();
@@ -160,12 +155,9 @@ fn copies_that_cannot_be() {
             [(1, 4, Argument::Offset), (0, 5, Argument::Size), (2, 2, Argument::Offset)]
         {
             let error = memory.fill(offset, 0, size).unwrap_err();
-            let expected = AreaError::InvalidValue {
-                operation: Operation::Fill,
-                argument,
-                problem: Problem::NotWords,
-            };
-            assert_eq!(error, expected, "{flags}");
+            assert_eq!(error.operation(), Operation::Fill, "{flags}");
+            let blamed = error.argument().zip(error.problem());
+            assert_eq!(blamed, Some((argument, Problem::NotMultipleOfFour)), "{flags}");
         }
     }
     ground.assert_idle();
@@ -181,9 +173,9 @@ fn copies_between_all_kinds() {
     for ground in &grounds {
         for flags in all_flags() {
             for device in [0usize, 1] {
-                let area = Area::create(&ground.runtime, device, flags).unwrap();
+                let area = ground.area(device, flags).unwrap();
                 let options = if maps_existing(flags) {
-                    MmapOptions::new().mapping(own.next().unwrap())
+                    MmapOptions::new().with_host_memory(own.next().unwrap())
                 } else {
                     MmapOptions::new()
                 };
@@ -217,7 +209,7 @@ fn copies_between_all_kinds() {
 #[test]
 fn copies_in_both_directions_come_to_an_end() {
     let ground = Ground::simulated(Config::mi300x(2));
-    let area = Area::create(&ground.runtime, 0, AreaFlags::GLOBAL).unwrap();
+    let area = ground.area(0, AreaFlags::GLOBAL).unwrap();
     let [one, other] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
     let (one, other) = (std::sync::Arc::new(one), std::sync::Arc::new(other));
     let (a, b) = (one.clone(), other.clone());
@@ -240,32 +232,33 @@ fn every_call_of_a_child_is_refused() {
     let ground = Ground::simulated(Config::mi300x(2));
     let mut own = [5u8; 100];
     let mut second = [5u8; 100];
-    let areas: Vec<_> =
-        all_flags().map(|flags| Area::create(&ground.runtime, 0, flags).unwrap()).collect();
+    let areas: Vec<_> = all_flags().map(|flags| ground.area(0, flags).unwrap()).collect();
     let mut own = [&mut own[..], &mut second[..]].into_iter();
     let all: Vec<_> = areas
         .iter()
         .map(|area| match maps_existing(area.flags()) {
-            true => area.mmap(100, MmapOptions::new().mapping(own.next().unwrap())).unwrap(),
+            true => {
+                area.mmap(100, MmapOptions::new().with_host_memory(own.next().unwrap())).unwrap()
+            }
             false => area.mmap(100, MmapOptions::new()).unwrap(),
         })
         .collect();
     let end = process::in_child(|| {
-        let forked = |error: AreaError| {
-            assert_eq!(error.cause(), Some(Cause::Forked), "{error}");
+        let forked = |error: Error| {
+            assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
             assert_eq!(
                 (error.aml(), error.hip(HipProfile::default())),
                 (1, HipError::NotInitialized)
             );
         };
-        forked(Area::create(&ground.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
+        forked(Area::without_vmm(&ground.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
         for (area, memory) in areas.iter().zip(all) {
             forked(area.mmap(1, MmapOptions::new()).unwrap_err());
             forked(memory.read(0, &mut [0]).unwrap_err());
             forked(memory.write(0, &[0]).unwrap_err());
             forked(memory.fill(0, 1, 4).unwrap_err());
             forked(memory.copy(0, &memory, 10, 1).unwrap_err());
-            let Kept { value: memory, error } = memory.munmap().unwrap_err();
+            let Rejected { value: memory, error } = memory.munmap().unwrap_err();
             forked(error);
             drop(memory);
         }

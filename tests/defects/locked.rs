@@ -4,7 +4,7 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
 use crate::table::{LOCKED_FOR_EVERYBODY, TWICE_LOCKED_STAYS_LOCKED};
 use hsa_vmm::area::MmapOptions;
-use hsa_vmm::{Area, AreaError, AreaFlags, Runtime};
+use hsa_vmm::{Area, AreaFlags, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
 /// Memory of this process that stays.
@@ -46,16 +46,16 @@ fn twice_through_the_library() {
         let raw = Raw::start(ground);
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
-        let area = Area::create(&runtime, 0, AreaFlags::MAPPED).unwrap();
+        let area = Area::without_vmm(&runtime, 0, AreaFlags::MAPPED).unwrap();
         let here = pages();
         let map = |size| {
             let pointer = NonNull::new(here as *mut u8).unwrap();
             // SAFETY: the pages stay, and nobody uses them.
-            area.mmap(size, unsafe { MmapOptions::new().mapping_pointer(pointer) })
+            area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
         };
         let memory = map(PAGE).unwrap();
         let error = map(2 * PAGE).unwrap_err();
-        assert!(matches!(error, AreaError::Busy { .. }), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
         memory.munmap().unwrap();
         assert!(!raw.is_locked(here));
         map(2 * PAGE).unwrap().munmap().unwrap();

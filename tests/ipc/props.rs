@@ -4,9 +4,7 @@ use crate::ground::Ground;
 use crate::impostor;
 use crate::process::limit::{limit, no_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
-use hsa_vmm::{
-    Address, Ipc, IpcError, IpcHandle, MemoryError, OpenedMemory, PoolMemory, Runtime, Trust,
-};
+use hsa_vmm::{Address, Error, Ipc, IpcError, IpcHandle, OpenedMemory, PoolMemory, Runtime, Trust};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +23,7 @@ fn of_ipc(error: IpcError) -> (i32, String) {
     (error.hip(Default::default()).code(), error.to_string())
 }
 
-fn of_memory(error: MemoryError) -> (i32, String) {
+fn of_memory(error: Error) -> (i32, String) {
     (error.hip(Default::default()).code(), error.to_string())
 }
 
@@ -282,8 +280,8 @@ impl Props {
     fn find<T>(
         &self,
         at: usize,
-        opened: impl FnOnce(&OpenedMemory) -> Result<T, MemoryError>,
-        own: impl FnOnce(&PoolMemory, usize) -> Result<T, MemoryError>,
+        opened: impl FnOnce(&OpenedMemory) -> Result<T, Error>,
+        own: impl FnOnce(&PoolMemory, usize) -> Result<T, Error>,
     ) -> Result<T, (i32, String)> {
         if let Some(memory) = self.opened.iter().find(|it| it.address().get() == at) {
             return opened(memory).map_err(of_memory);

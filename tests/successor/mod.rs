@@ -235,12 +235,12 @@ pub fn of_paged_buffer(library: &Library) {
 }
 
 pub fn of_area_memory(library: &Library) {
-    let area = Area::create_in(&library.vmm, 0, AreaFlags::UNIFIED).unwrap();
+    let area = Area::new(&library.vmm, 0, AreaFlags::UNIFIED).unwrap();
     let memory = area.mmap(SIZE, MmapOptions::new()).unwrap();
     let other = area.mmap(SIZE, MmapOptions::new()).unwrap();
     let (address, whole) = (memory.address(), memory.allocated_size());
     let successor = Successor::replace(library, &[(address, whole)]);
-    let refused = |method: &str, answer: Result<(), hsa_vmm::AreaError>| {
+    let refused = |method: &str, answer: Result<(), hsa_vmm::Error>| {
         let error = answer.expect_err(method).to_string();
         assert!(error.contains("apped"), "{method}: {error}");
         successor.assert_untouched(method);

@@ -3,7 +3,7 @@
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::area::{Backing, MmapOptions};
-use hsa_vmm::{AgentId, Area, AreaError, AreaFlags, AreaMemory};
+use hsa_vmm::{AgentId, Area, AreaFlags, AreaMemory, ErrorKind};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -76,15 +76,18 @@ pub(super) fn all_flags() -> impl Iterator<Item = AreaFlags> {
 
 /// An area for the first GPU that has memory for handles.
 pub(super) fn area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
-    Ok(Area::create_in(context.vmm(), context.gpu(), flags)?)
+    Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
 
 /// Memory of an area, or a skip where GPUs do not reach what they should.
 pub(super) fn mmap<'a>(area: &Area, size: usize, own: &'a mut [u8]) -> Verdict<AreaMemory<'a>> {
     let options = MmapOptions::new();
-    let options = if area.flags().maps_existing_memory() { options.mapping(own) } else { options };
+    let options =
+        if area.flags().maps_existing_memory() { options.with_host_memory(own) } else { options };
     match area.mmap(size, options) {
-        Err(error @ AreaError::NotSupported { .. }) => Err(NotPassed::Skipped(error.to_string())),
+        Err(error) if matches!(error.kind(), ErrorKind::NotSupported(_)) => {
+            Err(NotPassed::Skipped(error.to_string()))
+        }
         memory => Ok(memory?),
     }
 }
@@ -105,7 +108,7 @@ pub(super) fn holds(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
 
 fn ready_made(context: &Context) -> Verdict {
     let first = context.runtime().gpus().next().map(hsa_vmm::Agent::id);
-    let areas = [Area::of_device(context.runtime())?, Area::unified(context.runtime())?];
+    let areas = [Area::of_device(context.vmm())?, Area::unified(context.vmm())?];
     for (area, flags) in areas.iter().zip([AreaFlags::DEFAULT, AreaFlags::UNIFIED]) {
         ensure_eq!(area.flags(), flags, "the flags");
         let memory = mmap(area, 1000, &mut [])?;
@@ -196,7 +199,7 @@ fn global_memory(context: &Context) -> Verdict {
         let mut here = [0; 100];
         memory.read(0, &mut here)?;
         for &gpu in &all {
-            let theirs = Area::create(context.runtime(), gpu, AreaFlags::DEFAULT)?;
+            let theirs = Area::new(context.vmm(), gpu, AreaFlags::DEFAULT)?;
             let theirs = mmap(&theirs, 100, &mut [])?;
             theirs.copy(0, &memory, 0, 100)?;
             let mut there = [1; 100];
@@ -233,11 +236,11 @@ fn another_device(context: &Context) -> Verdict {
     context.other_gpu()?;
     for (number, gpu) in context.runtime().gpus().enumerate() {
         let last = context.runtime().gpus().count() - 1;
-        let area = Area::create(context.runtime(), last, AreaFlags::DEFAULT)?;
-        let memory = area.mmap(10, MmapOptions::new().on(number))?;
+        let area = Area::new(context.vmm(), last, AreaFlags::DEFAULT)?;
+        let memory = area.mmap(10, MmapOptions::new().with_device(number))?;
         ensure_eq!(memory.device(), gpu.id(), "the device of number {number}");
         holds(&memory, 6)?;
-        let memory = area.mmap(10, MmapOptions::new().on(gpu.id()))?;
+        let memory = area.mmap(10, MmapOptions::new().with_device(gpu.id()))?;
         ensure_eq!(memory.owner(), gpu.id(), "the owner");
     }
     Ok(())

@@ -3,8 +3,9 @@
 use super::area::{all_flags, area, mmap};
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::area::{Argument, MmapOptions, Problem};
-use hsa_vmm::{Area, AreaError, AreaFlags, HipError};
+use hsa_vmm::area::MmapOptions;
+use hsa_vmm::error::{Argument, Problem};
+use hsa_vmm::{Area, AreaFlags, Error, HipError};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -51,11 +52,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn refused<T>(
-    context: &Context,
-    expected: HipError,
-    answer: Result<T, AreaError>,
-) -> Verdict<AreaError> {
+fn refused<T>(context: &Context, expected: HipError, answer: Result<T, Error>) -> Verdict<Error> {
     match answer {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
@@ -69,12 +66,12 @@ fn refused<T>(
 fn device_out_of_range(context: &Context) -> Verdict {
     let devices = context.runtime().gpus().count();
     for number in [devices, devices + 1, usize::MAX] {
-        let problem = Some(Problem::NoSuchDevice { number, devices });
-        let answer = Area::create(context.runtime(), number, AreaFlags::DEFAULT);
+        let problem = Some(Problem::NoSuchDevice { devices });
+        let answer = Area::new(context.vmm(), number, AreaFlags::DEFAULT);
         let error = refused(context, HipError::InvalidDevice, answer)?;
         ensure_eq!((error.problem(), error.aml()), (problem, 3), "{error}");
         let area = area(context, AreaFlags::DEFAULT)?;
-        let answer = area.mmap(1, MmapOptions::new().on(number));
+        let answer = area.mmap(1, MmapOptions::new().with_device(number));
         let error = refused(context, HipError::InvalidDevice, answer)?;
         ensure_eq!(error.problem(), problem, "{error}");
     }
@@ -83,9 +80,9 @@ fn device_out_of_range(context: &Context) -> Verdict {
 
 fn not_a_device(context: &Context) -> Verdict {
     for agent in [context.host(), context.invented_agent()] {
-        let answer = Area::create(context.runtime(), agent, AreaFlags::DEFAULT);
+        let answer = Area::new(context.vmm(), agent, AreaFlags::DEFAULT);
         let error = refused(context, HipError::InvalidDevice, answer)?;
-        ensure_eq!(error.problem(), Some(Problem::NotAGpu(agent)), "{error}");
+        ensure_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
     }
     Ok(())
 }
@@ -93,9 +90,9 @@ fn not_a_device(context: &Context) -> Verdict {
 fn unknown_flags(context: &Context) -> Verdict {
     for bits in [0x10, 0x1f, u32::MAX] {
         let flags = AreaFlags::from_bits_retain(bits);
-        let answer = Area::create_in(context.vmm(), context.gpu(), flags);
+        let answer = Area::new(context.vmm(), context.gpu(), flags);
         let error = refused(context, HipError::InvalidValue, answer)?;
-        ensure_eq!(error.problem(), Some(Problem::UnknownFlags(bits & !0xf)), "{error}");
+        ensure_eq!(error.problem(), Some(Problem::UndefinedFlags { defined: 0xf }), "{error}");
     }
     Ok(())
 }
@@ -107,14 +104,13 @@ fn existing_memory_missing(context: &Context) -> Verdict {
         let (answer, argument) = if flags.maps_existing_memory() {
             let none = area.mmap(10, MmapOptions::new());
             let error = refused(context, HipError::InvalidValue, none)?;
-            ensure_eq!(error.problem(), Some(Problem::NoHostMemory), "{error}");
-            (area.mmap(11, MmapOptions::new().mapping(&mut own)), Argument::Size)
+            ensure_eq!(error.problem(), Some(Problem::MissingHostMemory), "{error}");
+            (area.mmap(11, MmapOptions::new().with_host_memory(&mut own)), Argument::Size)
         } else {
-            (area.mmap(10, MmapOptions::new().mapping(&mut own)), Argument::Host)
+            (area.mmap(10, MmapOptions::new().with_host_memory(&mut own)), Argument::Host)
         };
         let error = refused(context, HipError::InvalidValue, answer)?;
-        let found = matches!(error, AreaError::InvalidValue { argument: it, .. } if it == argument);
-        ensure!(found, "{flags}: {error}");
+        ensure_eq!(error.argument(), Some(argument), "{flags}: {error}");
     }
     Ok(())
 }
@@ -123,7 +119,7 @@ fn zero_size(context: &Context) -> Verdict {
     let mut own = [0; 10];
     for flags in all_flags() {
         let options = match flags.maps_existing_memory() {
-            true => MmapOptions::new().mapping(&mut own),
+            true => MmapOptions::new().with_host_memory(&mut own),
             false => MmapOptions::new(),
         };
         let answer = area(context, flags)?.mmap(0, options);
@@ -159,7 +155,7 @@ fn beyond(context: &Context) -> Verdict {
         ];
         for answer in answers {
             let error = refused(context, HipError::InvalidValue, answer)?;
-            let beyond = matches!(error.problem(), Some(Problem::Beyond { whole: 100, .. }));
+            let beyond = matches!(error.problem(), Some(Problem::OutOfBounds { end: 100, .. }));
             ensure!(beyond, "{flags}: {error}");
         }
     }

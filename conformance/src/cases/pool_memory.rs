@@ -2,8 +2,8 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::memory::{MemoryError, Problem};
-use hsa_vmm::{HipError, PoolMemory};
+use hsa_vmm::error::Problem;
+use hsa_vmm::{Error, HipError, PoolMemory};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -86,7 +86,7 @@ fn copied(context: &Context) -> Verdict {
     from.fill(0, 0x5a5a_5a5a, 8192)?;
     to.fill(0, 0, 8192)?;
     let refused = to.copy(0, &from, 4096, 4096);
-    let problem = refused.as_ref().err().and_then(MemoryError::problem);
+    let problem = refused.as_ref().err().and_then(Error::problem);
     ensure_eq!(problem, Some(Problem::NotAllowed(context.gpu())), "{refused:?}");
     from.allow(&[context.gpu()])?;
     to.copy(0, &from, 4096, 4096)?;
@@ -97,11 +97,7 @@ fn copied(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn refused<T>(
-    context: &Context,
-    answer: Result<T, MemoryError>,
-    expected: HipError,
-) -> Verdict<MemoryError> {
+fn refused<T>(context: &Context, answer: Result<T, Error>, expected: HipError) -> Verdict<Error> {
     match answer {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
@@ -128,13 +124,13 @@ fn too_large(context: &Context) -> Verdict {
 fn beyond(context: &Context) -> Verdict {
     let memory = on_gpu(context, 4096)?;
     for (offset, size) in [(0, 4097), (4096, 1), (usize::MAX, 2), (1, usize::MAX)] {
-        let expected = Some(Problem::Beyond { offset, size, whole: 4096 });
+        let expected = Some(Problem::OutOfBounds { size, end: 4096 });
         let error = refused(context, memory.fill(offset, 0, size), HipError::InvalidValue)?;
         ensure_eq!(error.problem(), expected, "{error}");
     }
     let error = refused(context, memory.read(4090, &mut [0; 7]), HipError::InvalidValue)?;
-    ensure!(matches!(error.problem(), Some(Problem::Beyond { .. })), "{error}");
+    ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     let error = refused(context, memory.write(4090, &[0; 7]), HipError::InvalidValue)?;
-    ensure!(matches!(error.problem(), Some(Problem::Beyond { .. })), "{error}");
+    ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Answer, Order};
 use crate::worker::{NotAWorker, begin};
-use hsa_vmm::{Ipc, IpcError, MemoryError, PoolMemory, Runtime};
+use hsa_vmm::{Error, Ipc, IpcError, PoolMemory, Runtime};
 
 /// Works for a process that puts cases to a runtime, as the second process of some of them
 /// ([`Options::partner`](crate::Options::partner)), until that one has no more orders or is gone.
@@ -26,8 +26,8 @@ pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAW
     Ok(())
 }
 
-impl From<MemoryError> for Answer {
-    fn from(error: MemoryError) -> Self {
+impl From<Error> for Answer {
+    fn from(error: Error) -> Self {
         Self::Failed(error.to_string())
     }
 }
