@@ -104,6 +104,10 @@ impl AgentSet {
         self.0[agent / 64] |= 1 << (agent % 64);
     }
 
+    pub fn is_empty(self) -> bool {
+        self == Self::NONE
+    }
+
     /// The agents of both.
     pub fn union(self, other: Self) -> Self {
         Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])

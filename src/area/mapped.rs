@@ -3,7 +3,7 @@
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::vmm::{
-    Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Operation,
+    Access, Address, Allocation, AllocationProperties, Granularity, Mapping,
     Reservation, Vmm,
 };
 
@@ -40,7 +40,7 @@ impl MappedMemory {
         // objects, too. Large ones start where a large page can.
         let alignment = if size >= best { best } else { 0 };
         let reservation =
-            Reservation::of(size).aligned_to(alignment).reserve(vmm).map_err(below)?;
+            Reservation::builder(size).aligned_to(alignment).reserve(vmm).map_err(below)?;
         let allocation = Allocation::create(vmm, size, &properties).map_err(below)?;
         let mapping = reservation.map(0, &allocation).map_err(below)?;
         mapping.grant(agents, Access::ReadWrite).map_err(below)?;
@@ -63,7 +63,7 @@ impl MappedMemory {
         let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
         let mapping = self.mapping.as_ref().ok_or(not_mapped)?;
         // The area's operation replaces this one.
-        mapping.lend(Operation::Copy, agent, |_| act()).map_err(below)
+        mapping.with_access(agent, Access::ReadWrite, |_| act()).map_err(below)
     }
 
     /// Unmaps it and frees addresses and memory. A failure leaves it mapped for these agents, or partly

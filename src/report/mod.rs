@@ -36,10 +36,10 @@ mod text;
 pub use crate::vmm::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 pub use text::Size;
 
-use crate::agent::{AgentId, AgentKind};
+use crate::agent::AgentKind;
 use crate::error::Quarantined;
-use crate::memory::Registry;
-use crate::vmm::{Access, Address, Vmm};
+use crate::memory::PoolMemoryInfo;
+use crate::vmm::{Access, Vmm};
 use core::fmt;
 
 /// Everything that a [`Vmm`] holds, and the pool memory of its runtime. Sizes are in bytes.

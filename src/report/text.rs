@@ -19,7 +19,7 @@ impl fmt::Display for Report {
                 f.write_str("\nquarantined: not used any more\n")?;
             }
             let (address, size) = (entry.address, Size(entry.size));
-            writeln!(f, "  {address}  {size:>9}  since {}: {}", entry.operation, entry.reason)?;
+            writeln!(f, "  {address}  {size:>9}  since {}: {}", entry.operation, entry.reason())?;
         }
         Ok(())
     }

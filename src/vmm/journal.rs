@@ -13,7 +13,9 @@
 //! | [`Step::Access`] | set access as it was; if a GPU was granted access for the first time, unmap and map as it was |
 
 use super::Shared;
-use super::ledger::{Guards, MappingRecord, Range, ReservationGuard, Serial, locked_around};
+use super::ledger::{
+    Guards, MappingRecord, Range, Reservation, ReservationGuard, Serial, locked_around, remember,
+};
 use super::mapped_range::MappedRange;
 use crate::access::{AccessState, AgentSet};
 use crate::error::{Error, ErrorKind, Operation, Quarantined};
@@ -67,7 +69,7 @@ enum Step {
 pub(super) struct Journal<'a> {
     pub shared: &'a Shared,
     pub operation: Operation,
-    guards: &'a Guards<'a>,
+    guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target; 1]>,
     steps: SmallVec<[Step; 4]>,
     /// The first reservation that this operation quarantined.
@@ -77,7 +79,7 @@ pub(super) struct Journal<'a> {
 }
 
 impl<'a> Journal<'a> {
-    pub fn new(shared: &'a Shared, operation: Operation, guards: &'a Guards<'a>) -> Self {
+    pub fn new(shared: &'a Shared, operation: Operation, guards: &'a [ReservationGuard<'a>]) -> Self {
         let (targets, steps) = (SmallVec::new(), SmallVec::new());
         Self { shared, operation, guards, targets, steps, quarantined: None, broken: SmallVec::new() }
     }
@@ -406,12 +408,12 @@ impl Shared {
     pub(super) fn with_locked<T>(
         &self,
         ranges: &[Range],
-        act: impl FnOnce(&Guards<'_>) -> Result<T, ErrorKind>,
+        act: impl FnOnce(&[ReservationGuard<'_>]) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         loop {
-            let mut found: SmallVec<[Arc<_>; 1]> = SmallVec::new();
+            let mut found: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
             for &range in ranges {
-                if found.iter().rev().take(2).any(|it: &Arc<super::ledger::Reservation>| it.contains_range(range)) {
+                if found.last().is_some_and(|last| last.contains_range(range)) {
                     continue;
                 }
                 let reservation = self.ledger.reservations.around(range)?;
@@ -421,11 +423,12 @@ impl Shared {
             found.sort_by_key(|it| it.base);
             found.dedup_by_key(|it| it.base);
             // One that was freed or quarantined meanwhile is looked up again.
-            let guards: Option<Guards<'_>> = found.iter().map(|it| it.lock()).collect();
-            let Some(guards) = guards else { continue };
-            let done = act(&guards);
-            drop(guards);
-            found.into_iter().take(1).for_each(super::ledger::remember);
+            let done = {
+                let guards: Option<Guards<'_>> = found.iter().map(|it| it.lock()).collect();
+                let Some(guards) = guards else { continue };
+                act(&guards)
+            };
+            found.into_iter().take(1).for_each(remember);
             return done;
         }
     }

@@ -1,7 +1,7 @@
 //! Setting, getting and revoking access to mapped memory.
 
 use super::access_change::{AccessChange, AccessChanges};
-use super::ledger::{Guards, MappingRecord, Range, Serial, locked_around, not_mapped};
+use super::ledger::{MappingRecord, Range, ReservationGuard, Serial, locked_around, not_mapped};
 use super::{AllocationProperties, Expected, Shared, Vmm};
 use crate::access::{Access, AccessDescriptor, AgentSet};
 use crate::address::Address;
@@ -204,7 +204,7 @@ impl Shared {
     /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped.
     pub(super) fn check_granted(
         &self,
-        guards: &Guards<'_>,
+        guards: &[ReservationGuard<'_>],
         range: Range,
         (index, agent): (usize, AgentId),
         needed: Access,

@@ -3,11 +3,11 @@
 //! Everything is checked in the ledger first, and the reservation is locked meanwhile, so that a wrong
 //! address is an error and never a fault.
 
-use super::ledger::{Guards, MappingRecord, Range, locked_around};
+use super::ledger::{MappingRecord, Range, ReservationGuard, locked_around};
 use super::{Access, Address, Expected, Shared, Vmm};
-use crate::agent::{AgentId, AgentKind, CopyEngine};
+use crate::agent::{AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::native::{Failure, Native, read_memory, write_memory};
+use crate::native::{CopyEngine, Failure, Native, read_memory, write_memory};
 use smallvec::SmallVec;
 
 impl Vmm {
@@ -208,7 +208,7 @@ impl Shared {
     /// first that may write it.
     fn filler(
         &self,
-        guards: &Guards<'_>,
+        guards: &[ReservationGuard<'_>],
         record: &MappingRecord,
         part: Range,
     ) -> Result<CopyEngine, ErrorKind> {
@@ -279,7 +279,7 @@ impl Shared {
     /// Returns the mappings that a range touches, all of which must be mapped and expected.
     fn covering(
         &self,
-        guards: &Guards<'_>,
+        guards: &[ReservationGuard<'_>],
         range: Range,
         expected: Expected<'_>,
     ) -> Result<SmallVec<[(usize, MappingRecord); 1]>, ErrorKind> {

@@ -171,6 +171,29 @@ impl Mapping {
         })
     }
 
+    /// Calls `act` with its address while it cannot be unmapped or changed, if an agent may access it
+    /// so: for the caller's own HSA code, such as a copy on a queue of its own. `act` must not call an
+    /// operation on the same reservation, which would wait forever.
+    ///
+    /// # Errors
+    /// [`Problem::NotGranted`] if the agent lacks the access; else as for [`Vmm::read`].
+    pub fn with_access<T>(
+        &self,
+        agent: AgentId,
+        access: Access,
+        act: impl FnOnce(Address) -> T,
+    ) -> Result<T, Error> {
+        self.run(Operation::GetAccess, |shared, only| {
+            let (index, _) = shared.agent(agent, Argument::Agent)?;
+            let range = self.range();
+            shared.with_locked(&[range], |guards| {
+                shared.check_mapped(range, only)?;
+                shared.check_granted(guards, range, (index, agent), access)?;
+                Ok(act(self.address))
+            })
+        })
+    }
+
     /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps its
     /// address, and who may access it there.
     ///
