@@ -65,9 +65,9 @@ pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
+// Closes memory that the runtime has mapped.
 #[allow(unsafe_code)]
 pub mod ipc;
-mod kept;
 mod log;
 #[allow(unsafe_code)]
 pub mod memory;
@@ -76,7 +76,6 @@ pub mod memory;
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
-mod process;
 pub mod report;
 pub mod runtime;
 mod sync;
@@ -98,8 +97,7 @@ pub use hip::{HipError, HipProfile};
 pub use hsa_sim as simulation;
 /// C's types of the HSA ABI, for HSA calls that the caller makes itself ([`Runtime::function`]).
 pub use hsa_sys;
-pub use ipc::{Ipc, IpcError, IpcHandle, OpenedMemory};
-pub use kept::Kept;
+pub use ipc::{Ipc, IpcHandle, OpenedMemory};
 pub use memory::PoolMemory;
 pub use native::Status;
 pub use pool::{Pool, PoolFlags, Segment};

@@ -1,73 +1,82 @@
-//! Who may be at the other end when memory goes from process to process.
+//! Other processes: how one is identified, and which users are trusted.
+//!
+//! A process number identifies a process only within a PID namespace, and `/proc` shows the namespace
+//! that it was mounted in, which can be another than that of this process.
 
 use core::fmt;
-use rustix::process::geteuid;
+use rustix::fs::stat;
+use rustix::io::Errno;
+use rustix::process::{Pid, geteuid};
 use std::fs;
 
-/// Whose processes memory is exchanged with. Users are numbered as in the user namespace of this
-/// process.
+/// Selects the users whose processes memory is exchanged with. User numbers are those of this process's
+/// user namespace.
 ///
-/// At the other end of a socket the effective user counts, as it was when the process connected or began
+/// At the other end of a socket, the effective user counts, as it was when the process connected or began
 /// to listen. A process that is looked up by its number (a [`Ticket`](crate::transport::Ticket), an
 /// [`IpcHandle`](crate::IpcHandle)) must have the trusted user as its real, effective, saved and file
-/// system user: one that runs a set-user-id program still has the descriptors of whoever started it.
+/// system user: a process that runs a set-user-id program still has the descriptors of the user who
+/// started it.
+///
+/// ```
+/// use hsa_vmm::transport::Channel;
+/// use hsa_vmm::Trust;
+///
+/// # fn main() -> Result<(), hsa_vmm::Error> {
+/// let (here, _there) = Channel::pair()?;
+/// let channel = here.with_trust(Trust::User(1000));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trust {
-    /// Those of the user of this process.
+    /// The effective user of this process.
     #[default]
     SameUser,
-    /// Those of one user, by number.
+    /// One user, by number.
     User(u32),
-    /// Anybody's. What arrives is checked all the same, but the memory is no longer this user's
-    /// alone.
+    /// Every user. What arrives is still validated, but other users share the memory.
     Anyone,
 }
 
 /// A user who is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UntrustedUser {
-    /// Whose process it is; `None` if that user has no number in the user namespace of this
+    /// The user of the other process; `None` if that user has no number in the user namespace of this
     /// process.
     pub user: Option<u32>,
-    /// Whose it would have to be.
+    /// The user who is trusted.
     pub trusted: u32,
 }
 
 impl Trust {
-    /// Refuses a process of a user who is not trusted.
+    /// Rejects a process whose user is not trusted.
     pub(crate) fn check(self, user: u32) -> Result<(), UntrustedUser> {
         let trusted = match self {
             Self::SameUser => geteuid().as_raw(),
             Self::User(trusted) => trusted,
             Self::Anyone => return Ok(()),
         };
-        let user = Some(user).filter(|user| !stands_for_many(*user));
+        let user = Some(user).filter(|user| !is_overflow_user(*user));
         if user == Some(trusted) { Ok(()) } else { Err(UntrustedUser { user, trusted }) }
     }
 
-    /// Refuses a process one of whose users is not trusted.
+    /// Rejects a process if one of its users is not trusted.
     pub(crate) fn check_all(self, users: [u32; 4]) -> Result<(), UntrustedUser> {
-        let [real, ..] = users;
-        self.check(real)?;
-        users.into_iter().filter(|user| *user != real).try_for_each(|user| self.check(user))
+        users.into_iter().try_for_each(|user| self.check(user))
     }
 }
 
-/// Whether a number is what the kernel calls all users that this user namespace has none for: then
-/// it is nobody's, also if it is the one of this process.
-fn stands_for_many(user: u32) -> bool {
+/// Returns whether the kernel reports every user without a number in this user namespace by this number.
+/// It then identifies nobody, even if it is the number of this process's own user.
+fn is_overflow_user(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
-    // The kernel's own default.
+    // 65534 is the kernel's default.
     let number = number.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
-    user == number && !every_user_has_a_number()
-}
-
-/// Whether the user namespace of this process is the first, or one that leaves nobody out.
-fn every_user_has_a_number() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let words: Vec<_> = map.split_whitespace().collect();
-    words == ["0", "0", "4294967295"]
+    // A namespace that maps all users, such as the initial one, has no overflow.
+    let map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    user == number && !map().split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 impl fmt::Display for UntrustedUser {
@@ -76,44 +85,127 @@ impl fmt::Display for UntrustedUser {
             Some(user) => write!(f, "of user {user}")?,
             None => f.write_str("of a user who has no number in this user namespace")?,
         }
-        write!(f, "; only user {} is trusted (Trust says whom)", self.trusted)
+        write!(f, "; only user {} is trusted (see Trust)", self.trusted)
     }
 }
 
 impl core::error::Error for UntrustedUser {}
 
+/// Another process. Its start time tells it from a later process with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pid: Pid,
+    /// In the clock ticks of `/proc/PID/stat`.
+    pub start_time: u64,
+    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id
+    /// program: its effective user is then the program's, and its descriptors are still those of the real
+    /// user.
+    pub users: [u32; 4],
+}
+
+impl Process {
+    /// Looks a process up by its number. Returns `None` if there is none.
+    pub fn find(pid: Pid) -> Result<Option<Self>, Errno> {
+        let (Some(start_time), Some(users)) = (start_time(pid)?, users(pid)?) else {
+            return Ok(None);
+        };
+        let found = Self { pid, start_time, users };
+        // The two files could be those of two processes.
+        Ok((self::start_time(pid)? == Some(start_time)).then_some(found))
+    }
+
+    /// Returns whether both are one process, which can have changed its users.
+    pub fn is_same(self, other: Self) -> bool {
+        (self.pid, self.start_time) == (other.pid, other.start_time)
+    }
+}
+
+/// Returns the inode number of this process's PID namespace, which no other namespace of this machine
+/// has. Returns `None` if `/proc` is missing or shows another namespace.
+pub(crate) fn pid_namespace() -> Result<Option<u64>, Errno> {
+    // One number for each namespace, from that of `/proc` down to the process's own.
+    let status = read("self", "status")?.unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    if numbers.is_none_or(|numbers| numbers.split_whitespace().count() != 1) {
+        return Ok(None);
+    }
+    Ok(Some(stat("/proc/self/ns/pid")?.st_ino))
+}
+
+fn start_time(pid: Pid) -> Result<Option<u64>, Errno> {
+    let line = read(&pid.as_raw_nonzero().to_string(), "stat")?;
+    // The second word is the program's name in parentheses, which may contain anything.
+    let after = line.as_deref().and_then(|line| line.rsplit_once(')'));
+    Ok(after.and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok()))
+}
+
+fn users(pid: Pid) -> Result<Option<[u32; 4]>, Errno> {
+    let status = read(&pid.as_raw_nonzero().to_string(), "status")?;
+    let Some(status) = status else { return Ok(None) };
+    // The kernel escapes a line break in the program's name, which comes first.
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let numbers = line.unwrap_or_default().split_whitespace().map(str::parse);
+    let numbers: Vec<u32> = numbers.collect::<Result<_, _>>().map_err(|_| Errno::IO)?;
+    numbers.try_into().map(Some).map_err(|_| Errno::IO)
+}
+
+/// Reads a file of a process in `/proc`. Returns `None` if there is no such process.
+fn read(process: &str, file: &str) -> Result<Option<String>, Errno> {
+    // A program's name need not be UTF-8.
+    match fs::read(format!("/proc/{process}/{file}")) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) => match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+            // A process that ends during the read causes `SRCH`.
+            Errno::NOENT | Errno::SRCH => Ok(None),
+            errno => Err(errno),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::getpid;
 
     #[test]
-    fn a_stranger_is_named_and_so_is_who_would_be_trusted() {
+    fn untrusted_user_names_both_users() {
         let known = UntrustedUser { user: Some(7), trusted: 1000 };
-        assert_eq!(known.to_string(), "of user 7; only user 1000 is trusted (Trust says whom)");
-        let nobody = UntrustedUser { user: None, trusted: 0 };
-        let words = nobody.to_string();
-        assert!(
-            words.starts_with("of a user who has no number in this user namespace;"),
-            "{words}"
-        );
+        assert_eq!(known.to_string(), "of user 7; only user 1000 is trusted (see Trust)");
+        let text = UntrustedUser { user: None, trusted: 0 }.to_string();
+        assert!(text.starts_with("of a user who has no number in this user namespace;"), "{text}");
     }
 
     #[test]
-    fn who_is_trusted_gets_in_and_nobody_else() {
+    fn check_accepts_only_the_trusted_user() {
         let this = geteuid().as_raw();
         assert_eq!(Trust::SameUser.check(this), Ok(()));
         assert_eq!(Trust::User(this).check(this), Ok(()));
         assert_eq!(Trust::Anyone.check(this + 1), Ok(()));
         let other = this + 1;
-        let stranger = UntrustedUser { user: Some(other), trusted: this };
-        assert_eq!(Trust::SameUser.check(other), Err(stranger));
+        let untrusted = UntrustedUser { user: Some(other), trusted: this };
+        assert_eq!(Trust::SameUser.check(other), Err(untrusted));
         assert_eq!(Trust::User(other).check(this).unwrap_err().trusted, other);
         assert_eq!(Trust::SameUser.check_all([this; 4]), Ok(()));
         for at in 0..4 {
             let mut users = [this; 4];
             users[at] = other;
-            assert_eq!(Trust::SameUser.check_all(users), Err(stranger));
+            assert_eq!(Trust::SameUser.check_all(users), Err(untrusted));
             assert_eq!(Trust::Anyone.check_all(users), Ok(()));
         }
+    }
+
+    #[test]
+    fn find_returns_this_process() {
+        let found = Process::find(getpid()).unwrap().unwrap();
+        assert!(found.start_time > 0, "{found:?}");
+        assert_eq!(found.users, [geteuid().as_raw(); 4]);
+        assert!(pid_namespace().unwrap().is_some());
+        let before = Process { start_time: found.start_time - 1, ..found };
+        assert!(found.is_same(found) && !before.is_same(found));
+    }
+
+    #[test]
+    fn find_returns_none_without_a_process() {
+        assert_eq!(Process::find(Pid::from_raw(i32::MAX).unwrap()), Ok(None));
     }
 }

@@ -115,7 +115,8 @@ impl Row {
             Operation::AddressFree if matches!(problem, Problem::StillMapped { .. }) => {
                 Self::StillMapped
             }
-            Operation::AreaCreate
+            Operation::Open
+            | Operation::AreaCreate
             | Operation::Mmap
             | Operation::Munmap
             | Operation::Allocate
@@ -187,8 +188,8 @@ mod tests {
             AddressReserve if argument != Argument::Flags => (2, 1),
             Create if agent.contains(&problem) => (1, 101),
             AddressFree if problem == (Problem::StillMapped { mappings: 1 }) => (999, 1),
-            AreaCreate | Mmap | Munmap | Allocate | Allow | Free | GetMemHandle | OpenMemHandle
-            | CloseMemHandle
+            Open | AreaCreate | Mmap | Munmap | Allocate | Allow | Free | GetMemHandle
+            | OpenMemHandle | CloseMemHandle
                 if agent.contains(&problem) || argument == Argument::Device =>
             {
                 (101, 101)

@@ -24,12 +24,14 @@
 mod argument;
 mod errno;
 mod hip;
+mod malformed;
 mod operation;
 mod quarantined;
 mod rejected;
 
 pub use argument::{Argument, Problem, Value};
 pub use errno::Errno;
+pub use malformed::Malformed;
 pub use operation::Operation;
 pub use quarantined::{BrokenInvariant, Quarantined};
 pub use rejected::Rejected;
@@ -37,7 +39,6 @@ pub use rejected::Rejected;
 use crate::address::Address;
 use crate::agent::AgentId;
 use crate::native::{DriverState, Failure, Status, out_of_descriptors};
-use crate::transport::Malformed;
 use crate::trust::UntrustedUser;
 use core::fmt;
 use core::time::Duration;

@@ -1,43 +1,43 @@
-//! What this process has exported.
+//! The allocations that this process has exported.
 
-use super::error::{IpcError, Operation, Problem};
 use super::handle::{IpcHandle, Registration};
-use super::server::{self, is_asked_for, is_taken};
 use super::table::{Entry, Table};
-use crate::error::{Busy, ErrorKind};
+use super::{namespace_of, of_failure, server};
+use crate::error::{Argument, Busy, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
 use crate::native::{Known, NativeIpc, Status, without_sigpipe};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
 use core::any::Any;
-use rustix::io::Errno;
 use std::sync::{Arc, Weak};
 
-/// The table of one runtime's exports, which is there as long as there are any.
+/// The exports of one runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Exports {
+struct Exports {
+    /// Exists while something is exported.
     table: Mutex<Weak<Table>>,
-    /// Held while the runtime may start its server: between its `bind` and `listen` another thread would
-    /// take the name for another process's.
+    /// Held while the runtime may start its server: between the server's `bind` and `listen`, another
+    /// thread would take its socket for another process's.
     creating: Mutex<()>,
 }
 
 impl Attachment for Exports {}
 
 impl Exports {
-    fn table(&self, process: i32, namespace: u16) -> Result<Arc<Table>, Errno> {
-        let mut kept = lock(&self.table);
-        if let Some(table) = kept.upgrade() {
+    fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
+        let namespace = namespace_of(process)?;
+        let mut current = lock(&self.table);
+        if let Some(table) = current.upgrade() {
             return Ok(table);
         }
         let table = Arc::new(Table::new(process, namespace)?);
-        *kept = Arc::downgrade(&table);
+        *current = Arc::downgrade(&table);
         Ok(table)
     }
 }
 
-/// An allocation that other processes may open.
+/// An allocation that other processes can open.
 #[derive(Debug)]
 pub(crate) struct Export {
     table: Arc<Table>,
@@ -47,6 +47,7 @@ pub(crate) struct Export {
 }
 
 impl Exported for Export {
+    /// Ends the export while `free` frees the memory; if that fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.end(self.registration.slot, self.entry, free).unwrap_or_else(|errno| {
             crate::log::warning!(%errno, "an export could not be ended");
@@ -56,102 +57,89 @@ impl Exported for Export {
 }
 
 impl Export {
+    fn new(runtime: &Runtime, record: &Record, native: NativeIpc) -> Result<Self, ErrorKind> {
+        let process = std::process::id() as i32;
+        let table = runtime.attachment::<Exports>().table(process)?;
+        let (registration, entry) = table.enter(native, record.size as u64)?;
+        Ok(Self { table, registration, entry, process })
+    }
+
     fn handle(&self, offset: u64) -> IpcHandle {
         let Self { registration, entry: Entry { generation, size, native }, process, .. } = *self;
         IpcHandle::new(native, size, offset, process, registration, generation)
     }
 }
 
-/// Makes a handle of the allocation that an address is in.
+/// Creates a handle of the allocation that contains an address.
 pub(super) fn get(
     runtime: &Runtime,
     quirks: Quirks,
     address: Address,
-) -> Result<IpcHandle, IpcError> {
-    let operation = Operation::GetMemHandle;
-    let refused = |problem| IpcError::refused(operation, problem);
+) -> Result<IpcHandle, ErrorKind> {
+    let invalid = |problem| ErrorKind::invalid(Argument::Address, address, problem);
     if address == Address::NULL {
-        return Err(refused(Problem::Null));
+        return Err(invalid(Problem::Null));
     }
     let Some(record) = runtime.attachment::<Registry>().around(address.get()) else {
-        let known = runtime.native().known_at(address.get());
-        let known = known.map_err(|failure| IpcError::failure(operation, failure))?;
-        return Err(refused(match known {
+        let known = runtime.native().known_at(address.get()).map_err(of_failure)?;
+        return Err(invalid(match known {
             Known::Virtual => Problem::VirtualMemory,
             Known::Memory => Problem::NotPoolMemory,
             Known::Nothing => Problem::NotAllocated,
         }));
     };
     if !record.on_gpu {
-        return Err(refused(Problem::HostMemory));
+        return Err(invalid(Problem::HostMemory));
     }
-    let offset = (address.get() - record.start) as u64;
+    // The record is not locked here: AMD's server can make the call wait for another process, and
+    // freeing the memory must not wait for that.
+    let created = create(runtime, quirks, &record);
     let mut state = record.state();
-    match &mut *state {
-        State::Freed => Err(refused(Problem::NotAllocated)),
-        State::Allocated(export) => {
-            let process = std::process::id() as i32;
-            let in_use = server::is_in_use(runtime);
-            let exports = runtime.attachment::<Exports>();
-            let creating = in_use.then(|| lock(&exports.creating));
-            check_name(operation, runtime)?;
-            let native = create(operation, runtime, &record)?;
-            drop(creating);
-            if quirks.ipc_server_outlives_stop && is_asked_for(native, process) {
-                runtime.stay_started();
-            }
-            let ours = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
-            if let Some(ours) = ours.filter(|ours: &&Export| ours.entry.native == native) {
-                return Ok(ours.handle(offset));
-            }
-            // Should the runtime ever answer another handle, the one before is good no more.
-            if let Some(old) = export.take() {
-                let _ = old.end(&mut || Ok(()));
-            }
-            let entered = enter(operation, runtime, &record, native, process)?;
-            let handle = entered.handle(offset);
-            *export = Some(Box::new(entered));
-            Ok(handle)
-        }
+    let State::Allocated(export) = &mut *state else {
+        // It was freed meanwhile. The handle was not given to anyone.
+        return Err(invalid(Problem::NotAllocated));
+    };
+    let native = created?;
+    let offset = (address.get() - record.start) as u64;
+    let ours = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
+    if let Some(ours) = ours.filter(|ours: &&Export| ours.entry.native == native) {
+        return Ok(ours.handle(offset));
     }
+    // If the runtime returns another handle than before, the previous one is invalid.
+    if let Some(old) = export.take() {
+        let _ = old.end(&mut || Ok(()));
+    }
+    let new = Export::new(runtime, &record, native)?;
+    let handle = new.handle(offset);
+    *export = Some(Box::new(new));
+    Ok(handle)
 }
 
-/// Refuses what AMD's runtime would end the process for, if it hands memory out by itself: somebody
-/// else waits at the name where it would.
-fn check_name(operation: Operation, runtime: &Runtime) -> Result<(), IpcError> {
-    if !server::is_in_use(runtime) {
-        return Ok(());
-    }
+/// Has the runtime create its handle, and start its server if it has one. Called also if the memory is
+/// exported already: AMD's server ends when an importer is killed during an attach, and only this call
+/// starts another.
+fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
-    if is_taken(process) { Err(IpcError::NameTaken { operation, process }) } else { Ok(()) }
-}
-
-/// Has the runtime make its handle, and be ready to hand the memory out. Also if it was already:
-/// AMD's server ends when an importer is killed in the middle, and only this starts another.
-fn create(operation: Operation, runtime: &Runtime, record: &Record) -> Result<NativeIpc, IpcError> {
-    // The server's thread inherits the signal mask. It writes to whoever has connected, and would end
-    // this process by `SIGPIPE` if that process has gone.
+    let exports = runtime.attachment::<Exports>();
+    let has_server = server::is_used(runtime);
+    let creating = has_server.then(|| lock(&exports.creating));
+    // AMD's runtime would end this process with an assertion.
+    if has_server && server::is_socket_taken(process) {
+        return Err(ErrorKind::SocketTaken { process });
+    }
+    // The server's thread inherits the signal mask. It writes to connections that the other process may
+    // have closed, and `SIGPIPE` would end this process.
     let created = without_sigpipe(|| runtime.native().ipc_create(record.start, record.size));
-    created.map_err(|failure| match IpcError::failure(operation, failure) {
-        IpcError::Runtime {
-            operation,
+    drop(creating);
+    let native = created.map_err(|failure| match of_failure(failure) {
+        ErrorKind::Runtime {
             call,
             status: status @ (Status::INVALID_ARGUMENT | Status::ERROR),
-        } => IpcError::NotShared { operation, call, status },
-        error => error,
-    })
-}
-
-fn enter(
-    operation: Operation,
-    runtime: &Runtime,
-    record: &Record,
-    native: NativeIpc,
-    process: i32,
-) -> Result<Export, IpcError> {
-    let system = |errno| IpcError::system(operation, errno);
-    let namespace = super::namespace(operation, process)?;
-    let table = runtime.attachment::<Exports>().table(process, namespace).map_err(system)?;
-    let (registration, entry) = table.enter(native, record.size as u64).map_err(system)?;
-    Ok(Export { table, registration, entry, process })
+        } => ErrorKind::NotShared { call, status },
+        kind => kind,
+    })?;
+    if quirks.ipc_server_outlives_stop && server::serves(native, process as i32) {
+        runtime.stay_started();
+    }
+    Ok(native)
 }

@@ -1,15 +1,15 @@
-//! The 64 bytes that go from one process to another.
+//! The handle that one process sends to another: 64 bytes.
 
 use crate::native::NativeIpc;
 use core::fmt;
 
-/// Names pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
+/// Identifies pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
 ///
-/// | bytes | HIP | what |
+/// | bytes | HIP | content |
 /// |---|---|---|
 /// | 0–31 | `ipc_handle` | the runtime's own handle (`hsa_amd_ipc_memory_t`) |
 /// | 32–39 | `psize` | the size of the whole allocation |
-/// | 40–47 | `poffset` | where in it the address is that the handle was asked for |
+/// | 40–47 | `poffset` | the offset in it of the address that the handle was created of |
 /// | 48–51 | `owners_process_id` | the process that exported it |
 /// | 52–63 | `reserved` | zeros from HIP; from this library its [registration](Self::is_registered): |
 /// | 52–54 | | the exporter's file descriptor of its table of exports |
@@ -18,13 +18,20 @@ use core::fmt;
 /// | 59 | | the format, 0x32 |
 /// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and the 8 bytes of the export's generation, which is in the table |
 ///
-/// All numbers are little-endian. The check value detects a handle that was changed by accident, and
-/// one of an earlier export in the same slot. It does not keep anybody from forging a handle who can
-/// read the exporter's table: what a handle names is only believed of a process whose user is
-/// [trusted](crate::Ipc::trusting), and only as far as the runtime confirms it.
+/// All numbers are little-endian. The check value detects a handle that was modified by accident, and one
+/// of an earlier export in the same slot. It does not prevent forgery by a process that can read the
+/// exporter's table: a handle is only accepted if the exporter's user is
+/// [trusted](crate::Ipc::with_trust), and the runtime confirms the memory.
 ///
-/// Plain bytes: send them in whatever way. Whether they name anything is found out when they are
+/// The bytes can be sent by any means. They are checked when the handle is
 /// [opened](crate::Ipc::open_mem_handle).
+///
+/// ```
+/// use hsa_vmm::IpcHandle;
+///
+/// let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
+/// assert_eq!((handle.allocation_size(), handle.is_registered()), (0, false));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IpcHandle {
     pub(super) native: NativeIpc,
@@ -34,29 +41,28 @@ pub struct IpcHandle {
     reserved: [u8; 12],
 }
 
-/// Where the exporter keeps what it says of a handle: a descriptor of its own, and a slot in that
-/// file.
+/// The location of an export's entry: a file descriptor of the exporter, and a slot in that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Registration {
     /// 24 bits.
     pub descriptor: u32,
     pub slot: u16,
-    /// The end of the number of the PID namespace in which the exporter has its number.
+    /// The low bits of the inode number of the exporter's PID namespace.
     pub namespace: u16,
 }
 
-/// The format of the reserved bytes. More than one bit is set, so that no change of one bit makes a
-/// handle of this library one of HIP's, whose reserved bytes are zeros.
+/// The format of the reserved bytes. More than one bit is set, so that no change of one bit turns a handle
+/// of this library into one of HIP's, whose reserved bytes are zeros.
 const FORMAT: u8 = 0x32;
-/// Where the format is.
+/// The position of the format.
 const FORMAT_AT: usize = 59;
-/// Where the check value begins.
+/// The position of the check value.
 const CHECK_AT: usize = 60;
 
 impl Registration {
     pub const DESCRIPTORS: u32 = 1 << 24;
 
-    /// The bytes of a registration, without the check value.
+    /// Encodes a registration, without the check value.
     fn pack(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..3].copy_from_slice(&self.descriptor.to_le_bytes()[..3]);
@@ -96,8 +102,7 @@ impl IpcHandle {
         handle
     }
 
-    /// The check value that the handle has if it was made of the export of this generation, and was
-    /// not changed since.
+    /// Returns the check value of an unmodified handle of the export of this generation.
     fn check_value(&self, generation: u64) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.to_bytes()[..CHECK_AT]);
@@ -105,12 +110,12 @@ impl IpcHandle {
         hasher.finalize()
     }
 
-    /// Whether the check value is that of an export of this generation.
+    /// Returns whether the check value is that of an export of this generation.
     pub(super) fn is_of(&self, generation: u64) -> bool {
         self.to_bytes()[CHECK_AT..] == self.check_value(generation).to_le_bytes()
     }
 
-    /// Whether the reserved bytes are HIP's zeros, or of this library's format.
+    /// Returns whether the reserved bytes are HIP's zeros, or have this library's format.
     pub(super) fn has_known_format(&self) -> bool {
         !self.is_registered() || self.to_bytes()[FORMAT_AT] == FORMAT
     }
@@ -119,7 +124,7 @@ impl IpcHandle {
         Registration::unpack(self.reserved)
     }
 
-    /// The bytes, as HIP lays them out.
+    /// Returns the bytes, in HIP's layout.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -133,7 +138,7 @@ impl IpcHandle {
         bytes
     }
 
-    /// The handle of those bytes, whatever they are.
+    /// Creates a handle from any bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let take = |from: usize| {
@@ -153,28 +158,28 @@ impl IpcHandle {
         }
     }
 
-    /// The size of the whole allocation in bytes.
+    /// Returns the size of the whole allocation in bytes.
     #[must_use]
     pub fn allocation_size(&self) -> u64 {
         self.size
     }
 
-    /// Where in the allocation the address is that the handle was asked for.
+    /// Returns the offset in the allocation of the address that the handle was created of.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The process that exported it.
+    /// Returns the number of the process that exported the memory.
     #[must_use]
     pub fn process(&self) -> i32 {
         self.process
     }
 
-    /// Whether it says where its exporter keeps track of it, as those of this library do.
+    /// Returns whether the exporter has the handle in a table, as this library does.
     ///
-    /// Such a handle is refused, at once, when its memory was freed, also if its address is in
-    /// use again. Of HIP's own handles nobody can know that.
+    /// Such a handle is rejected at once when its memory was freed, also if its address is in use again.
+    /// Of HIP's own handles this cannot be known.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.registration().is_some()
@@ -201,7 +206,7 @@ mod tests {
     const GENERATION: u64 = 0x0123_4567_89ab_cdef;
 
     #[test]
-    fn the_layout_is_hips() {
+    fn layout_is_hips() {
         let native = core::array::from_fn(|index| 0x0101_0101 * index as u32);
         let handle = IpcHandle::new(native, 0x1122_3344, 0x55, 0x66, REGISTRATION, GENERATION);
         let bytes = handle.to_bytes();
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_shows() {
+    fn every_flipped_bit_is_detected() {
         let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION, GENERATION);
         assert!(handle.has_known_format());
         for bit in 0..8 * IpcHandle::SIZE {
@@ -228,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_without_the_runtimes_part() {
+    fn debug_omits_the_runtimes_part() {
         let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION, GENERATION);
         let text = format!("{handle:?}");
         assert!(text.starts_with("IpcHandle { process: 77, allocation_size: 4096, offset: 16"));
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_handle_and_stay_what_they_are() {
+    fn to_bytes_inverts_from_bytes() {
         let bytes: [u8; 64] = core::array::from_fn(|index| (index * 37 + 11) as u8);
         assert_eq!(IpcHandle::from_bytes(&bytes).to_bytes(), bytes);
         let mut foreign = bytes;

@@ -1,49 +1,162 @@
-//! Memory of other processes that is open in this one.
+//! The memory of other processes that is open in this one.
 
-use super::error::{IpcError, Operation, Problem, Stale};
 use super::handle::IpcHandle;
-use super::relay;
-use super::server;
-use super::table::{Absent, while_exported};
-use crate::memory::Registry;
-use crate::native::{Native, NativeAgent, NativeIpc};
-use crate::process::Found;
+use super::table::while_exported;
+use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, namespace_of, of_failure, server, system, unavailable};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
+use crate::memory::{Registry, Span};
+use crate::native::{Native, NativeIpc};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::trust::Trust;
+use crate::trust::Process;
 use crate::vmm::Address;
+use core::fmt;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Identifies an export among all exports of all processes: process, generation, runtime's handle.
-type Name = (i32, u64, NativeIpc);
+/// Memory of another process, which is closed when this value is dropped.
+///
+/// The value owns what it opened: [`Ipc::close_mem_handle`] does not close it.
+///
+/// ```no_run
+/// # use hsa_vmm::{Ipc, IpcHandle, OpenedMemory};
+/// # fn f(ipc: &Ipc, received: [u8; IpcHandle::SIZE]) -> Result<(), hsa_vmm::Error> {
+/// let memory = OpenedMemory::open(ipc, &IpcHandle::from_bytes(&received))?;
+/// memory.write(0, b"hello")?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct OpenedMemory {
+    ipc: Ipc,
+    span: Span,
+    /// The start address of the whole allocation.
+    base: usize,
+    closed: bool,
+}
 
-/// Who closes an open import.
+impl OpenedMemory {
+    /// Opens a handle (`hipIpcOpenMemHandle`).
+    ///
+    /// The memory starts at the address that the handle was created of, and extends to the end of the
+    /// other process's allocation. It stays valid when the exporter frees it or ends.
+    ///
+    /// # Errors
+    /// As for [`Ipc::open_mem_handle`].
+    pub fn open(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, Error> {
+        let base = ipc.open_as(Holder::Value, handle, 0)?;
+        // The offset was checked.
+        let (start, size) = (base + handle.offset as usize, (handle.size - handle.offset) as usize);
+        let not_a_gpu = || {
+            let kind = ErrorKind::invalid(Argument::Agent, Value::None, Problem::NotAGpu);
+            Error::new(Operation::OpenMemHandle, kind)
+        };
+        let agent = ipc.runtime().agent(ipc.agents()[0]).ok_or_else(not_a_gpu)?;
+        // SAFETY: the runtime has mapped it for this agent, and it is closed only when the new value is
+        // consumed or dropped.
+        let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
+        Ok(Self { ipc: ipc.clone(), span, base, closed: false })
+    }
+
+    /// Returns the start address, which is the same for this process and for the agents that the memory
+    /// was opened for.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.span.address()
+    }
+
+    /// Returns the size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.span.size()
+    }
+
+    /// Returns the runtime on which the memory was opened.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime {
+        self.span.runtime()
+    }
+
+    /// Copies from the memory, by the first agent it was opened for.
+    ///
+    /// # Errors
+    /// As for [`PoolMemory::read`](crate::PoolMemory::read).
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        Ok(self.span.read(offset, bytes)?)
+    }
+
+    /// Copies to the memory.
+    ///
+    /// # Errors
+    /// As for [`PoolMemory::read`](crate::PoolMemory::read).
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.span.write(offset, bytes)?)
+    }
+
+    /// Fills a part with a 32-bit value. `size` is in bytes.
+    ///
+    /// # Errors
+    /// As for [`PoolMemory::fill`](crate::PoolMemory::fill).
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
+        Ok(self.span.fill(offset, value, size)?)
+    }
+
+    /// Closes the memory (`hipIpcCloseMemHandle`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the memory is given back with the error.
+    pub fn close(mut self) -> Result<(), Rejected<Self>> {
+        match self.ipc.close_owned(self.base) {
+            Ok(()) => {
+                self.closed = true;
+                Ok(())
+            }
+            Err(error) => Err(Rejected { value: self, error }),
+        }
+    }
+}
+
+impl Drop for OpenedMemory {
+    fn drop(&mut self) {
+        if !self.closed
+            && !self.span.runtime().has_forked()
+            && let Err(error) = self.ipc.close_owned(self.base)
+        {
+            crate::log::warning!(%error, address = %self.address(), "opened memory was not closed");
+        }
+    }
+}
+
+impl fmt::Debug for OpenedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenedMemory({:#x} bytes at {})", self.size(), self.address())
+    }
+}
+
+/// Identifies an export among all exports of all processes: process, generation, runtime's handle.
+type ExportId = (i32, u64, NativeIpc);
+
+/// The holder of an open import, which closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// The caller of `Ipc::open_mem_handle`, by an address.
     Caller,
-    /// An `OpenedMemory`, which must not lose its memory before it is dropped.
+    /// An `OpenedMemory`, whose memory must stay open until it is dropped.
     Value,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Import {
     size: usize,
-    /// None for a handle of HIP's, which may name other memory later.
-    name: Option<Name>,
-    /// Opens that callers have to close.
+    /// `None` for a handle of HIP's, which can identify other memory later.
+    export: Option<ExportId>,
+    /// How often callers have to close it.
     callers: usize,
-    /// Opens that values own.
+    /// How many values own it.
     values: usize,
 }
 
 impl Import {
-    fn new(size: usize, name: Option<Name>) -> Self {
-        Self { size, name, callers: 0, values: 0 }
-    }
-
     fn count(&mut self, holder: Holder) -> &mut usize {
         match holder {
             Holder::Caller => &mut self.callers,
@@ -55,16 +168,14 @@ impl Import {
 /// The open imports, by start address.
 type Open = BTreeMap<usize, Import>;
 
-/// All open imports of a runtime. The lock is held while the runtime maps and unmaps, but never
-/// while another process is waited for.
+/// All open imports of a runtime. Locked while the runtime maps and unmaps memory, never while this
+/// process waits for another.
 #[derive(Debug, Default)]
-pub(crate) struct Imports {
-    open: Mutex<Open>,
-}
+struct Imports(Mutex<Open>);
 
 impl Imports {
     fn open(&self) -> MutexGuard<'_, Open> {
-        lock(&self.open)
+        lock(&self.0)
     }
 }
 
@@ -72,158 +183,206 @@ impl Attachment for Imports {
     /// Closes what is still open, before the runtime stops.
     fn close(&self, native: &Native) {
         for start in std::mem::take(&mut *self.open()).into_keys() {
-            if let Err(failure) = native.ipc_detach(start) {
+            // SAFETY: it was in the list, so that it is attached. No value uses it: each keeps the
+            // runtime from stopping.
+            if let Err(failure) = unsafe { native.ipc_detach(start) } {
                 crate::log::warning!(?failure, "memory of another process stays mapped");
             }
         }
     }
 }
 
-/// Opens a handle for agents, and returns where its memory begins.
-pub(super) fn open(
-    runtime: &Runtime,
-    handle: &IpcHandle,
-    holder: Holder,
-    trust: Trust,
-    agents: (NativeAgent, &[NativeAgent]),
-) -> Result<usize, IpcError> {
-    let operation = Operation::OpenMemHandle;
-    let IpcHandle { native, process, .. } = *handle;
-    let system = |errno| IpcError::system(operation, errno);
-    let size = usize::try_from(handle.size)
-        .map_err(|_| IpcError::refused(operation, Problem::OffsetBeyond))?;
-    let stale = |stale| IpcError::Stale { operation, process, stale };
-    let number = Pid::from_raw(process.max(0)).ok_or(stale(Stale::NoProcess))?;
-    let look_up = || {
-        let found = Found::of(number).map_err(system)?.ok_or(stale(Stale::NoProcess))?;
-        let checked = trust.check_all(found.users);
-        checked.map_err(|stranger| IpcError::Stranger { operation, process, stranger })?;
-        Ok::<_, IpcError>(found)
-    };
-    let exporter = look_up()?;
-    // The runtime would connect to any server that the handle names, and ask it for anything: also if
-    // the handle is registered, as the exporter writes what it likes into its table.
-    if server::is_in_use(runtime)
-        && runtime.info().path.is_some()
-        && !server::is_asked_for(native, process)
-    {
-        return Err(stale(Stale::Freed));
+/// Counts another open of an export that is open already. Returns its start address.
+fn count_open(open: &mut Open, export: Option<ExportId>, holder: Holder) -> Option<usize> {
+    // Handles of HIP's are mapped anew each time.
+    export?;
+    let (start, import) = open.iter_mut().find(|(_, import)| import.export == export)?;
+    *import.count(holder) += 1;
+    Some(*start)
+}
+
+impl Ipc {
+    /// Opens a handle for a holder. Returns the start address of the whole allocation.
+    pub(super) fn open_as(
+        &self,
+        holder: Holder,
+        handle: &IpcHandle,
+        flags: u32,
+    ) -> Result<usize, Error> {
+        let opened = self.check_handle(handle, flags).and_then(|()| self.try_open(holder, handle));
+        opened.map_err(|kind| Error::new(Operation::OpenMemHandle, kind))
     }
-    // What waits for the exporter comes before the lock: another open or close must not wait for it.
-    let fetch = || {
-        let memory = if server::is_asked_for(native, process) {
-            let fetched = server::fetch(native, process, trust);
-            Some(fetched.map_err(|denial| denial.into_error(operation, process))?)
-        } else {
-            None
-        };
-        // Meanwhile it may have ended, or become another user's.
-        if look_up()?.is_same(exporter) { Ok(memory) } else { Err(stale(Stale::NoProcess)) }
-    };
-    let attach = |memory: Option<OwnedFd>| {
-        let attach = |native| {
-            let (first, others) = agents;
-            let attached = runtime.native().ipc_attach(native, size, first, others);
-            attached.map_err(|failure| IpcError::failure(operation, failure))
-        };
-        match memory {
-            Some(memory) => relay::hand_over(native, &memory, attach).map_err(system)?,
-            None => attach(native),
+
+    /// Checks everything that can be checked without the exporter.
+    fn check_handle(&self, handle: &IpcHandle, flags: u32) -> Result<(), ErrorKind> {
+        self.check_not_forked()?;
+        if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
+            let problem = Problem::UndefinedFlags { defined: LAZY_ENABLE_PEER_ACCESS.into() };
+            return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
         }
-    };
-    // AMD's runtime takes any size for granted; copies beyond the real end are GPU page faults.
-    let attach_all = |open: &Open, memory: Option<OwnedFd>| {
-        let start = attach(memory)?;
-        let error = match runtime.native().ipc_is_attached(start, size) {
-            Ok(true) => return Ok(start),
-            Ok(false) => stale(Stale::TooLarge),
-            Err(failure) => IpcError::failure(operation, failure),
+        let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));
+        if handle.size == 0 {
+            return invalid(Problem::EmptyHandle);
+        }
+        if handle.offset >= handle.size {
+            let problem = Problem::OutOfBounds { size: 1, end: handle.size as usize };
+            return Err(ErrorKind::invalid(Argument::Offset, handle.offset as usize, problem));
+        }
+        if !handle.has_known_format() {
+            return invalid(Problem::UnknownFormat);
+        }
+        if let Some(registration) = handle.registration()
+            && registration.namespace != namespace_of(handle.process)?
+        {
+            return Err(unavailable(handle.process, Unavailable::OtherNamespace));
+        }
+        if handle.process == std::process::id() as i32 {
+            return Err(ErrorKind::SameProcess);
+        }
+        Ok(())
+    }
+
+    fn try_open(&self, holder: Holder, handle: &IpcHandle) -> Result<usize, ErrorKind> {
+        let IpcHandle { native, process, .. } = *handle;
+        let runtime = self.runtime();
+        let is_served = server::serves(native, process);
+        let exporter = self.find_exporter(process)?;
+        // The runtime would connect to any server that the handle names, and request anything from it:
+        // also if the handle is registered, as the exporter can write anything into its table.
+        if server::is_used(runtime) && runtime.info().path.is_some() && !is_served {
+            return Err(unavailable(process, Unavailable::Freed));
+        }
+        let fetch = || {
+            let fetch = || server::fetch(native, process, self.trust);
+            let memory = is_served.then(fetch).transpose()?;
+            // Meanwhile it can have ended, or have changed its users.
+            if self.find_exporter(process)?.is_same(exporter) {
+                Ok(memory)
+            } else {
+                Err(unavailable(process, Unavailable::NoProcess))
+            }
         };
-        // The runtime may return an address where the memory is mapped already, without counting.
+        let open = |export| {
+            let imports = runtime.attachment::<Imports>();
+            if let Some(start) = count_open(&mut imports.open(), export, holder) {
+                return Ok(start);
+            }
+            // This waits for the exporter. The list is not locked: other calls must not wait.
+            let memory = fetch()?;
+            let mut open = imports.open();
+            // Another thread can have opened it meanwhile.
+            if let Some(start) = count_open(&mut open, export, holder) {
+                return Ok(start);
+            }
+            let (start, size) = self.attach(&open, handle, memory)?;
+            let import = open.entry(start).or_insert(Import { export, ..Import::default() });
+            import.size = import.size.max(size);
+            *import.count(holder) += 1;
+            Ok(start)
+        };
+        match handle.registration() {
+            None => open(None),
+            Some(registration) => while_exported(handle, registration, |generation| {
+                open(Some((process, generation, native)))
+            }),
+        }
+    }
+
+    /// Looks the exporting process up, and rejects it if one of its users is not trusted.
+    fn find_exporter(&self, process: i32) -> Result<Process, ErrorKind> {
+        let none = || unavailable(process, Unavailable::NoProcess);
+        let pid = Pid::from_raw(process.max(0)).ok_or_else(none)?;
+        let found = Process::find(pid).map_err(system("read"))?.ok_or_else(none)?;
+        let trusted = self.trust.check_all(found.users);
+        trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
+        Ok(found)
+    }
+
+    /// Has the runtime map the memory of a handle. Returns its start address and size.
+    fn attach(
+        &self,
+        open: &Open,
+        handle: &IpcHandle,
+        memory: Option<OwnedFd>,
+    ) -> Result<(usize, usize), ErrorKind> {
+        let (runtime, size) = (self.runtime(), handle.size as usize);
+        let agents: Vec<_> = self.agents().iter().filter_map(|id| runtime.agent(*id)).collect();
+        let agents: Vec<_> = agents.into_iter().map(|agent| agent.native).collect();
+        let Some((&first, others)) = agents.split_first() else {
+            return Err(ErrorKind::invalid_list(Argument::Agent, Problem::NotAGpu));
+        };
+        let attach = |native| runtime.native().ipc_attach(native, size, first, others);
+        let start = match memory {
+            Some(memory) => server::with_relay(handle.native, &memory, attach)?,
+            None => attach(handle.native),
+        };
+        let start = start.map_err(of_failure)?;
+        // AMD's runtime accepts any size, and a copy past the end of the memory is a GPU page fault.
+        let kind = match runtime.native().ipc_is_attached(start, size) {
+            Ok(true) => return Ok((start, size)),
+            Ok(false) => unavailable(handle.process, Unavailable::TooLarge),
+            Err(failure) => of_failure(failure),
+        };
+        // The runtime can return an address where the memory is mapped already, without counting.
+        // SAFETY: the runtime attached it just now, and nothing else has the address: the list does not
+        // contain it, and is locked.
         if !open.contains_key(&start)
-            && let Err(failure) = runtime.native().ipc_detach(start)
+            && let Err(failure) = unsafe { runtime.native().ipc_detach(start) }
         {
             crate::log::warning!(?failure, "memory of another process stays mapped");
         }
-        Err(error)
-    };
-    let Some(registration) = handle.registration() else {
-        let memory = fetch()?;
-        let imports = runtime.attachment::<Imports>();
+        Err(kind)
+    }
+
+    /// Closes one of a caller's opens of the memory that contains an address.
+    pub(super) fn close_at(&self, address: Address) -> Result<(), ErrorKind> {
+        self.check_not_forked()?;
+        let invalid = |problem| Err(ErrorKind::invalid(Argument::Address, address, problem));
+        if address == Address::NULL {
+            return invalid(Problem::Null);
+        }
+        if self.runtime().attachment::<Registry>().around(address.get()).is_some() {
+            return invalid(Problem::OwnMemory);
+        }
+        let imports = self.runtime().attachment::<Imports>();
         let mut open = imports.open();
-        let start = attach_all(&open, memory)?;
-        let import = open.entry(start).or_insert(Import::new(size, None));
-        import.size = import.size.max(size);
-        *import.count(holder) += 1;
-        return Ok(start);
-    };
-    let opened = while_exported(handle, registration, |generation| {
-        let name = Some((process, generation, native));
-        let count_one_more = |open: &mut Open| {
-            let (start, import) = open.iter_mut().find(|(_, import)| import.name == name)?;
-            *import.count(holder) += 1;
-            Some(*start)
+        let found = open.range(..=address.get()).next_back();
+        match found.filter(|(start, import)| address.get() - **start < import.size) {
+            None => invalid(Problem::NotOpened),
+            Some((_, import)) if import.callers == 0 => invalid(Problem::OwnedMemory),
+            Some((&start, _)) => release(self.runtime().native(), &mut open, start, Holder::Caller),
+        }
+    }
+
+    /// Closes a value's open of the memory that starts at an address.
+    fn close_owned(&self, start: usize) -> Result<(), Error> {
+        let close = || {
+            self.check_not_forked()?;
+            let imports = self.runtime().attachment::<Imports>();
+            release(self.runtime().native(), &mut imports.open(), start, Holder::Value)
         };
-        let known = count_one_more(&mut runtime.attachment::<Imports>().open());
-        if let Some(start) = known {
-            return Ok(start);
-        }
-        let memory = fetch()?;
-        let imports = runtime.attachment::<Imports>();
-        let mut open = imports.open();
-        // Another thread may have opened it meanwhile.
-        if let Some(start) = count_one_more(&mut open) {
-            return Ok(start);
-        }
-        let start = attach_all(&open, memory)?;
-        *open.entry(start).or_insert(Import::new(size, name)).count(holder) += 1;
-        Ok(start)
-    });
-    opened.map_err(|absent| match absent {
-        // A process that has nothing exported any more has no table either.
-        Absent::Table | Absent::Export => stale(Stale::Freed),
-        Absent::Busy => stale(Stale::BeingFreed),
-        Absent::Forbidden => IpcError::Forbidden { operation, process },
-        Absent::System(errno) => system(errno),
-    })?
-}
-
-/// Closes one of a caller's opens of the memory that holds an address.
-pub(super) fn close(runtime: &Runtime, address: Address) -> Result<(), IpcError> {
-    let refused = |problem| Err(IpcError::refused(Operation::CloseMemHandle, problem));
-    if address == Address::NULL {
-        return refused(Problem::Null);
-    }
-    if runtime.attachment::<Registry>().around(address.get()).is_some() {
-        return refused(Problem::OwnMemory);
-    }
-    let imports = runtime.attachment::<Imports>();
-    let mut open = imports.open();
-    let found = open.range(..=address.get()).next_back();
-    match found.filter(|(start, import)| address.get() - **start < import.size) {
-        None => refused(Problem::NotOpened),
-        Some((_, import)) if import.callers == 0 => refused(Problem::Owned),
-        Some((&start, _)) => release(runtime.native(), &mut open, start, Holder::Caller),
+        close().map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
     }
 }
 
-/// Closes a value's open of the memory that begins at an address.
-pub(super) fn close_owned(runtime: &Runtime, start: usize) -> Result<(), IpcError> {
-    release(runtime.native(), &mut runtime.attachment::<Imports>().open(), start, Holder::Value)
-}
-
-/// Counts an open of this holder as closed; the last of all unmaps the memory.
-fn release(native: &Native, open: &mut Open, start: usize, holder: Holder) -> Result<(), IpcError> {
-    let operation = Operation::CloseMemHandle;
-    let not_opened = IpcError::refused(operation, Problem::NotOpened);
-    let import = open.get_mut(&start).ok_or(not_opened)?;
+/// Counts one open of this holder less. Unmaps the memory if it was the last of all.
+fn release(
+    native: &Native,
+    open: &mut Open,
+    start: usize,
+    holder: Holder,
+) -> Result<(), ErrorKind> {
+    let not_opened =
+        || ErrorKind::invalid(Argument::Address, Address::new(start), Problem::NotOpened);
+    let import = open.get_mut(&start).ok_or_else(not_opened)?;
     let opens = import.callers + import.values;
     match import.count(holder) {
-        0 => return Err(not_opened),
+        0 => return Err(not_opened()),
         count if opens > 1 => *count -= 1,
         _ => {
-            let detached = native.ipc_detach(start);
-            detached.map_err(|failure| IpcError::failure(operation, failure))?;
+            // SAFETY: it is in the list, so that it is attached. This was its last holder, and a holder
+            // does not use memory that it closes.
+            unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
             open.remove(&start);
         }
     }

@@ -1,4 +1,4 @@
-//! Pool memory in other processes: HIP's IPC, and what it leaves out.
+//! Shares pool memory between processes: HIP's IPC.
 //!
 //! | HIP | here | HSA |
 //! |---|---|---|
@@ -6,79 +6,89 @@
 //! | `hipIpcOpenMemHandle` | [`Ipc::open_mem_handle`] | `hsa_amd_ipc_memory_attach` |
 //! | `hipIpcCloseMemHandle` | [`Ipc::close_mem_handle`] | `hsa_amd_ipc_memory_detach` |
 //!
-//! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP
-//! can open each other's memory. Between two that use this library there is more:
+//! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP can open
+//! each other's memory. Between two processes that use this library:
 //!
-//! * A handle of memory that was freed, or whose process has ended, is refused at once, also if
-//!   the address or the process's number is in use again. The exporter keeps an account that the
-//!   importer looks at (through `/proc/<process>/fd`, hence both must belong to one user), and
-//!   the memory is not freed while somebody is mapping it. AMD's runtime would wait for ever.
-//! * A handle that was changed on its way is refused: every change of one bit, and all but one in
-//!   four thousand million others. This detects corruption, not forgery: see [`IpcHandle`].
-//! * Opening a handle twice gives the same address, and takes two closes. What an [`OpenedMemory`]
+//! * A handle of memory that was freed, or whose process has ended, is rejected at once, also if the
+//!   address or the process's number is in use again. The exporter keeps a table of its exports, which
+//!   the importer reads through `/proc/<process>/fd`; hence both must belong to one user. Memory is not
+//!   freed while another process is mapping it. AMD's runtime would wait forever.
+//! * A handle that was modified is rejected: every change of one bit, and all but one in four thousand
+//!   million other changes. This detects corruption, not forgery: see [`IpcHandle`].
+//! * Opening a handle twice gives the same address, and takes two closes. Memory that an [`OpenedMemory`]
 //!   owns is closed by that value alone.
 //!
-//! The size in any handle is checked against what the runtime has mapped: AMD's takes any size, and
-//! a copy beyond the real end is a GPU page fault, which ends the process. Where a small allocation
-//! is part of a larger block, the block is what the runtime maps, and a forged handle of HIP's can
-//! reach the rest of the block.
+//! The size in any handle is compared with what the runtime has mapped: AMD's accepts any size, and a copy
+//! past the end of the memory is a GPU page fault, which ends the process. If a small allocation is part of
+//! a larger block, the runtime maps the block, and a forged handle of HIP's can reach the rest of it.
 //!
-//! Of HIP's own handles, which have no account, only this much can be known: whether the process
-//! is there, and (where the runtime shares by dma-buf, as since ROCm 7) whether its runtime hands
-//! the memory out. Memory freed and allocated anew at the same address is opened as if it were the
-//! old, as with HIP. Each open of such a handle maps the memory anew.
+//! HIP's own handles are in no table. Of these, it is known only whether the process exists, and (where the
+//! runtime shares by dma-buf, as since ROCm 7) whether its runtime serves the memory. Memory that was
+//! allocated anew at the address of freed memory is opened as if it were the old, as with HIP. Each open of
+//! such a handle maps the memory anew.
 //!
-//! Everything here is bounded in time, also if the other process is stopped or killed in the
-//! middle: this process's runtime never waits for another's, which it would do for ever. What it
-//! needs is fetched by this library and given to it. Opening takes at most 15 seconds for an
-//! exporter that is about to free, and 5 for one that does not answer. Nothing else waits meanwhile.
+//! Every wait for another process has a time limit, also if that process is stopped or killed: this
+//! process's runtime never waits for another's, which it would do forever. This library fetches the memory
+//! and passes it to the runtime. Opening takes at most 15 seconds if the exporter is freeing the memory,
+//! and 5 if it does not answer. No other call waits meanwhile.
 //!
-//! The exporter's side is not bounded where the runtime shares by dma-buf. AMD's server hands exported
-//! memory to any process of the network namespace, of any user, and waits with its lock held until that
-//! process acknowledges it or ends: until then [`Ipc::get_mem_handle`] waits, and so
-//! does freeing the memory that it was called for. A process that takes the server's name in the moment between this library's look and the runtime's
-//! `bind` ends the exporter (`SIGABRT`). Give processes that distrust each other a network namespace each;
-//! `docs/defects.md` lists these defects.
+//! Exporting has no time limit where the runtime shares by dma-buf. AMD's server sends exported memory to
+//! any process of the network namespace, of any user, and waits with its lock held until that process
+//! acknowledges it or ends: until then [`Ipc::get_mem_handle`] waits. A process that takes the server's
+//! socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`). Give
+//! processes that do not trust each other a network namespace each; `docs/defects.md` lists these defects.
 //!
-//! Memory of another user's process is refused unless [`Ipc::trusting`] says otherwise. Processes
-//! find each other by number, so both must be in one PID namespace, with `/proc` mounted in it; a
-//! handle of this library says in which it was made, and is refused elsewhere. Between namespaces
-//! there is [`transport::Channel`](crate::transport::Channel).
+//! Memory of another user's process is rejected unless [`Ipc::with_trust`] says otherwise. Processes
+//! identify each other by number, so that both must be in one PID namespace, with `/proc` mounted in it. A
+//! handle of this library contains its namespace, and is rejected in others. Between namespaces, use
+//! [`transport::Channel`](crate::transport::Channel).
 //!
-//! An address inside an allocation can be shared, and is where the other side begins: HIP forgets
-//! the offset. A child of a fork has no IPC of its own until it opens a runtime of its own.
+//! An address inside an allocation can be shared, and is the start address for the importer: HIP loses the
+//! offset. A child of a fork cannot use IPC until it opens a runtime of its own.
 
-mod error;
 mod exports;
 mod handle;
 mod imports;
-mod opened;
-mod relay;
 mod server;
 mod table;
 
-pub use error::{IpcError, Operation, Problem, Stale};
 pub use handle::IpcHandle;
-use imports::Holder;
-pub use opened::OpenedMemory;
+pub use imports::OpenedMemory;
 
 use crate::agent::{Agent, AgentId, AgentKind};
-use crate::process;
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Unavailable};
+use crate::native::{Failure, Status, out_of_descriptors};
 use crate::runtime::Runtime;
-use crate::trust::Trust;
+use crate::trust::{Trust, pid_namespace};
 use crate::vmm::{Address, Quirks};
+use core::fmt;
+use imports::Holder;
+use rustix::io::Errno;
 use std::sync::Arc;
 
-/// The flag of [`Ipc::open_mem_handle`] that HIP knows (`hipIpcMemLazyEnablePeerAccess`). It
-/// changes nothing: peers are always let in.
+/// The flag of [`Ipc::open_mem_handle`] (`hipIpcMemLazyEnablePeerAccess`). It has no effect: peers always
+/// get access.
 pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
-/// Sharing of pool memory on one runtime, seen from one GPU. Cheap to clone; may be used from any
+/// Shares pool memory of one runtime, for one GPU and its peers. Cheap to clone; can be used from any
 /// thread.
 ///
-/// What is open belongs to the runtime and not to this value: any `Ipc` of the runtime may close
-/// it, and what nobody closes is closed when the runtime stops.
-#[derive(Clone, Debug)]
+/// Open memory belongs to the runtime and not to this value: any `Ipc` of the runtime can close it, and
+/// what is left is closed when the runtime stops.
+///
+/// ```
+/// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let memory = PoolMemory::allocate(&runtime, gpu, 4096)?;
+/// let handle = Ipc::open(&runtime)?.get_mem_handle(memory.address())?;
+/// // Another process passes the bytes to IpcHandle::from_bytes, and opens the handle.
+/// let bytes = handle.to_bytes();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
 pub struct Ipc {
     runtime: Runtime,
     /// Never empty.
@@ -91,26 +101,27 @@ impl Ipc {
     /// Opens IPC for the first GPU and its peers.
     ///
     /// # Errors
-    /// [`IpcError::InvalidArgument`] if there is no GPU.
-    pub fn open(runtime: &Runtime) -> Result<Self, IpcError> {
+    /// [`ErrorKind::NotSupported`] if the runtime has no GPU.
+    pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         let first = runtime.gpus().next();
-        let first = first.ok_or(IpcError::refused(Operation::Open, Problem::NoGpu))?;
+        let first = first.ok_or(Error::new(Operation::Open, Feature::Gpu))?;
         Self::on(runtime, first.id())
     }
 
-    /// Opens IPC for a GPU and its peers (`hipSetDevice`): what is opened is mapped for it and for
-    /// the GPUs that it and they reach each other's memory of.
+    /// Opens IPC for a GPU and its peers (`hipSetDevice`): memory is mapped for it, and for the GPUs that
+    /// can access its memory and whose memory it can access.
     ///
     /// # Errors
-    /// [`IpcError::InvalidArgument`] for an agent that is no GPU of this runtime.
-    pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, IpcError> {
-        let operation = Operation::Open;
+    /// [`ErrorKind::InvalidArgument`] for an agent that is not a GPU of this runtime.
+    pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, Error> {
         if runtime.has_forked() {
-            return Err(IpcError::Forked { operation });
+            return Err(Error::new(Operation::Open, ErrorKind::Forked));
         }
         let is_gpu = |agent: &&Agent| agent.kind() == AgentKind::Gpu;
-        let first = runtime.agent(gpu).filter(is_gpu);
-        let first = first.ok_or(IpcError::refused(operation, Problem::NotAGpu))?;
+        let first = runtime.agent(gpu).filter(is_gpu).ok_or_else(|| {
+            let kind = ErrorKind::invalid(Argument::Agent, gpu, Problem::NotAGpu);
+            Error::new(Operation::Open, kind)
+        })?;
         let peers = runtime
             .gpus()
             .filter(|peer| peer.id() != gpu && peer.reaches(gpu) && first.reaches(peer.id()));
@@ -119,153 +130,137 @@ impl Ipc {
         Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default(), quirks })
     }
 
-    /// Opens memory of these processes only; without this, of those of the same user.
+    /// Opens memory of processes of these users only; the default is [`Trust::SameUser`].
     ///
-    /// Where the runtime shares memory by dma-buf, the server that hands it out must be the exporter
-    /// itself, and have been of such a user when it began to listen (`SO_PEERCRED`).
+    /// Where the runtime shares memory by dma-buf, the server must be the exporter itself, and must have
+    /// been of such a user when it began to listen (`SO_PEERCRED`).
     ///
-    /// The kernel asks for more: it must let this process look at the other (`/proc/PID/fd`), which
-    /// it lets root, and processes of the same user and user namespace.
+    /// The kernel requires more: it must let this process read the other's `/proc/PID/fd`, which it lets
+    /// root, and processes of the same user and user namespace.
     #[must_use]
-    pub fn trusting(mut self, trust: Trust) -> Self {
+    pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// Works around these quirks, besides those known of the runtime's version. The one that matters
-    /// here is [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop).
+    /// Works around these quirks, besides those known of the runtime's version. Here,
+    /// [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop) has an effect.
     #[must_use]
     pub fn with_quirks(mut self, quirks: Quirks) -> Self {
         self.quirks = self.quirks.union(quirks);
         self
     }
 
-    /// Works around these quirks and no others, whatever is known of the runtime's version: for
-    /// tests.
+    /// Works around these quirks and no others, whatever the runtime's version: for tests.
     ///
     /// # Safety
-    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what
-    /// that quirk makes undefined: without `ipc_server_outlives_stop`, dropping the last
-    /// [`Runtime`] after an export.
+    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what that
+    /// quirk makes undefined: without `ipc_server_outlives_stop`, dropping the last [`Runtime`] after an
+    /// export.
     ///
     /// ```compile_fail,E0133
     /// # fn f(ipc: hsa_vmm::Ipc) {
     /// let ipc = ipc.with_exact_quirks(hsa_vmm::vmm::Quirks::default());
     /// # }
     /// ```
-    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     #[must_use]
     pub unsafe fn with_exact_quirks(mut self, quirks: Quirks) -> Self {
         self.quirks = quirks;
         self
     }
 
-    /// The runtime below.
+    /// Returns the runtime.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// The GPUs that opened memory is mapped for, the one that copies first.
+    /// Returns the GPUs that memory is opened for. The first one copies.
     #[must_use]
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
 
-    fn alive(&self, operation: Operation) -> Result<(), IpcError> {
-        if self.runtime.has_forked() { Err(IpcError::Forked { operation }) } else { Ok(()) }
+    fn check_not_forked(&self) -> Result<(), ErrorKind> {
+        if self.runtime.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
     }
 
-    /// Makes a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
+    /// Creates a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
     ///
-    /// The address may be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory)
-    /// allocated; the other side begins there. Handles of one allocation differ in the offset
-    /// alone. They need not be given back: they end with the memory.
+    /// The address can be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory)
+    /// allocated; it is the start address for the importer. Handles of one allocation differ in the offset
+    /// alone. They need not be freed: they end with the memory.
     ///
-    /// Where the runtime shares memory by dma-buf and might not survive being stopped afterwards
-    /// (until ROCm 7.2), it stays started until the process ends.
+    /// Where the runtime shares memory by dma-buf and cannot be stopped safely afterwards (until ROCm 7.2),
+    /// it stays started until the process ends.
     ///
     /// # Errors
-    /// [`IpcError::InvalidArgument`] for an address where no such memory is; it says what is there
-    /// instead. [`IpcError::NotShared`] if the runtime and the kernel driver do not get on.
-    /// [`IpcError::NameTaken`] if another process has the name of the runtime's server.
-    pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, IpcError> {
-        self.alive(Operation::GetMemHandle)?;
-        exports::get(&self.runtime, self.quirks, address)
+    /// [`ErrorKind::InvalidArgument`] for an address without such memory; [`ErrorKind::NotShared`] if the
+    /// runtime and the kernel driver cannot share it; [`ErrorKind::SocketTaken`] if another process has the
+    /// socket of the runtime's server; [`ErrorKind::LimitReached`] after 65536 exports.
+    pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
+        let alive = self.check_not_forked();
+        let handle = alive.and_then(|()| exports::get(&self.runtime, self.quirks, address));
+        handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
 
-    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and
-    /// returns the address that the handle was made of, as it is here.
+    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and returns the
+    /// address that the handle was created of, as it is in this process.
     ///
-    /// `flags` may be 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP insists on. The memory is mapped
-    /// for [`agents`](Self::agents); whether this process's own loads reach it is up to the
-    /// runtime. It is closed by [`close_mem_handle`](Self::close_mem_handle), as often as it was
-    /// opened.
+    /// `flags` is 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP requires. The memory is mapped for
+    /// [`agents`](Self::agents); the runtime decides whether the CPU can access it. Close it with
+    /// [`close_mem_handle`](Self::close_mem_handle), as often as it was opened.
     ///
     /// # Errors
-    /// [`IpcError::SameProcess`] for a handle of this process; [`IpcError::InvalidArgument`] for
-    /// other flags or a handle that was never filled in; [`IpcError::Stale`] if the memory is not
-    /// there any more, or smaller than the handle says; [`IpcError::Stranger`] for memory of a user who is not trusted,
-    /// [`IpcError::Forbidden`] where the kernel says no; [`IpcError::OtherNamespace`] where the
-    /// exporter's number means another process.
-    pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, IpcError> {
+    /// [`ErrorKind::SameProcess`] for a handle of this process; [`ErrorKind::InvalidArgument`] for other
+    /// flags or an empty handle; [`ErrorKind::Unavailable`] if the memory was freed or is smaller than the
+    /// handle says, or its process has ended, is not trusted, cannot be inspected or is in another PID
+    /// namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`], [`ErrorKind::System`].
+    pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, Error> {
         let base = self.open_as(Holder::Caller, handle, flags)?;
         Ok(Address::new(base + handle.offset as usize))
     }
 
-    /// Opens a handle for a holder, and returns where the whole allocation begins.
-    fn open_as(&self, holder: Holder, handle: &IpcHandle, flags: u32) -> Result<usize, IpcError> {
-        let operation = Operation::OpenMemHandle;
-        let refused = |problem| Err(IpcError::refused(operation, problem));
-        self.alive(operation)?;
-        if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
-            return refused(Problem::UnknownFlags(flags));
-        }
-        if handle.size == 0 {
-            return refused(Problem::EmptyHandle);
-        }
-        if handle.offset >= handle.size {
-            return refused(Problem::OffsetBeyond);
-        }
-        if !handle.has_known_format() {
-            return refused(Problem::UnknownFormat);
-        }
-        if let Some(registration) = handle.registration()
-            && registration.namespace != namespace(operation, handle.process)?
-        {
-            return Err(IpcError::OtherNamespace { operation, process: handle.process });
-        }
-        if handle.process == std::process::id() as i32 {
-            return Err(IpcError::SameProcess { operation });
-        }
-        let native = |id: &AgentId| self.runtime.agent(*id).map(|agent| agent.native);
-        let agents: Vec<_> = self.agents.iter().filter_map(native).collect();
-        let Some((&first, others)) = agents.split_first() else {
-            return refused(Problem::NotAGpu);
-        };
-        imports::open(&self.runtime, handle, holder, self.trust, (first, others))
-    }
-
-    /// Closes what [`open_mem_handle`](Self::open_mem_handle) opened, once (`hipIpcCloseMemHandle`,
+    /// Closes memory that [`open_mem_handle`](Self::open_mem_handle) opened, once (`hipIpcCloseMemHandle`,
     /// `hsa_amd_ipc_memory_detach`). Takes any address inside it. The last close unmaps it.
     ///
     /// # Errors
-    /// [`IpcError::InvalidArgument`] for this process's own memory, for what is not open, and for
-    /// what only [`OpenedMemory`] has open ([`Problem::Owned`]).
-    pub fn close_mem_handle(&self, address: Address) -> Result<(), IpcError> {
-        self.alive(Operation::CloseMemHandle)?;
-        imports::close(&self.runtime, address)
-    }
-
-    /// Closes what a value opened, which begins at this address.
-    fn close_owned(&self, base: usize) -> Result<(), IpcError> {
-        self.alive(Operation::CloseMemHandle)?;
-        imports::close_owned(&self.runtime, base)
+    /// [`ErrorKind::InvalidArgument`] for memory of this process, for memory that is not open, and for
+    /// memory that only [`OpenedMemory`] has open ([`Problem::OwnedMemory`]).
+    pub fn close_mem_handle(&self, address: Address) -> Result<(), Error> {
+        self.close_at(address).map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
     }
 }
 
-/// The end of the number of this process's PID namespace, in which `process` is a number.
-fn namespace(operation: Operation, process: i32) -> Result<u16, IpcError> {
-    let namespace = process::namespace().map_err(|errno| IpcError::system(operation, errno))?;
-    Ok(namespace.ok_or(IpcError::OtherNamespace { operation, process })? as u16)
+impl fmt::Debug for Ipc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ipc({:?}, trusts {:?})", self.agents, self.trust)
+    }
+}
+
+/// Returns the low bits of the inode number of this process's PID namespace, in which `process` is a
+/// number.
+fn namespace_of(process: i32) -> Result<u16, ErrorKind> {
+    let namespace = pid_namespace().map_err(system("read"))?;
+    Ok(namespace.ok_or(unavailable(process, Unavailable::OtherNamespace))? as u16)
+}
+
+fn unavailable(process: i32, reason: Unavailable) -> ErrorKind {
+    ErrorKind::Unavailable { process, reason }
+}
+
+/// Returns a function that says what a failed system call means.
+fn system(call: &'static str) -> impl Fn(Errno) -> ErrorKind {
+    move |errno| ErrorKind::of_system(call, errno)
+}
+
+/// Says what a failed call of the runtime means. Whatever its status is, the reason can be that no
+/// descriptor is left.
+fn of_failure(failure: Failure) -> ErrorKind {
+    let Failure { call, status } = failure;
+    match status {
+        Status::NOT_SUPPORTED => ErrorKind::NotSupported(Feature::Function(call)),
+        _ if out_of_descriptors() => ErrorKind::OutOfDescriptors,
+        _ => ErrorKind::Runtime { call, status },
+    }
 }

@@ -1,117 +1,93 @@
-//! The client of AMD's IPC server: asks the exporter's runtime for its memory.
+//! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
-//! Where the runtime shares memory by dma-buf, a thread of the exporting process listens on the
-//! abstract socket `hsa<process>`, reads the address in decimal, and sends a descriptor. The importing
-//! runtime would connect to that name itself, but it does not look who listens there, and any user
-//! may. Therefore this library connects, checks who listens, fetches the descriptor by a deadline, and
-//! passes it to the runtime through a [relay](super::relay).
+//! Where the runtime shares memory by dma-buf, a thread of the exporting process listens on the abstract
+//! socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
+//! connect to that socket itself, but it does not check which process listens there, and any process can.
+//! Therefore this library connects, checks the credentials, fetches the descriptor with a deadline, and
+//! passes it to the runtime through a relay: a server of its own for one call. The relay has a random name
+//! that is no process's, answers only this process, and has the descriptor already: no other process can
+//! make the runtime wait.
 
-use super::error::{IpcError, Operation, Stale};
+use super::table::random;
+use super::{system, unavailable};
+use crate::error::{ErrorKind, Unavailable};
 use crate::native::{NativeIpc, listens_at, peer_has_ended, peer_of, receive, send, wait};
 use crate::runtime::Runtime;
-use crate::trust::{Trust, UntrustedUser};
+use crate::trust::Trust;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, shutdown, socket_with,
+};
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the exporter's server may take altogether. It is a thread that does nothing else.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The bytes that the server reads at a time.
+/// The time limit to fetch a descriptor. The exporter's server is a thread that does nothing else.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The size of a request.
 const REQUEST: usize = 64;
-/// The room for a name in a Unix socket's address, after the byte that makes it abstract. The
-/// runtime's name is filled up with zeros to the end.
+/// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
+/// its name with zeros.
 const NAME: usize = 107;
+/// Linux numbers processes below this (`PID_MAX_LIMIT`). The runtime prints the number as signed, so that
+/// all above it are names of no process.
+const MAX_PROCESSES: u32 = 1 << 22;
+/// The number of names that a relay tries. If a user took a million of the four thousand million names,
+/// one attempt of 4,000 would fail.
+const ATTEMPTS: usize = 64;
+/// The number of connections that may wait to be accepted. Any user can connect, and connections of other
+/// processes are closed as fast as they come.
+const BACKLOG: i32 = 128;
+/// The time between attempts that wait for a free descriptor or a place in a queue.
+const PAUSE: Duration = Duration::from_millis(1);
 
-/// Why the exporter's runtime does not hand the memory out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Denial {
-    /// It knows of no such memory, or has no descriptor left.
-    Unknown,
-    /// There is no server: the process has ended, or its runtime's server has.
-    NoServer,
-    /// Another process listens under the server's name.
-    Impostor,
-    /// The server belongs to a user who is not trusted.
-    UntrustedUser(UntrustedUser),
-    /// It does not answer: the process is stopped, or another one keeps its server busy.
-    Silent,
-    /// The operating system refused.
-    System(Errno),
-}
-
-impl Denial {
-    pub fn into_error(self, operation: Operation, process: i32) -> IpcError {
-        let stale = match self {
-            Self::Unknown => Stale::Freed,
-            Self::NoServer => Stale::NoServer,
-            Self::Impostor => Stale::Impostor,
-            Self::Silent => Stale::NoAnswer,
-            Self::UntrustedUser(stranger) => {
-                return IpcError::Stranger { operation, process, stranger };
-            }
-            Self::System(errno) => return IpcError::system(operation, errno),
-        };
-        IpcError::Stale { operation, process, stale }
-    }
-}
-
-impl From<Errno> for Denial {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::CONNREFUSED | Errno::NOENT => Self::NoServer,
-            Errno::CONNRESET | Errno::PIPE => Self::Unknown,
-            errno => Self::System(errno),
-        }
-    }
-}
-
-/// Whether a handle is one for which the exporter's server will be asked.
-pub(super) fn is_asked_for(native: NativeIpc, process: i32) -> bool {
-    // The third word is the server's process; in a handle of the kernel's it is a random number.
+/// Returns whether the exporter's server has to be asked for the memory of a handle.
+pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
+    // The third word is the server's process; in a handle of the kernel driver it is a random number.
     process > 0 && native[2] == process as u32
 }
 
-/// Returns whether the runtime shares memory by dma-buf, through a server, and not by the kernel
-/// driver alone. ROCm up to 6.2 (extension 1.6) ignores the variable; with its other values, or
-/// without it, later releases leave everything to the driver (rocr, flag.h).
-pub(super) fn is_in_use(runtime: &Runtime) -> bool {
+/// Returns whether the runtime shares memory by dma-buf, through a server, and not by the kernel driver
+/// alone. ROCm up to 6.2 (extension 1.6) ignores the variable. With its other values, or without it, later
+/// releases leave everything to the driver (rocr, flag.h).
+pub(super) fn is_used(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7)
         && std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|value| value == "0")
 }
 
-/// The address of a server of this number, which is a process's or a relay's.
-pub(super) fn address(number: u32) -> Result<SocketAddrUnix, Errno> {
+/// Returns the address of the server of this number, which is a process's or a relay's.
+fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     let mut name = [0; NAME];
     // As the runtime prints it.
     let text = format!("hsa{}", number as i32);
     name[..text.len()].copy_from_slice(text.as_bytes());
-    SocketAddrUnix::new_abstract_name(&name)
+    SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
 }
 
-/// Whether another process has the name of this process's server. AMD's runtime asserts that none has:
-/// it would end the process.
+/// Returns whether another process has the socket of this process's server. AMD's runtime would end this
+/// process with an assertion.
 ///
-/// Any process of the same network namespace can take the name: one of the same number in another PID
-/// namespace does so unintentionally. The name is only looked for: binding it would take it from a server
-/// that another thread starts just now, and AMD's server ends when a connection says nothing. A process
-/// that takes the name between this call and the runtime's `bind` is not seen.
-pub(super) fn is_taken(process: u32) -> bool {
+/// Any process of the same network namespace can take the name; one with the same number in another PID
+/// namespace does so unintentionally. The name is only looked up: binding it would take it from a server
+/// that another thread starts at this moment, and AMD's server ends when a connection sends nothing. A
+/// process that takes the name between this call and the runtime's `bind` is not detected.
+pub(super) fn is_socket_taken(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
-    // Where it cannot be read, nobody is known of.
+    // If the list cannot be read, no socket is known.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    // Zeros are shown as the first of them is. The kernel shows the line breaks of a name as they are, so
-    // that a name can forge a line: none is believed to say that the name is this process's.
-    let is_of_that_name = |line: &str| {
+    // Zeros are shown as `@`. The kernel shows line breaks of a name unescaped, so that a name can forge a
+    // line: no line is believed to say that the socket is this process's.
+    let has_name = |line: &str| {
         let word = line.split_whitespace().nth(7);
         word.is_some_and(|word| word.trim_end_matches('@') == name)
     };
-    sockets.lines().any(is_of_that_name) && !is_own(process)
+    sockets.lines().any(has_name) && !is_own(process)
 }
 
-/// Whether this process listens at the address of the server of this number.
+/// Returns whether this process listens at the address of the server of this number.
 fn is_own(process: u32) -> bool {
     let Ok(address) = address(process) else { return false };
     let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -119,92 +95,200 @@ fn is_own(process: u32) -> bool {
     numbers.into_iter().any(|number: RawFd| listens_at(number, &address))
 }
 
-/// Has the exporter's runtime hand the memory out, as a dma-buf.
+/// Fetches the memory of a handle from the exporter's server, as a dma-buf.
 ///
 /// The server must be `process`, of a trusted user. Its credentials are those it had when it began to
-/// listen, and they are only believed of a process that has not ended since.
-pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, Denial> {
+/// listen, and are accepted only if the process has not ended since.
+pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
-    // AMD's server ends when it is asked for the greatest number, and the runtime prints its requests
-    // as signed ones. Memory is at neither.
+    // A request for the greatest number ends AMD's server, and the runtime prints its requests as signed
+    // numbers. No memory has such an address.
     if i64::try_from(pointer).is_err() {
-        return Err(Denial::Unknown);
+        return Err(unavailable(process, Unavailable::Freed));
     }
-    let deadline = Instant::now() + PATIENCE;
-    let stream = connect_by(deadline, &address(native[2])?)?;
-    check(&stream, process, trust)?;
+    let failed = |call| move |errno| of_server(process, call, errno);
+    let deadline = Instant::now() + TIMEOUT;
+    let stream = connect_by(deadline, process, &address(native[2])?)?;
+    let peer = peer_of(&stream).map_err(failed("getsockopt"))?;
+    if peer.process.map(NonZero::get) != Some(process) {
+        return Err(unavailable(process, Unavailable::Impostor));
+    }
+    let trusted = trust.check(peer.user);
+    trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
+    // A child can still listen for a process that has ended, whose number can be in use again.
+    if peer_has_ended(&stream).map_err(failed("getsockopt"))? == Some(true) {
+        return Err(unavailable(process, Unavailable::NoServer));
+    }
     let mut request = [0; REQUEST];
     let text = pointer.to_string();
     request[..text.len()].copy_from_slice(text.as_bytes());
-    send(stream.as_fd(), &request, None)?;
-    let descriptor = receive_by(deadline, &stream)?;
-    // The server waits for this, with its lock held.
+    send(stream.as_fd(), &request, None).map_err(failed("sendmsg"))?;
+    let descriptor = receive_by(deadline, process, &stream)?;
+    // The server waits for this acknowledgement with its lock held.
     let _ = send(stream.as_fd(), &request, None);
     Ok(descriptor)
 }
 
-fn connect_by(deadline: Instant, address: &SocketAddrUnix) -> Result<OwnedFd, Denial> {
+/// Says what a failed call on the connection to a process's server means.
+fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
+    match errno {
+        Errno::CONNREFUSED | Errno::NOENT => unavailable(process, Unavailable::NoServer),
+        Errno::CONNRESET | Errno::PIPE => unavailable(process, Unavailable::Freed),
+        errno => ErrorKind::of_system(call, errno),
+    }
+}
+
+fn connect_by(
+    deadline: Instant,
+    process: i32,
+    address: &SocketAddrUnix,
+) -> Result<OwnedFd, ErrorKind> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let stream = stream.map_err(system("socket"))?;
     loop {
         match connect(&stream, address) {
             Ok(()) => return Ok(stream),
             // The server's queue is full.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(PAUSE);
             }
-            Err(Errno::AGAIN | Errno::INTR) => return Err(Denial::Silent),
-            Err(errno) => return Err(errno.into()),
+            Err(Errno::AGAIN | Errno::INTR) => {
+                return Err(unavailable(process, Unavailable::NoAnswer));
+            }
+            Err(errno) => return Err(of_server(process, "connect", errno)),
         }
     }
 }
 
-/// Checks who listens at the other end.
-fn check(stream: &OwnedFd, process: i32, trust: Trust) -> Result<(), Denial> {
-    let peer = peer_of(stream)?;
-    if peer.process.map(NonZero::get) != Some(process) {
-        return Err(Denial::Impostor);
-    }
-    trust.check(peer.user).map_err(Denial::UntrustedUser)?;
-    // A child may still listen for a process that has ended, whose number may be in use again.
-    if peer_has_ended(stream)? == Some(true) {
-        return Err(Denial::NoServer);
-    }
-    Ok(())
-}
-
-/// Receives a byte and the descriptor that comes with it.
-fn receive_by(deadline: Instant, stream: &OwnedFd) -> Result<OwnedFd, Denial> {
+/// Receives a byte, and the descriptor that is sent with it.
+fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<OwnedFd, ErrorKind> {
     loop {
-        if !wait(stream.as_fd(), PollFlags::IN, deadline)? {
-            return Err(Denial::Silent);
+        if !wait(stream.as_fd(), PollFlags::IN, deadline).map_err(system("poll"))? {
+            return Err(unavailable(process, Unavailable::NoAnswer));
         }
         let received = match receive(stream.as_fd(), &mut [0]) {
             Ok(received) => received,
             Err(Errno::INTR | Errno::AGAIN) => continue,
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(of_server(process, "recvmsg", errno)),
         };
         return match received.descriptor {
-            Some(descriptor) if !received.cut_off => Ok(descriptor),
-            // The kernel leaves out what this process's table has no room for.
-            None if received.cut_off => Err(Denial::System(Errno::MFILE)),
-            _ => Err(Denial::Unknown),
+            Some(descriptor) if !received.truncated => Ok(descriptor),
+            // The kernel drops descriptors for which this process has no room.
+            None if received.truncated => Err(ErrorKind::OutOfDescriptors),
+            _ => Err(unavailable(process, Unavailable::Freed)),
         };
     }
 }
 
+/// Calls `attach` with a handle for which a relay sends the descriptor.
+pub(super) fn with_relay<T>(
+    native: NativeIpc,
+    descriptor: &OwnedFd,
+    attach: impl FnOnce(NativeIpc) -> T,
+) -> Result<T, ErrorKind> {
+    let (number, listener) = start_relay()?;
+    let mut relayed = native;
+    relayed[2] = number;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let relay = std::thread::Builder::new()
+            .name("hsa-vmm ipc".to_owned())
+            .spawn_scoped(scope, || relay(&listener, descriptor, &done));
+        let relay = relay.map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+            ErrorKind::of_system("clone", errno)
+        })?;
+        let attached = attach(relayed);
+        done.store(true, Ordering::Relaxed);
+        let _ = shutdown(&listener, Shutdown::Both);
+        // The runtime has finished with its connection, which is closed here.
+        drop(relay.join());
+        Ok(attached)
+    })
+}
+
+/// Listens under a random name that no process has. Returns the number in it.
+fn start_relay() -> Result<(u32, OwnedFd), ErrorKind> {
+    for _ in 0..ATTEMPTS {
+        let number = random().map_err(system("getrandom"))? as u32;
+        if number < MAX_PROCESSES {
+            continue;
+        }
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let listener = listener.map_err(system("socket"))?;
+        match bind(&listener, &address(number)?) {
+            Ok(()) => {
+                listen(&listener, BACKLOG).map_err(system("listen"))?;
+                return Ok((number, listener));
+            }
+            Err(Errno::ADDRINUSE) => {}
+            Err(errno) => return Err(ErrorKind::of_system("bind", errno)),
+        }
+    }
+    Err(ErrorKind::of_system("bind", Errno::ADDRINUSE))
+}
+
+/// Sends the descriptor to the first connection of this process, and returns that connection. It has to
+/// stay open until the runtime is done: AMD's runtime reads forever from one that was closed, and is ended
+/// by `SIGPIPE` if it writes to it.
+///
+/// Returns `None` when the listener is shut down after `done` was set.
+fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {
+    let mut has_warned = false;
+    while !done.load(Ordering::Relaxed) {
+        let stream = match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(stream) => stream,
+            Err(Errno::INTR | Errno::CONNABORTED) => continue,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Err(_) => return None,
+        };
+        let peer = peer_of(&stream).map(|peer| peer.process.map(NonZero::get));
+        if peer == Ok(Some(std::process::id() as i32)) {
+            reply(&stream, &descriptor, done);
+            return Some(stream);
+        }
+        if !has_warned {
+            crate::log::warning!(?peer, "another process connected to this process's relay");
+            has_warned = true;
+        }
+    }
+    None
+}
+
+/// Sends the descriptor. The runtime's request is not read: there is only one reply.
+fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
+    while !done.load(Ordering::Relaxed) {
+        match send(stream.as_fd(), b"y", Some(descriptor.as_fd())) {
+            Ok(_) => return,
+            Err(Errno::INTR) => {}
+            // This user has as many descriptors in sockets as a process can have open.
+            Err(Errno::TOOMANYREFS | Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                std::thread::sleep(PAUSE);
+            }
+            // The runtime gives up after ten seconds.
+            Err(errno) => {
+                crate::log::warning!(%errno, "the relay did not send the memory");
+                return;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::ipc::relay;
-    use rustix::net::{Shutdown, accept, shutdown};
+    use crate::trust::UntrustedUser;
+    use rustix::fs::fstat;
+    use rustix::net::accept;
     use rustix::process::geteuid;
     use std::io::{Read, Seek, SeekFrom, Write};
 
-    /// Processes are numbered below this.
-    const FIRST: u32 = 1 << 22;
-
-    pub fn tempfile() -> std::fs::File {
+    fn tempfile() -> std::fs::File {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         std::fs::File::from(rustix::fs::memfd_create("test", flags).unwrap())
     }
@@ -213,20 +297,27 @@ pub(super) mod tests {
         std::process::id() as i32
     }
 
+    fn reason(fetched: Result<OwnedFd, ErrorKind>) -> Unavailable {
+        match fetched.unwrap_err() {
+            ErrorKind::Unavailable { reason, .. } => reason,
+            other => panic!("{other}"),
+        }
+    }
+
     fn handle(number: u32) -> NativeIpc {
         [0x2000, 0x7f00, number, 0, 0, 0, 0, 0]
     }
 
-    fn fetch_from(number: u32, process: i32, trust: Trust) -> Result<OwnedFd, Denial> {
+    fn fetch_from(number: u32, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
         fetch(handle(number), process, trust)
     }
 
     #[test]
     fn fetch_returns_the_descriptor_of_the_server() {
-        let (number, listener) = relay::listen().unwrap();
+        let (number, listener) = start_relay().unwrap();
         let mut file = tempfile();
         file.write_all(b"the memory").unwrap();
-        let server = std::thread::spawn(move || relay::serve(&listener, &file, &false.into()));
+        let server = std::thread::spawn(move || relay(&listener, &file, &false.into()));
         let mut file = std::fs::File::from(fetch_from(number, own(), Trust::SameUser).unwrap());
         drop(server.join().unwrap());
         let mut text = String::new();
@@ -237,51 +328,80 @@ pub(super) mod tests {
 
     #[test]
     fn fetch_rejects_another_process_and_another_user() {
-        let (number, _listener) = relay::listen().unwrap();
-        let denied = |process, trust| fetch_from(number, process, trust).unwrap_err();
-        assert_eq!(denied(own() + 1, Trust::Anyone), Denial::Impostor);
+        let (number, _listener) = start_relay().unwrap();
+        let denied = |process, trust| reason(fetch_from(number, process, trust));
+        assert_eq!(denied(own() + 1, Trust::Anyone), Unavailable::Impostor);
         let user = geteuid().as_raw();
-        let stranger = UntrustedUser { user: Some(user), trusted: user + 1 };
-        assert_eq!(denied(own(), Trust::User(user + 1)), Denial::UntrustedUser(stranger));
+        let untrusted = UntrustedUser { user: Some(user), trusted: user + 1 };
+        assert_eq!(denied(own(), Trust::User(user + 1)), Unavailable::Untrusted(untrusted));
     }
 
     #[test]
-    fn is_taken_tells_this_process_from_others() {
-        let (number, listener) = relay::listen().unwrap();
-        assert!(!is_taken(number), "that is this process itself");
+    fn socket_of_this_process_is_not_taken() {
+        let (number, listener) = start_relay().unwrap();
+        assert!(!is_socket_taken(number), "it is this process's own");
         let name = format!("@hsa{}", number as i32);
         let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
         assert!(sockets.contains(&name), "{name} in {sockets}");
         assert!(is_own(number));
         drop(listener);
-        assert!(!is_own(number) && !is_taken(number));
-        // A descriptor of a socket that does not listen makes the name nobody's server.
+        assert!(!is_own(number) && !is_socket_taken(number));
+        // A descriptor of a socket that does not listen does not make it a server.
         let flags = SocketFlags::CLOEXEC;
         let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        rustix::net::bind(&bound, &address(number).unwrap()).unwrap();
-        assert!(is_taken(number));
+        bind(&bound, &address(number).unwrap()).unwrap();
+        assert!(is_socket_taken(number));
     }
 
     #[test]
-    fn fetch_reports_a_server_that_refuses_or_is_not_there() {
-        let (number, listener) = relay::listen().unwrap();
+    fn fetch_reports_why_nothing_was_served() {
+        let (number, listener) = start_relay().unwrap();
         let server = std::thread::spawn(move || {
             let stream = accept(&listener).unwrap();
-            assert!(wait(stream.as_fd(), PollFlags::IN, Instant::now() + PATIENCE).unwrap());
+            assert!(wait(stream.as_fd(), PollFlags::IN, Instant::now() + TIMEOUT).unwrap());
             shutdown(&stream, Shutdown::Both).unwrap();
         });
         let fetched = fetch_from(number, own(), Trust::SameUser);
-        assert_eq!(fetched.unwrap_err(), Denial::Unknown);
+        assert_eq!(reason(fetched), Unavailable::Freed);
         server.join().unwrap();
         let fetched = fetch_from(number, own(), Trust::SameUser);
-        assert_eq!(fetched.unwrap_err(), Denial::NoServer);
-        assert!((number as i32) < 0 || number >= FIRST);
+        assert_eq!(reason(fetched), Unavailable::NoServer);
+        assert!((number as i32) < 0 || number >= MAX_PROCESSES);
     }
 
     #[test]
-    fn fetch_never_asks_for_what_ends_amds_server() {
-        let greatest = [u32::MAX, u32::MAX, FIRST, 0, 0, 0, 0, 0];
+    fn fetch_rejects_addresses_that_end_amds_server() {
+        let greatest = [u32::MAX, u32::MAX, MAX_PROCESSES, 0, 0, 0, 0, 0];
         let fetched = fetch(greatest, own(), Trust::SameUser);
-        assert_eq!(fetched.unwrap_err(), Denial::Unknown);
+        assert_eq!(reason(fetched), Unavailable::Freed);
+    }
+
+    const NATIVE: NativeIpc = [0x2000, 0x7f00, 77, 0, 3, 0, 5, 6];
+
+    #[test]
+    fn relay_passes_the_descriptor_and_the_rest_unchanged() {
+        let memory = OwnedFd::from(tempfile());
+        let identity = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
+        let given = with_relay(NATIVE, &memory, |native| {
+            assert_eq!((native[0], native[1], &native[3..]), (0x2000, 0x7f00, &NATIVE[3..]));
+            assert!(native[2] >= MAX_PROCESSES, "{} may be a process", native[2]);
+            fetch(native, std::process::id() as i32, Trust::SameUser).unwrap()
+        });
+        assert_eq!(identity(&given.unwrap()), identity(&memory));
+    }
+
+    #[test]
+    fn relay_ends_when_the_runtime_does_not_connect() {
+        let memory = OwnedFd::from(tempfile());
+        let begun = Instant::now();
+        assert_eq!(with_relay(NATIVE, &memory, |_| 7), Ok(7));
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn relay_names_do_not_follow_one_another() {
+        let names: Vec<u32> = (0..8).map(|_| start_relay().unwrap().0).collect();
+        let apart = |pair: &[u32]| pair[0].abs_diff(pair[1]) > 1 << 10;
+        assert!(names.windows(2).any(apart), "{names:x?}");
     }
 }

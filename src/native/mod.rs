@@ -6,34 +6,31 @@
 //! invented) or checked by the ledger before the call.
 
 mod address_space;
-mod byte_lock;
 mod descriptor;
 mod discovery;
 mod driver;
 mod fork;
+mod interprocess;
 mod ipc;
 mod library_lock;
 mod locked;
 mod memory;
-mod peer;
 mod pool;
-mod signals;
 mod status;
 mod transfer;
 mod vmem;
 
 pub(crate) use address_space::{Protection, close, map_shared, plug, protect, try_shared};
-pub(crate) use byte_lock::{ByteLock, lock_byte};
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{NativeAgent, NativePool};
 pub use driver::DriverState;
 pub(crate) use fork::Generation;
+pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
+pub(crate) use interprocess::{discard, listens_at, peer_has_ended, peer_of, receive, send, wait};
 pub(crate) use ipc::NativeIpc;
 use library_lock::LibraryLock;
 pub(crate) use memory::{read_memory, write_memory};
-pub(crate) use peer::{discard, listens_at, peer_has_ended, peer_of, receive, send, wait};
 pub(crate) use pool::Known;
-pub(crate) use signals::without_sigpipe;
 pub use status::Status;
 pub(crate) use transfer::CopyEngine;
 pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};

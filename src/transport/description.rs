@@ -1,4 +1,4 @@
-//! What a message says of the memory whose descriptor it brings.
+//! The message that describes the memory whose descriptor it is sent with.
 //!
 //! ```text
 //!  0  "hsavmm" 0, version          16  size, 8 bytes            32  PCI domain, bus, device,
@@ -6,77 +6,48 @@
 //! 12  type of handle, 4 bytes      40  zeros, 24 bytes          64  name, as UTF-8
 //! ```
 //!
-//! Numbers are of the machine's byte order: both ends are on it.
+//! Numbers have the machine's byte order: both ends are on it.
 
 use crate::agent::{AgentKind, PciAddress};
+use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
 use crate::vmm::{Allocation, Location};
-use crate::{Granularity, HandleType, Vmm, VmmError};
+use crate::{Granularity, HandleType, Vmm};
 
 /// The bytes of a message before the name.
 pub(super) const HEADER: usize = 64;
 const MAGIC: &[u8; 7] = b"hsavmm\0";
 const VERSION: u8 = 1;
-const NAME: usize = 255;
-const LONGEST: usize = HEADER + NAME;
+const LONGEST_NAME: usize = 255;
 
-/// What is known of shared memory; of what was received, what its sender says.
+/// Describes shared memory. Of received memory, it is what the sender says.
+///
+/// ```
+/// use hsa_vmm::transport::Description;
+///
+/// let description = Description { name: "weights".into(), size: 2 << 20, ..Default::default() };
+/// let message = description.encode()?;
+/// assert_eq!(Description::decode(&message), Ok(description));
+/// # Ok::<(), hsa_vmm::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// What the sender calls it: up to 255 bytes, may be empty.
+    /// The name that the sender gave it: up to 255 bytes, may be empty.
     pub name: String,
-    /// Its size in bytes. On receipt, that of the descriptor was found to be the same.
+    /// The size in bytes. [`Channel::receive`](super::Channel::receive) compares it with the memory's.
     pub size: u64,
-    /// What its sender's sizes and addresses are multiples of.
+    /// The granule of the sender's sizes and addresses in bytes.
     pub granule: u64,
-    /// The GPU whose memory it is, if the sender knows. The receiver may find it at the same
-    /// place, but what the sender says is not proven.
+    /// The PCI address of the GPU that owns the memory, if the sender knows it. The receiver cannot check
+    /// it.
     pub owner: Option<PciAddress>,
 }
 
-/// Why bytes are no description.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Malformed {
-    /// They do not begin as ours do.
-    #[error("does not begin as a message of hsa-vmm")]
-    NotOurs,
-    /// They are of another version.
-    #[error("is of version {0}, this end speaks {VERSION}")]
-    Version(u8),
-    /// They cannot be that many.
-    #[error("says that it has {0} bytes; messages have {HEADER} to {LONGEST}")]
-    Length(u32),
-    /// They are not as many as they say.
-    #[error("has {found} bytes and says {said}")]
-    CutOff {
-        /// How many they say they are.
-        said: usize,
-        /// How many they are.
-        found: usize,
-    },
-    /// The type of the handle is none that goes over a socket.
-    #[error("brings a handle of type {0}; only file descriptors (1) can be sent")]
-    HandleType(u32),
-    /// The memory has no size.
-    #[error("describes memory of no size")]
-    NoSize,
-    /// What must be zero is not.
-    #[error("has something where nothing is defined")]
-    Reserved,
-    /// The name is no text.
-    #[error("has a name that is no UTF-8")]
-    NotText,
-    /// The name is too long to be sent.
-    #[error("has a name of {0} bytes; {NAME} are allowed")]
-    NameTooLong(usize),
-}
-
 impl Description {
-    /// Describes memory, for those who send the descriptor themselves.
+    /// Describes memory, for a caller that sends the descriptor itself.
     ///
     /// # Errors
-    /// As for [`Vmm::allocation_granularity`].
-    pub fn of(vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<Self, VmmError> {
+    /// Those of [`Vmm::allocation_granularity`].
+    pub fn of(vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<Self, Error> {
         let properties = allocation.properties();
         let agent = match properties.location {
             Location::Agent(id) => vmm.runtime().agent(id),
@@ -95,19 +66,22 @@ impl Description {
         })
     }
 
-    /// The bytes that say it.
+    /// Encodes the description as a message.
     ///
     /// # Errors
-    /// [`Malformed::NameTooLong`], [`Malformed::NoSize`].
-    pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
-        if self.name.len() > NAME {
-            return Err(Malformed::NameTooLong(self.name.len()));
+    /// [`ErrorKind::InvalidArgument`] for a name of more than 255 bytes, or a size of zero.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        let invalid = |argument, problem| {
+            Error::new(Operation::Send, ErrorKind::invalid_list(argument, problem))
+        };
+        if self.name.len() > LONGEST_NAME {
+            return Err(invalid(Argument::Name, Problem::TooLong { longest: LONGEST_NAME }));
         }
         if self.size == 0 {
-            return Err(Malformed::NoSize);
+            return Err(invalid(Argument::Size, Problem::Zero));
         }
         let mut bytes = vec![0; HEADER + self.name.len()];
-        let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
+        let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
         put(0, MAGIC);
         put(7, &[VERSION]);
         put(8, &((HEADER + self.name.len()) as u32).to_ne_bytes());
@@ -122,63 +96,69 @@ impl Description {
         Ok(bytes)
     }
 
-    /// Reads bytes that are all of a message.
+    /// Decodes a whole message.
     ///
     /// # Errors
-    /// [`Malformed`], whatever the bytes are.
+    /// [`Malformed`] for every other sequence of bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let found = bytes.len();
-        let Some((header, name)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(Malformed::CutOff { said: HEADER, found });
-        };
-        let said = length(header)?;
-        if said != found {
-            return Err(Malformed::CutOff { said, found });
+        if found < HEADER {
+            return Err(Malformed::Truncated { length: HEADER, found });
         }
-        let handle_type = u32::from_ne_bytes(part(header, 12));
+        let length = message_length(bytes)?;
+        if length != found {
+            return Err(Malformed::Truncated { length, found });
+        }
+        let handle_type = u32::from_ne_bytes(part(bytes, 12));
         if handle_type != HandleType::PosixFileDescriptor.bit().bits() {
             return Err(Malformed::HandleType(handle_type));
         }
-        let size = u64::from_ne_bytes(part(header, 16));
+        let size = u64::from_ne_bytes(part(bytes, 16));
         if size == 0 {
-            return Err(Malformed::NoSize);
+            return Err(Malformed::ZeroSize);
         }
-        let domain = u32::from_ne_bytes(part(header, 32));
-        let [bus, device, function, known] = part(header, 36);
+        let domain = u32::from_ne_bytes(part(bytes, 32));
+        let [bus, device, function, known] = part(bytes, 36);
         let owner = match known {
             0 if (domain, bus, device, function) == (0, 0, 0, 0) => None,
             1 => Some(PciAddress { domain, bus, device, function }),
             _ => return Err(Malformed::Reserved),
         };
-        if part::<24>(header, 40) != [0; 24] {
+        if part::<24>(bytes, 40) != [0; 24] {
             return Err(Malformed::Reserved);
         }
-        let name = core::str::from_utf8(name).map_err(|_| Malformed::NotText)?.to_owned();
-        Ok(Self { name, size, granule: u64::from_ne_bytes(part(header, 24)), owner })
+        let name = core::str::from_utf8(&bytes[HEADER..]).map_err(|_| Malformed::NotUtf8)?;
+        let granule = u64::from_ne_bytes(part(bytes, 24));
+        Ok(Self { name: name.to_owned(), size, granule, owner })
     }
 }
 
-/// How many bytes the message has that begins with these.
-pub(super) fn length(header: &[u8; HEADER]) -> Result<usize, Malformed> {
-    if part::<7>(header, 0) != *MAGIC {
-        return Err(Malformed::NotOurs);
+/// Returns the length in a header.
+pub(super) fn message_length(header: &[u8]) -> Result<usize, Malformed> {
+    if part(header, 0) != *MAGIC {
+        return Err(Malformed::WrongMagic);
     }
-    if header[7] != VERSION {
-        return Err(Malformed::Version(header[7]));
+    let [version] = part(header, 7);
+    if version != VERSION {
+        return Err(Malformed::Version(version));
     }
     let length = u32::from_ne_bytes(part(header, 8));
-    let possible = HEADER as u32..=LONGEST as u32;
-    if possible.contains(&length) { Ok(length as usize) } else { Err(Malformed::Length(length)) }
+    let valid = HEADER..=HEADER + LONGEST_NAME;
+    if valid.contains(&(length as usize)) {
+        Ok(length as usize)
+    } else {
+        Err(Malformed::Length(length))
+    }
 }
 
-/// Some of the header's bytes; those beyond its end would be zeros.
-fn part<const N: usize>(header: &[u8; HEADER], at: usize) -> [u8; N] {
+/// Returns `N` bytes of a header, with zeros past its end.
+fn part<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     core::array::from_fn(|index| header.get(at + index).copied().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Description, HEADER, Malformed};
+    use super::{Description, HEADER, Malformed, Problem};
     use crate::agent::PciAddress;
 
     fn example() -> Description {
@@ -191,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_understood() {
+    fn decode_inverts_encode() {
         let unknown = Description { owner: None, name: String::new(), ..example() };
         let longest = Description { name: "n".repeat(255), ..example() };
         for description in [example(), unknown, longest] {
@@ -201,28 +181,28 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
+    fn encode_rejects_long_names_and_no_size() {
         let long = Description { name: "n".repeat(256), ..example() };
-        assert_eq!(long.encode(), Err(Malformed::NameTooLong(256)));
-        assert_eq!(Description { size: 0, ..example() }.encode(), Err(Malformed::NoSize));
+        let problem = |description: Description| description.encode().unwrap_err().problem();
+        assert_eq!(problem(long), Some(Problem::TooLong { longest: 255 }));
+        assert_eq!(problem(Description { size: 0, ..example() }), Some(Problem::Zero));
     }
 
     #[test]
-    fn every_prefix_and_every_longer_message_is_refused() {
+    fn decode_rejects_other_lengths() {
         let mut bytes = example().encode().unwrap();
         for end in 0..bytes.len() {
             assert!(matches!(
                 Description::decode(&bytes[..end]),
-                Err(Malformed::CutOff { found, .. }) if found == end
+                Err(Malformed::Truncated { found, .. }) if found == end
             ));
         }
         bytes.push(b'!');
-        assert!(matches!(Description::decode(&bytes), Err(Malformed::CutOff { .. })));
+        assert!(matches!(Description::decode(&bytes), Err(Malformed::Truncated { .. })));
     }
 
-    /// Every byte matters: no other message means the same.
     #[test]
-    fn every_change_is_refused_or_understood_as_something_else() {
+    fn decode_is_injective() {
         let bytes = example().encode().unwrap();
         for at in 0..bytes.len() {
             for bit in 0..8 {
@@ -235,7 +215,7 @@ mod tests {
             }
         }
         let mut header = [0; HEADER];
-        assert_eq!(Description::decode(&header), Err(Malformed::NotOurs));
+        assert_eq!(Description::decode(&header), Err(Malformed::WrongMagic));
         header[..7].copy_from_slice(b"hsavmm\0");
         header[7] = 2;
         assert_eq!(Description::decode(&header), Err(Malformed::Version(2)));

@@ -1,34 +1,318 @@
-//! Shared memory sent to another process, with what describes it.
+//! Sends shared memory to another process, with a description of it.
 //!
-//! A shareable handle is a file descriptor, and says nothing but its size. Here it travels with a
-//! [`Description`]: what the sender calls it, how large it is, whose memory. There are two ways.
+//! A shareable handle is a file descriptor, which shows nothing but its size. Here it is sent with a
+//! [`Description`]: a name, the size, and the GPU that owns the memory. There are two ways.
 //!
-//! * [`Channel`]: over a Unix socket (`SCM_RIGHTS`). Both ends must be there.
-//! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and hands out a line of text, by
-//!   whatever means there are; the receiver fetches the descriptor from the sender's process
-//!   (`pidfd_getfd`). Nothing listens, so nothing can be asked by a stranger.
+//! * [`Channel`]: over a Unix socket (`SCM_RIGHTS`). Both ends must be connected.
+//! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and hands out a line of text, by any
+//!   means; the receiver fetches the descriptor from the sender's process (`pidfd_getfd`). Nothing
+//!   listens, so no other process can connect.
 //!
-//! Neither trusts what it gets. The other end must be a process of the same user
-//! unless [`Trust`] says otherwise; a message that is malformed, cut off, too long, or brings any
-//! number of descriptors but one is refused, and everything it brought is closed; a channel that has
-//! received more than one, or part of a message, is shut down; the size that was described must be the
-//! memory's; and nothing waits longer than its patience.
+//! Neither trusts what it receives. The other end must be a process of the same user unless [`Trust`]
+//! says otherwise. A message that is malformed, truncated, too long, or has any number of descriptors but
+//! one is rejected, and every descriptor in it is closed. A channel that has received more than one
+//! descriptor, or part of a message, is shut down. The size in the description must be that of the
+//! memory. Every wait has a time limit.
 //!
-//! Both work for processes of other namespaces as far as they can: a channel between any two, for it
-//! needs no number of a process; a ticket within one PID namespace, and it says so elsewhere. Of a
-//! user who has no number in this process's user namespace nothing is known, so only
-//! [`Trust::Anyone`] lets one in.
+//! A channel works between any two PID namespaces; a ticket is valid within one, and an attempt to fetch
+//! it elsewhere fails with [`Unavailable::OtherNamespace`](crate::error::Unavailable::OtherNamespace). A
+//! user who has no number in this process's user namespace is trusted only by [`Trust::Anyone`].
 //!
-//! AMD's own IPC answers anyone who connects to an abstract socket named after the process. Nothing
-//! here has a name.
+//! AMD's own IPC answers every process that connects to an abstract socket named after the process.
+//! Nothing here has a name.
 
-mod channel;
 mod description;
-mod error;
 mod ticket;
 
+pub use crate::error::Malformed;
 pub use crate::trust::{Trust, UntrustedUser};
-pub use channel::Channel;
-pub use description::{Description, Malformed};
-pub use error::{Step, TransportError};
+pub use description::Description;
 pub use ticket::{Offer, Ticket, UnknownTicket};
+
+use crate::Vmm;
+use crate::error::{Error, ErrorKind, Operation};
+use crate::native::{discard, peer_of, receive, send, wait};
+use crate::vmm::Allocation;
+use core::fmt;
+use description::{HEADER, message_length};
+use rustix::event::PollFlags;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{Shutdown, shutdown};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// The time limit of a message, unless another is set.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit in place of one that is too long to compute with.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Sends and receives memory over one end of a Unix socket.
+///
+/// ```
+/// # use hsa_vmm::{Allocation, AllocationProperties, HandleType, Runtime, Vmm, transport::Channel};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let properties = AllocationProperties::on(gpu).shareable_as(HandleType::PosixFileDescriptor);
+/// let memory = Allocation::create(&vmm, 2 << 20, &properties)?;
+///
+/// // Usually, the other end is in another process.
+/// let (here, there) = Channel::pair()?;
+/// here.send(&vmm, &memory, "weights")?;
+/// let (same, description) = there.receive(&vmm)?;
+/// assert_eq!((description.name.as_str(), same.size()), ("weights", 2 << 20));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Channel {
+    socket: UnixStream,
+    trust: Trust,
+    timeout: Duration,
+}
+
+impl Channel {
+    /// Uses a connected socket. Nothing else may read from it or write to it meanwhile.
+    #[must_use]
+    pub fn over(socket: UnixStream) -> Self {
+        Self { socket, trust: Trust::default(), timeout: TIMEOUT }
+    }
+
+    /// Creates both ends, for a process that is about to fork or to start another.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
+    pub fn pair() -> Result<(Self, Self), Error> {
+        let (one, other) = UnixStream::pair().map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Error::new(Operation::Connect, ErrorKind::of_system("socketpair", errno))
+        })?;
+        Ok((Self::over(one), Self::over(other)))
+    }
+
+    /// Exchanges memory with processes of these users only; the default is [`Trust::SameUser`].
+    ///
+    /// The kernel records the user of the other end when it connects or listens, or when the pair is
+    /// created: that process can pass its end on.
+    #[must_use]
+    pub fn with_trust(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// Limits the time to send or receive a whole message; the default is 10 seconds.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Returns the socket.
+    #[must_use]
+    pub fn into_socket(self) -> UnixStream {
+        self.socket
+    }
+
+    /// Sends memory that was created with
+    /// [`HandleType::PosixFileDescriptor`](crate::HandleType::PosixFileDescriptor).
+    ///
+    /// The receiver gets the same memory, which stays when the sender releases its own or ends.
+    ///
+    /// # Errors
+    /// Those of [`Allocation::export`] and [`send_descriptor`](Self::send_descriptor).
+    pub fn send(&self, vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<(), Error> {
+        let description = Description::of(vmm, allocation, name);
+        let description = description.map_err(|error| during(Operation::Send, error))?;
+        let descriptor = allocation.export().map_err(|error| during(Operation::Send, error))?;
+        self.send_descriptor(descriptor, &description)
+    }
+
+    /// Receives memory.
+    ///
+    /// # Errors
+    /// Those of [`receive_descriptor`](Self::receive_descriptor) and [`Allocation::import`];
+    /// [`ErrorKind::SizeMismatch`].
+    pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
+        let (descriptor, description) = self.receive_descriptor()?;
+        let allocation = Allocation::import(vmm, &descriptor);
+        let allocation = allocation.map_err(|error| during(Operation::Receive, error))?;
+        let (described, found) = (description.size, allocation.size() as u64);
+        if described != found {
+            let mismatch = ErrorKind::SizeMismatch { described, found };
+            return Err(Error::new(Operation::Receive, mismatch));
+        }
+        Ok((allocation, description))
+    }
+
+    /// Sends any descriptor with a description. The caller keeps the descriptor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a name or size that cannot be sent, [`ErrorKind::Untrusted`],
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`], [`ErrorKind::System`]. No message was sent.
+    /// If part of one was, the connection is shut down.
+    pub fn send_descriptor(
+        &self,
+        descriptor: impl AsFd,
+        description: &Description,
+    ) -> Result<(), Error> {
+        let message = description.encode()?;
+        let mut sent = 0;
+        let all = self.send_all(descriptor.as_fd(), &message, &mut sent);
+        if all.is_err() && sent > 0 {
+            self.shut_down();
+        }
+        all.map_err(|kind| Error::new(Operation::Send, kind))
+    }
+
+    fn send_all(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        message: &[u8],
+        sent: &mut usize,
+    ) -> Result<(), ErrorKind> {
+        self.check_peer()?;
+        let deadline = self.deadline();
+        while *sent < message.len() {
+            self.wait(PollFlags::OUT, deadline)?;
+            // The descriptor is sent with the first byte.
+            let descriptor = (*sent == 0).then_some(descriptor);
+            match send(self.socket.as_fd(), &message[*sent..], descriptor) {
+                Ok(more) => *sent += more,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(of_socket("sendmsg", errno, *sent)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives any descriptor with a description, which has not been compared with it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Untrusted`], [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`],
+    /// [`ErrorKind::Malformed`], [`ErrorKind::UnexpectedDescriptors`], [`ErrorKind::OutOfDescriptors`],
+    /// [`ErrorKind::System`]. Every descriptor that was received is closed.
+    ///
+    /// After part of a message, or a message with more than one descriptor, the connection is shut down,
+    /// and the data left in it is discarded: further calls return [`ErrorKind::Disconnected`]. If nothing
+    /// was received ([`ErrorKind::TimedOut`]), and after a whole message, the channel stays usable.
+    pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
+        let mut received = Received::default();
+        let message = self.receive_all(&mut received);
+        if message.is_err() && (received.bytes > 0 || received.descriptors > 0) {
+            self.shut_down();
+        }
+        let decoded = message.and_then(|message| {
+            let description = Description::decode(&message).map_err(ErrorKind::Malformed)?;
+            let descriptor = received.descriptor.ok_or(ErrorKind::UnexpectedDescriptors(0))?;
+            Ok((descriptor, description))
+        });
+        decoded.map_err(|kind| Error::new(Operation::Receive, kind))
+    }
+
+    /// Receives the bytes of a message, and at most one descriptor with them.
+    fn receive_all(&self, received: &mut Received) -> Result<Vec<u8>, ErrorKind> {
+        self.check_peer()?;
+        let deadline = self.deadline();
+        let mut message = vec![0; HEADER];
+        self.fill(&mut message, received, deadline)?;
+        message.resize(message_length(&message).map_err(ErrorKind::Malformed)?, 0);
+        self.fill(&mut message, received, deadline)?;
+        Ok(message)
+    }
+
+    /// Receives bytes until the message is full.
+    fn fill(
+        &self,
+        message: &mut [u8],
+        received: &mut Received,
+        deadline: Instant,
+    ) -> Result<(), ErrorKind> {
+        while received.bytes < message.len() {
+            self.wait(PollFlags::IN, deadline)?;
+            let part = match receive(self.socket.as_fd(), &mut message[received.bytes..]) {
+                Ok(part) => part,
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                Err(errno) => return Err(of_socket("recvmsg", errno, received.bytes)),
+            };
+            received.bytes += part.bytes;
+            received.descriptors += part.descriptors;
+            if part.truncated {
+                return Err(self.truncated(received.descriptors));
+            }
+            if received.descriptors > 1 {
+                return Err(ErrorKind::UnexpectedDescriptors(received.descriptors));
+            }
+            received.descriptor = part.descriptor.or(received.descriptor.take());
+            if part.bytes == 0 {
+                return Err(ErrorKind::Disconnected { bytes: received.bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the error for descriptors that did not fit: into the buffer, or into this process.
+    fn truncated(&self, received: usize) -> ErrorKind {
+        match fcntl_dupfd_cloexec(&self.socket, 0) {
+            Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
+            _ => ErrorKind::UnexpectedDescriptors(received + 1),
+        }
+    }
+
+    /// Ends the connection, and discards the data in it: descriptors in the socket's queue stay open as
+    /// long as they are there.
+    fn shut_down(&self) {
+        if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
+            crate::log::debug!(%errno, "a channel was not shut down");
+        }
+        discard(self.socket.as_fd());
+    }
+
+    fn check_peer(&self) -> Result<(), ErrorKind> {
+        let peer = peer_of(&self.socket).map_err(|errno| of_socket("getsockopt", errno, 0))?;
+        self.trust.check(peer.user).map_err(ErrorKind::Untrusted)
+    }
+
+    fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.timeout).unwrap_or(now + YEAR)
+    }
+
+    /// Waits until the socket can be used.
+    fn wait(&self, events: PollFlags, deadline: Instant) -> Result<(), ErrorKind> {
+        match wait(self.socket.as_fd(), events, deadline) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ErrorKind::TimedOut { limit: self.timeout }),
+            Err(errno) => Err(ErrorKind::of_system("poll", errno)),
+        }
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { socket, trust, timeout } = self;
+        write!(f, "Channel({:?}, trusts {trust:?}, timeout {timeout:?})", socket.as_fd())
+    }
+}
+
+/// What was received of a message.
+#[derive(Default)]
+struct Received {
+    bytes: usize,
+    descriptors: usize,
+    /// The only descriptor.
+    descriptor: Option<OwnedFd>,
+}
+
+/// Keeps the kind of an error, for the operation that the caller asked for.
+fn during(operation: Operation, error: impl Into<Error>) -> Error {
+    Error::new(operation, error.into().into_kind())
+}
+
+/// Says what a failed call on a socket means after `bytes` of a message.
+fn of_socket(call: &'static str, errno: Errno, bytes: usize) -> ErrorKind {
+    match errno {
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected { bytes },
+        errno => ErrorKind::of_system(call, errno),
+    }
+}

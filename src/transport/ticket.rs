@@ -1,8 +1,9 @@
-//! Memory fetched from the process that offers it.
+//! Memory that is fetched from the process that offers it.
 
-use super::{Step, TransportError, Trust};
+use super::during;
 use crate::Vmm;
-use crate::process::{began, namespace, users};
+use crate::error::{Error, ErrorKind, Operation, Unavailable};
+use crate::trust::{Process, Trust, pid_namespace};
 use crate::vmm::Allocation;
 use core::fmt;
 use core::str::FromStr;
@@ -11,63 +12,67 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Memory that other processes may fetch while this value lives.
-#[derive(Debug)]
+/// Offers memory to other processes while this value lives.
+///
+/// ```
+/// use hsa_vmm::transport::{Offer, Ticket};
+/// use hsa_vmm::Trust;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let offer = Offer::of_descriptor(std::fs::File::open("/dev/null")?.into())?;
+/// let line = offer.ticket().to_string();
+///
+/// // Usually, in another process.
+/// let ticket: Ticket = line.parse()?;
+/// let same = ticket.fetch_descriptor(Trust::SameUser)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Offer {
     descriptor: OwnedFd,
     ticket: Ticket,
 }
 
-/// Where an offer is to be found: a line of text, for whoever is to fetch it.
+/// Locates an offer: a line of text for the process that fetches it.
 ///
-/// It names the process by number, by when it began and by the PID namespace that numbers it, and
-/// the descriptor by number and by what it is. A ticket whose process has ended or whose offer was
-/// withdrawn is refused, also if other processes and other files have these numbers by now. It is no
-/// secret: the system asks who may take descriptors of that process.
+/// It contains the number of the process, its start time and its PID namespace, and the number of the
+/// descriptor, its device and inode. A ticket of a process that has ended, or of an offer that was
+/// withdrawn, is rejected, also if another process and another file have these numbers by now. It is not a
+/// secret: the kernel decides which processes can take descriptors of that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     process: u32,
     namespace: u64,
     /// In the clock ticks of `/proc/PID/stat`.
-    began: u64,
+    start_time: u64,
     descriptor: i32,
     device: u64,
     inode: u64,
 }
 
 impl Offer {
-    /// Offers memory, until this value is dropped. Its properties must have asked for
+    /// Offers memory that was created with
     /// [`HandleType::PosixFileDescriptor`](crate::HandleType::PosixFileDescriptor).
     ///
     /// # Errors
-    /// [`TransportError::Vmm`] if it cannot be exported, [`TransportError::OtherNamespace`] if
-    /// `/proc` does not know this process by its number, [`TransportError::System`].
-    pub fn of(allocation: &Allocation) -> Result<Self, TransportError> {
-        Self::of_descriptor(allocation.export()?)
+    /// Those of [`Allocation::export`] and [`of_descriptor`](Self::of_descriptor).
+    pub fn of(allocation: &Allocation) -> Result<Self, Error> {
+        let descriptor = allocation.export().map_err(|error| during(Operation::Offer, error))?;
+        Self::of_descriptor(descriptor)
     }
 
     /// Offers any descriptor.
     ///
     /// # Errors
-    /// As for [`of`](Self::of).
-    pub fn of_descriptor(descriptor: OwnedFd) -> Result<Self, TransportError> {
-        let system = |errno| TransportError::system(Step::Offer, errno);
-        let pid = getpid();
-        let process = pid.as_raw_nonzero().get().unsigned_abs();
-        let namespace = namespace().map_err(system)?;
-        let (device, inode) = identity(&descriptor).map_err(system)?;
-        let ticket = Ticket {
-            process,
-            namespace: namespace.ok_or(TransportError::OtherNamespace { process })?,
-            began: began(pid).map_err(system)?.ok_or(system(Errno::SRCH))?,
-            descriptor: descriptor.as_raw_fd(),
-            device,
-            inode,
-        };
+    /// [`ErrorKind::Unavailable`] with [`Unavailable::OtherNamespace`] if `/proc` does not have this
+    /// process by its number; [`ErrorKind::System`].
+    pub fn of_descriptor(descriptor: OwnedFd) -> Result<Self, Error> {
+        let ticket = Ticket::of(&descriptor);
+        let ticket = ticket.map_err(|kind| Error::new(Operation::Offer, kind))?;
         Ok(Self { descriptor, ticket })
     }
 
-    /// Where it is to be found.
+    /// Returns the ticket by which another process fetches the memory.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
         self.ticket
@@ -80,8 +85,33 @@ impl AsFd for Offer {
     }
 }
 
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Offer({})", self.ticket)
+    }
+}
+
 impl Ticket {
-    /// The process that offers.
+    fn of(descriptor: &OwnedFd) -> Result<Self, ErrorKind> {
+        let system = |call| move |errno| ErrorKind::of_system(call, errno);
+        let pid = getpid();
+        let number = pid.as_raw_nonzero().get();
+        let elsewhere =
+            ErrorKind::Unavailable { process: number, reason: Unavailable::OtherNamespace };
+        let namespace = pid_namespace().map_err(system("read"))?.ok_or(elsewhere.clone())?;
+        let this = Process::find(pid).map_err(system("read"))?.ok_or(elsewhere)?;
+        let (device, inode) = identity(descriptor).map_err(system("fstat"))?;
+        Ok(Self {
+            process: number.unsigned_abs(),
+            namespace,
+            start_time: this.start_time,
+            descriptor: descriptor.as_raw_fd(),
+            device,
+            inode,
+        })
+    }
+
+    /// Returns the number of the process that offers the memory.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.process
@@ -90,56 +120,60 @@ impl Ticket {
     /// Fetches the memory.
     ///
     /// # Errors
-    /// [`TransportError::Withdrawn`], [`TransportError::NotPermitted`],
-    /// [`TransportError::Stranger`], [`TransportError::OtherNamespace`],
-    /// [`TransportError::OutOfDescriptors`].
-    pub fn fetch(&self, vmm: &Vmm, trust: Trust) -> Result<Allocation, TransportError> {
-        Ok(Allocation::import(vmm, self.fetch_descriptor(trust)?)?)
+    /// Those of [`fetch_descriptor`](Self::fetch_descriptor) and [`Allocation::import`].
+    pub fn fetch(&self, vmm: &Vmm, trust: Trust) -> Result<Allocation, Error> {
+        let descriptor = self.fetch_descriptor(trust)?;
+        Allocation::import(vmm, &descriptor).map_err(|error| during(Operation::Fetch, error))
     }
 
-    /// Fetches the descriptor, which nothing is known of but that it is the one that was offered.
+    /// Fetches the descriptor. It is the one that was offered; nothing else was checked.
     ///
     /// # Errors
-    /// As for [`fetch`](Self::fetch).
-    pub fn fetch_descriptor(&self, trust: Trust) -> Result<OwnedFd, TransportError> {
-        let process = self.process;
-        let withdrawn = TransportError::Withdrawn { process };
-        let failed = |errno| match errno {
-            Errno::SRCH | Errno::BADF | Errno::INVAL => TransportError::Withdrawn { process },
-            Errno::PERM | Errno::ACCESS => TransportError::NotPermitted { process },
-            errno => TransportError::system(Step::Fetch, errno),
+    /// [`ErrorKind::Unavailable`]: the process has ended or withdrew the offer, belongs to a user who is
+    /// not trusted, is in another PID namespace, or the kernel denies access to its descriptors.
+    /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
+    pub fn fetch_descriptor(&self, trust: Trust) -> Result<OwnedFd, Error> {
+        self.try_fetch(trust).map_err(|kind| Error::new(Operation::Fetch, kind))
+    }
+
+    fn try_fetch(&self, trust: Trust) -> Result<OwnedFd, ErrorKind> {
+        let unavailable =
+            |reason| ErrorKind::Unavailable { process: self.process.cast_signed(), reason };
+        let withdrawn = || unavailable(Unavailable::Withdrawn);
+        let failed = |call| {
+            move |errno| match errno {
+                Errno::SRCH | Errno::BADF | Errno::INVAL => withdrawn(),
+                Errno::PERM | Errno::ACCESS => unavailable(Unavailable::NotPermitted),
+                errno => ErrorKind::of_system(call, errno),
+            }
         };
-        if namespace().map_err(failed)? != Some(self.namespace) {
-            return Err(TransportError::OtherNamespace { process });
+        if pid_namespace().map_err(failed("read"))? != Some(self.namespace) {
+            return Err(unavailable(Unavailable::OtherNamespace));
         }
-        // No call takes a negative one.
-        if self.descriptor < 0 {
-            return Err(withdrawn);
-        }
-        let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(withdrawn.clone())?;
-        // From here on the number cannot become another process's without being noticed: the
-        // descriptor of the process stays that of this one.
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
-        if began(pid).map_err(failed)? != Some(self.began) {
-            return Err(withdrawn);
-        }
+        let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
+        // No system call takes a negative descriptor.
+        let pid = pid.filter(|_| self.descriptor >= 0).ok_or_else(withdrawn)?;
+        // The pidfd stays that of this process, even if the number becomes another's.
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("pidfd_open"))?;
         let check = || {
-            let users = users(pid).map_err(failed)?.ok_or(withdrawn.clone())?;
-            trust.check_all(users).map_err(TransportError::from)
+            let process = Process::find(pid).map_err(failed("read"))?;
+            let process = process.filter(|process| process.start_time == self.start_time);
+            let users = process.ok_or_else(withdrawn)?.users;
+            trust.check_all(users).map_err(|user| unavailable(Unavailable::Untrusted(user)))
         };
         check()?;
         let descriptor = pidfd_getfd(&pidfd, self.descriptor, PidfdGetfdFlags::empty());
-        let descriptor = descriptor.map_err(failed)?;
-        // It may have become another user's between the check and the fetch.
+        let descriptor = descriptor.map_err(failed("pidfd_getfd"))?;
+        // The process can have changed its users between the check and the call.
         check()?;
-        if identity(&descriptor).map_err(failed)? != (self.device, self.inode) {
-            return Err(withdrawn);
+        if identity(&descriptor).map_err(failed("fstat"))? != (self.device, self.inode) {
+            return Err(withdrawn());
         }
         Ok(descriptor)
     }
 }
 
-/// What tells a file from every other, as long as it is open.
+/// Returns device and inode, which no other file has while this one is open.
 fn identity(descriptor: &OwnedFd) -> Result<(u64, u64), Errno> {
     let status = fstat(descriptor)?;
     Ok((status.st_dev, status.st_ino))
@@ -147,14 +181,20 @@ fn identity(descriptor: &OwnedFd) -> Result<(u64, u64), Errno> {
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, namespace, began, descriptor, device, inode } = self;
-        write!(f, "hsa-vmm:{process}:{namespace}:{began}:{descriptor}:{device:x}:{inode:x}")
+        let Self { process, namespace, start_time, descriptor, device, inode } = self;
+        write!(f, "hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")
     }
 }
 
-/// Text that is no ticket.
+/// The error for text that is not a [`Ticket`].
+///
+/// ```
+/// use hsa_vmm::transport::{Ticket, UnknownTicket};
+///
+/// assert_eq!("hello".parse::<Ticket>(), Err(UnknownTicket));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no ticket of hsa-vmm")]
+#[error("not a ticket of hsa-vmm")]
 pub struct UnknownTicket;
 
 impl FromStr for Ticket {
@@ -162,20 +202,21 @@ impl FromStr for Ticket {
 
     fn from_str(text: &str) -> Result<Self, UnknownTicket> {
         let words: Vec<_> = text.split(':').collect();
-        let ["hsa-vmm", process, namespace, began, descriptor, device, inode] = words[..] else {
+        let ["hsa-vmm", process, namespace, start_time, descriptor, device, inode] = words[..]
+        else {
             return Err(UnknownTicket);
         };
         let ticket = || {
             Some(Self {
                 process: process.parse().ok()?,
                 namespace: namespace.parse().ok()?,
-                began: began.parse().ok()?,
+                start_time: start_time.parse().ok()?,
                 descriptor: descriptor.parse().ok()?,
                 device: u64::from_str_radix(device, 16).ok()?,
                 inode: u64::from_str_radix(inode, 16).ok()?,
             })
         };
-        // One ticket has one text.
+        // Each ticket has one text.
         let ticket = ticket().filter(|ticket| ticket.descriptor >= 0);
         ticket.filter(|ticket| ticket.to_string() == text).ok_or(UnknownTicket)
     }
@@ -184,7 +225,8 @@ impl FromStr for Ticket {
 #[cfg(test)]
 mod tests {
     use super::{Offer, Ticket, UnknownTicket};
-    use crate::transport::{TransportError, Trust};
+    use crate::error::{ErrorKind, Unavailable};
+    use crate::trust::Trust;
     use std::fs::File;
     use std::os::fd::OwnedFd;
 
@@ -193,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_read_as_it_is_written() {
+    fn parse_inverts_display() {
         let ticket = offer().ticket();
         assert_eq!(ticket.to_string().parse(), Ok(ticket));
         for text in [
@@ -209,21 +251,32 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_fetched_until_it_is_withdrawn() {
+    fn fetch_fails_after_the_offer_is_withdrawn() {
         let offer = offer();
         let ticket = offer.ticket();
         drop(ticket.fetch_descriptor(Trust::SameUser).unwrap());
-        let withdrawn = Err(TransportError::Withdrawn { process: ticket.process });
-        let other = |ticket: Ticket| ticket.fetch_descriptor(Trust::SameUser).map(drop);
-        assert_eq!(other(Ticket { began: ticket.began + 1, ..ticket }), withdrawn);
-        assert_eq!(other(Ticket { inode: ticket.inode + 1, ..ticket }), withdrawn);
-        assert_eq!(other(Ticket { descriptor: -1, ..ticket }), withdrawn);
-        let nobody = Ticket { process: u32::MAX, ..ticket };
-        let gone = Err(TransportError::Withdrawn { process: u32::MAX });
-        assert_eq!(nobody.fetch_descriptor(Trust::SameUser).map(drop), gone);
-        let elsewhere = Err(TransportError::OtherNamespace { process: ticket.process });
-        assert_eq!(other(Ticket { namespace: ticket.namespace + 1, ..ticket }), elsewhere);
+        let reason = |ticket: Ticket| match ticket
+            .fetch_descriptor(Trust::SameUser)
+            .unwrap_err()
+            .into_kind()
+        {
+            ErrorKind::Unavailable { process, reason } => {
+                assert_eq!(process.cast_unsigned(), ticket.process);
+                reason
+            }
+            other => panic!("{other}"),
+        };
+        for other in [
+            Ticket { start_time: ticket.start_time + 1, ..ticket },
+            Ticket { inode: ticket.inode + 1, ..ticket },
+            Ticket { descriptor: -1, ..ticket },
+            Ticket { process: u32::MAX, ..ticket },
+        ] {
+            assert_eq!(reason(other), Unavailable::Withdrawn, "{other}");
+        }
+        let elsewhere = Ticket { namespace: ticket.namespace + 1, ..ticket };
+        assert_eq!(reason(elsewhere), Unavailable::OtherNamespace);
         drop(offer);
-        assert_eq!(other(ticket), withdrawn);
+        assert_eq!(reason(ticket), Unavailable::Withdrawn);
     }
 }

@@ -1,0 +1,245 @@
+//! System calls for the exchange of memory with other processes: Unix sockets, locks on bytes of a
+//! file, and the signal mask.
+//!
+//! A peer's credentials are read through libc: the kernel reports a process of another PID namespace as
+//! 0, which rustix's type cannot hold.
+
+use core::mem::MaybeUninit;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, getsockname, recvmsg, sendmsg,
+    sockopt::socket_acceptconn,
+};
+use rustix::process::getpid;
+use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZero;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+/// The most descriptors that are received with a message. The kernel closes the others.
+const MAX_DESCRIPTORS: usize = 4;
+
+/// The process that connected or listened, or created the pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// `None` if it has no number in the PID namespace of this process.
+    pub process: Option<NonZero<i32>>,
+    /// Its effective user at that time, as this process's user namespace numbers it.
+    pub user: u32,
+}
+
+/// Returns the process at the other end (`SO_PEERCRED`).
+pub(crate) fn peer_of(socket: impl AsFd) -> Result<Peer, Errno> {
+    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    // SAFETY: any bytes are a valid ucred.
+    unsafe { get_option(socket.as_fd(), libc::SO_PEERCRED, &mut found) }?;
+    Ok(Peer { process: NonZero::new(found.pid), user: found.uid })
+}
+
+/// Returns whether the process at the other end has ended, so that its number can be another process's
+/// (`SO_PEERPIDFD`). Returns `None` if the kernel is older than Linux 6.5.
+pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: any bytes are a valid number.
+    match unsafe { get_option(socket.as_fd(), libc::SO_PEERPIDFD, &mut pidfd) } {
+        Ok(()) => {}
+        Err(Errno::NOPROTOOPT) => return Ok(None),
+        // The process has ended, and its parent has waited for it.
+        Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return Ok(Some(true)),
+        Err(errno) => return Err(errno),
+    }
+    if pidfd < 0 {
+        return Ok(Some(true));
+    }
+    // SAFETY: the kernel has just opened it for this call.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    // It becomes readable when the process ends.
+    wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)
+}
+
+/// Returns whether a descriptor, which other threads can close or reuse, is a socket at which this process
+/// listens: not one at which another process listens and which it has sent.
+pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
+    if number < 0 {
+        return false;
+    }
+    // SAFETY: it is not -1. The kernel is only asked about it: nothing is read from it or changed. If it is
+    // closed the answer is an error, and if it was reused the answer is true of the new socket.
+    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    let own = getpid().as_raw_nonzero().get();
+    let here = getsockname(socket).and_then(SocketAddrUnix::try_from);
+    here.is_ok_and(|here| here.abstract_name() == address.abstract_name())
+        && socket_acceptconn(socket) == Ok(true)
+        && peer_of(socket).is_ok_and(|it| it.process.map(NonZero::get) == Some(own))
+}
+
+/// Reads an option of a socket.
+///
+/// # Safety
+/// Every sequence of bytes must be a valid value of `T`.
+unsafe fn get_option<T>(
+    socket: BorrowedFd<'_>,
+    option: libc::c_int,
+    value: &mut T,
+) -> Result<(), Errno> {
+    let mut size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the descriptor is open while borrowed; `value` is writable and has `size` bytes, of which
+    // every value is valid.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw mut *value).cast(),
+            &raw mut size,
+        )
+    };
+    check(result)
+}
+
+/// Turns the result of a system call into its error number.
+fn check(result: libc::c_int) -> Result<(), Errno> {
+    if result == 0 {
+        return Ok(());
+    }
+    let code = std::io::Error::last_os_error().raw_os_error();
+    Err(code.map_or(Errno::IO, Errno::from_raw_os_error))
+}
+
+/// Waits until a descriptor is ready. Returns `false` if it is not by the deadline.
+pub(crate) fn wait(
+    descriptor: BorrowedFd<'_>,
+    events: PollFlags,
+    deadline: Instant,
+) -> Result<bool, Errno> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], Some(&timeout)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Sends bytes, and a descriptor with the first of them. Does not block, and raises no `SIGPIPE`.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors: &[BorrowedFd<'_>] = descriptor.as_slice();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::NOBUFS);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+}
+
+/// A part of a message.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// 0 if the other end has disconnected.
+    pub bytes: usize,
+    /// The number of descriptors. All are closed if there is more than one.
+    pub descriptors: usize,
+    pub descriptor: Option<OwnedFd>,
+    /// Whether there were more, for which the buffer or this process has no room.
+    pub truncated: bool,
+}
+
+/// Receives the available part of a message. Does not block.
+pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Received, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    let (mut descriptors, mut descriptor) = (0, None);
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            for next in received {
+                descriptors += 1;
+                descriptor = (descriptors == 1).then_some(next);
+            }
+        }
+    }
+    let truncated = received.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Received { bytes: received.bytes, descriptors, descriptor, truncated })
+}
+
+/// Reads and drops the available data. The kernel closes the descriptors with it; this process never
+/// has them.
+pub(crate) fn discard(socket: BorrowedFd<'_>) {
+    let mut bytes = [0; 4096];
+    loop {
+        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// A change of the lock on a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByteLock {
+    /// Locks together with others; the file must be open for reading.
+    Shared,
+    /// Locks alone; the file must be open for writing.
+    Exclusive,
+    /// Unlocks.
+    Unlocked,
+}
+
+/// Changes the lock on a byte of a file (`F_OFD_SETLK`). Does not block.
+///
+/// The lock belongs to the open file and not to the process: threads of one process exclude each other
+/// too, and the kernel unlocks it when the last descriptor of that open file is closed, however its
+/// process ends.
+///
+/// # Errors
+/// `AGAIN` or `ACCESS` if another open file has a conflicting lock.
+pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, kind: ByteLock) -> Result<(), Errno> {
+    let kind = match kind {
+        ByteLock::Shared => libc::F_RDLCK,
+        ByteLock::Exclusive => libc::F_WRLCK,
+        ByteLock::Unlocked => libc::F_UNLCK,
+    };
+    let range = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: i64::try_from(byte).map_err(|_| Errno::OVERFLOW)?,
+        l_len: 1,
+        // Required to be 0 for locks of this kind.
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the range.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) })
+}
+
+/// Calls a function with `SIGPIPE` blocked. Threads that it starts inherit that and keep it.
+pub(crate) fn without_sigpipe<T>(act: impl FnOnce() -> T) -> T {
+    let mut pipe = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the first call initialises the set that the others use, and none fails for a signal that
+    // exists; `before` is writable.
+    let blocked = unsafe {
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr())
+    };
+    let done = act();
+    if blocked == 0 {
+        // SAFETY: the call above has initialised `before`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+    }
+    done
+}
