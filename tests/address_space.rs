@@ -5,7 +5,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::{Hostile, stranger_lives_at};
+use hostile::{Hostile, foreign_page_is_at};
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::{Problem, Quirks, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, Vmm, VmmError};
@@ -184,7 +184,7 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
     // Nor is there a reservation in the middle of it.
     let middle = vmm.address_free(at(base, 4096), 3 * 4096).unwrap_err();
     assert_eq!(middle.problem(), Some(Problem::NotAReservation));
-    assert!(stranger_lives_at(stranger));
+    assert!(foreign_page_is_at(stranger));
     vmm.check().unwrap();
 }
 
@@ -201,9 +201,9 @@ fn a_stranger_in_a_hole_is_never_freed() {
     assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
     assert_in_quarantine(&vmm, base, base);
     drop(vmm);
-    assert!(stranger_lives_at(base), "also after the end");
+    assert!(foreign_page_is_at(base), "also after the end");
     drop(runtime);
-    assert!(stranger_lives_at(base), "also after the runtime's end");
+    assert!(foreign_page_is_at(base), "also after the runtime's end");
     assert_eq!(hostile.get(c"hostile_started"), 0);
 }
 
@@ -249,7 +249,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
             let refused = matches!(answer, Err(VmmError::Quarantined { now: false, .. }));
             assert!(refused, "{round}: {answer:?}");
         });
-        assert!(stranger_lives_at(base), "{round}");
+        assert!(foreign_page_is_at(base), "{round}");
     }
     hostile.set(c"hostile_release_lingers", 0);
 }
@@ -265,9 +265,9 @@ fn a_stranger_that_came_in_while_memory_was_revoked_is_never_mapped_over() {
     hostile.set(c"hostile_strangers", 1);
     let answer = vmm.revoke(base, 2 * 4096, &[gpu]);
     assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
-    assert!(stranger_lives_at(base));
+    assert!(foreign_page_is_at(base));
     drop(vmm);
-    assert!(stranger_lives_at(base));
+    assert!(foreign_page_is_at(base));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
     assert!(matches!(answer, Err(VmmError::Quarantined { now: true, .. })), "{answer:?}");
     assert_in_quarantine(&vmm, base, base);
     drop(vmm);
-    assert!(stranger_lives_at(base));
+    assert!(foreign_page_is_at(base));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
     drop(machine);
     drop(simulation);
     for page in got {
-        assert!(stranger_lives_at(hsa_vmm::Address::new(page)), "{page:#x}");
+        assert!(foreign_page_is_at(hsa_vmm::Address::new(page)), "{page:#x}");
     }
 }
 

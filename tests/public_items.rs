@@ -15,6 +15,7 @@ const COMPLETE: &[(&str, &str)] = &[
     ("NewMapping", "what Vmm::map takes, which callers write down"),
     ("PciAddress", "four numbers"),
     ("Kept", "a value and an error, which callers take apart"),
+    ("Rejected", "a value and an error, which callers take apart"),
     ("Usage", "a count of each of the three things that a Vmm has"),
     ("Free", "what is free in one reservation, in three numbers"),
     ("AccessEntry", "a row of a report"),

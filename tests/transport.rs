@@ -1,16 +1,14 @@
-//! Memory sent with what describes it: what arrives, what is refused, and that nothing is left.
+//! Memory sent with its description: what is received, what is rejected, and that nothing is leaked.
 
 mod exchange;
 mod machine;
 mod process;
 
 use exchange::Role;
+use hsa_vmm::error::{Argument, Malformed, Operation, Problem, Unavailable};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::transport::{
-    Channel, Description, Malformed, Offer, Step, Ticket, TransportError, Trust, UntrustedUser,
-};
-use hsa_vmm::vmm::Argument;
-use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, VmmError};
+use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
 use machine::{Library, MIB, Machine};
 use process::namespaces::{NOBODY, Need, be_started_by, may, new_user_namespace};
 use process::{Child, End};
@@ -56,12 +54,18 @@ fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     );
 }
 
+/// The kind of an error.
+#[track_caller]
+fn kind<T>(result: Result<T, Error>) -> ErrorKind {
+    result.map(drop).unwrap_err().into_kind()
+}
+
 fn example() -> Description {
     Description { name: "x".to_owned(), size: SIZE as u64, granule: 4096, owner: None }
 }
 
 #[test]
-fn what_arrives_is_the_same_memory_and_what_was_said_of_it() {
+fn receive_returns_the_memory_and_its_description() {
     if process::ran_alone() {
         return;
     }
@@ -98,7 +102,7 @@ fn messages_come_in_order_and_in_pieces() {
         send_raw(&here, piece, &[]);
     }
     // No descriptor came along.
-    assert_eq!(there.receive_descriptor().map(drop), Err(TransportError::Descriptors(0)));
+    assert_eq!(kind(there.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
     bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
     send_raw(&here, first, &[null.as_fd()]);
@@ -112,7 +116,7 @@ fn messages_come_in_order_and_in_pieces() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_and_closed() {
+fn malformed_messages_are_rejected_and_closed() {
     if process::ran_alone() {
         return;
     }
@@ -129,25 +133,26 @@ fn what_is_malformed_is_refused_and_closed() {
         send_raw(&here, bytes, &vec![null.as_fd(); count]);
         drop(here);
         let error = Channel::over(there).receive_descriptor().map(drop).unwrap_err();
+        assert_eq!(error.operation(), Operation::Receive);
         assert_eq!(process::descriptors(), before, "{error}");
-        error
+        error.into_kind()
     };
-    let malformed = TransportError::Malformed;
-    assert_eq!(refused(&changed(0, b'H'), 1), malformed(Malformed::NotOurs));
+    let malformed = ErrorKind::Malformed;
+    assert_eq!(refused(&changed(0, b'H'), 1), malformed(Malformed::WrongMagic));
     assert_eq!(refused(&changed(7, 9), 1), malformed(Malformed::Version(9)));
     assert_eq!(refused(&changed(8, 63), 1), malformed(Malformed::Length(63)));
     assert_eq!(refused(&changed(10, 1), 1), malformed(Malformed::Length(65 + (1 << 16))));
     assert_eq!(refused(&changed(12, 2), 1), malformed(Malformed::HandleType(2)));
     assert_eq!(refused(&changed(50, 1), 1), malformed(Malformed::Reserved));
-    assert_eq!(refused(&changed(64, 0xff), 1), malformed(Malformed::NotText));
+    assert_eq!(refused(&changed(64, 0xff), 1), malformed(Malformed::NotUtf8));
     for count in [0, 2, 3, 4] {
-        assert_eq!(refused(&good, count), TransportError::Descriptors(count));
+        assert_eq!(refused(&good, count), ErrorKind::UnexpectedDescriptors(count));
     }
     for count in [5, 100, 250] {
-        assert!(matches!(refused(&good, count), TransportError::Descriptors(n) if n > 1));
+        assert!(matches!(refused(&good, count), ErrorKind::UnexpectedDescriptors(n) if n > 1));
     }
     for end in [1, 63, 64] {
-        let gone = TransportError::Gone { step: Step::Receive, bytes: end };
+        let gone = ErrorKind::Disconnected { bytes: end };
         assert_eq!(refused(&good[..end], 1), gone);
     }
 }
@@ -162,20 +167,19 @@ fn memory_of_another_size_is_refused() {
     let memory = memory(&machine);
     let wrong = Description { size: 2 * SIZE as u64, ..example() };
     here.send_descriptor(memory.export().unwrap(), &wrong).unwrap();
-    let error = there.receive(&machine.vmm).unwrap_err();
     let (described, found) = (2 * SIZE as u64, SIZE as u64);
-    assert_eq!(error, TransportError::OtherSize { described, found });
+    assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::SizeMismatch { described, found });
     // And what is no memory at all.
     here.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
     let error = there.receive(&machine.vmm).unwrap_err();
-    let TransportError::Vmm(error) = error else { panic!("{error}") };
+    assert_eq!(error.operation(), Operation::Receive);
     assert_eq!(error.argument(), Some(Argument::Descriptor));
     drop(memory);
     machine.assert_empty();
 }
 
 #[test]
-fn what_may_not_be_shared_is_not_sent() {
+fn private_memory_is_not_sent() {
     if process::ran_alone() {
         return;
     }
@@ -184,30 +188,33 @@ fn what_may_not_be_shared_is_not_sent() {
     let private = AllocationProperties::on(machine.gpu(0));
     let memory = Allocation::create(&machine.vmm, SIZE, &private).unwrap();
     let error = here.send(&machine.vmm, &memory, "").unwrap_err();
-    assert!(matches!(error, TransportError::Vmm(VmmError::InvalidArgument { .. })), "{error}");
-    assert!(matches!(Offer::of(&memory), Err(TransportError::Vmm(_))));
+    assert!(matches!(error.problem(), Some(Problem::NotRequested(_))), "{error}");
+    assert_eq!(error.operation(), Operation::Send);
+    let error = Offer::of(&memory).unwrap_err();
+    assert!(matches!(error.problem(), Some(Problem::NotRequested(_))), "{error}");
+    assert_eq!(error.operation(), Operation::Offer);
     let long = here.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
-    assert_eq!(long, TransportError::Malformed(Malformed::NameTooLong(256)));
-    let there = there.patient_for(Duration::ZERO);
-    assert!(matches!(there.receive(&machine.vmm), Err(TransportError::TimedOut { .. })));
+    assert_eq!(long.problem(), Some(Problem::TooLong { longest: 255 }));
+    let there = there.with_timeout(Duration::ZERO);
+    assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::TimedOut { limit: Duration::ZERO });
 }
 
 #[test]
-fn nobody_waits_longer_than_their_patience() {
+fn waits_end_at_the_time_limit() {
     if process::ran_alone() {
         return;
     }
     let (here, there) = UnixStream::pair().unwrap();
-    let silent = Channel::over(there).patient_for(SOON);
+    let silent = Channel::over(there).with_timeout(SOON);
     let begun = Instant::now();
-    let timed_out = |step| Err(TransportError::TimedOut { step, patience: SOON });
-    assert_eq!(silent.receive_descriptor().map(drop), timed_out(Step::Receive));
-    // One who says a byte now and then does not get more.
+    let timed_out = ErrorKind::TimedOut { limit: SOON };
+    assert_eq!(kind(silent.receive_descriptor()), timed_out);
+    // A peer that sends part of a message gets no more time.
     send_raw(&here, b"hsavmm", &[]);
-    assert_eq!(silent.receive_descriptor().map(drop), timed_out(Step::Receive));
-    // One who takes nothing.
+    assert_eq!(kind(silent.receive_descriptor()), timed_out);
+    // A peer that reads nothing.
     let (here, there) = UnixStream::pair().unwrap();
-    let silent = Channel::over(there).patient_for(SOON);
+    let silent = Channel::over(there).with_timeout(SOON);
     let null = File::open("/dev/null").unwrap();
     let full = loop {
         match silent.send_descriptor(&null, &example()) {
@@ -215,11 +222,11 @@ fn nobody_waits_longer_than_their_patience() {
             Err(error) => break error,
         }
     };
-    assert_eq!(Err::<(), _>(full), timed_out(Step::Send));
+    assert_eq!((full.operation(), full.kind()), (Operation::Send, &timed_out));
     assert!(begun.elapsed() >= 3 * SOON && begun.elapsed() < 60 * SOON, "{:?}", begun.elapsed());
     drop(here);
-    let gone = silent.send_descriptor(&null, &example()).unwrap_err();
-    assert!(matches!(gone, TransportError::Gone { step: Step::Send, .. }), "{gone}");
+    let gone = kind(silent.send_descriptor(&null, &example()));
+    assert!(matches!(gone, ErrorKind::Disconnected { .. }), "{gone}");
 }
 
 /// A pipe, whose reader sees the end once the last descriptor of its writer is closed, be it in some
@@ -252,14 +259,14 @@ fn channel_ends_at_the_second_descriptor() {
         }
         let there = Channel::over(there);
         let begun = Instant::now();
-        let refused = there.receive_descriptor().map(drop);
+        let refused = kind(there.receive_descriptor());
         let count = each.max(2);
-        assert_eq!(refused, Err(TransportError::Descriptors(count)), "{each} a byte");
+        assert_eq!(refused, ErrorKind::UnexpectedDescriptors(count), "{each} a byte");
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         assert_eq!(process::descriptors(), before, "{each} a byte");
         assert_all_closed(reader, writer);
-        let gone = there.receive_descriptor().map(drop);
-        assert!(matches!(gone, Err(TransportError::Gone { .. })), "{gone:?}");
+        let gone = kind(there.receive_descriptor());
+        assert!(matches!(gone, ErrorKind::Disconnected { .. }), "{gone}");
         let bytes = [IoSlice::new(&message)];
         let none = &mut SendAncillaryBuffer::default();
         let refused = sendmsg(&here, &bytes, none, SendFlags::NOSIGNAL);
@@ -275,12 +282,12 @@ fn channel_ends_after_part_of_a_message() {
     let (here, there) = UnixStream::pair().unwrap();
     let (reader, writer) = pipe();
     let message = example().encode().unwrap();
-    let there = Channel::over(there).patient_for(3 * SOON);
+    let there = Channel::over(there).with_timeout(3 * SOON);
     let slow = std::thread::spawn({
         let writer = writer.try_clone().unwrap();
         move || {
             let begun = Instant::now();
-            // One byte at a time, each within the channel's patience.
+            // One byte at a time, each within the channel's time limit.
             for (index, byte) in message.iter().enumerate() {
                 let descriptors = [writer.as_fd()];
                 let descriptors = &descriptors[..usize::from(index == 0)];
@@ -298,18 +305,17 @@ fn channel_ends_after_part_of_a_message() {
             begun.elapsed()
         }
     });
-    let late = there.receive_descriptor().map(drop);
-    assert_eq!(late, Err(TransportError::TimedOut { step: Step::Receive, patience: 3 * SOON }));
-    // The sender is told at once.
+    assert_eq!(kind(there.receive_descriptor()), ErrorKind::TimedOut { limit: 3 * SOON });
+    // The sender learns it at once.
     let sent_for = slow.join().unwrap();
     assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");
     assert_all_closed(reader, writer);
-    let gone = there.receive_descriptor().map(drop);
-    assert!(matches!(gone, Err(TransportError::Gone { .. })), "{gone:?}");
+    let gone = kind(there.receive_descriptor());
+    assert!(matches!(gone, ErrorKind::Disconnected { .. }), "{gone}");
 }
 
 #[test]
-fn without_descriptors_that_is_said_and_nothing_is_lost() {
+fn missing_descriptors_are_reported() {
     if process::ran_alone() {
         return;
     }
@@ -320,22 +326,19 @@ fn without_descriptors_that_is_said_and_nothing_is_lost() {
         here.send(&machine.vmm, &memory, "one").unwrap();
         let before = process::descriptors();
         let error = process::with_descriptors(0, || there.receive_descriptor().map(drop));
-        let step = Step::Receive;
-        assert_eq!(error, Err(TransportError::OutOfDescriptors { step }));
+        assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
         let error = process::with_descriptors(0, || here.send(&machine.vmm, &memory, "two"));
-        assert!(
-            matches!(error, Err(TransportError::Vmm(VmmError::OutOfDescriptors { .. }))),
-            "{error:?}"
-        );
+        assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
         let error = process::with_descriptors(0, || Channel::pair().map(drop));
-        assert_eq!(error, Err(TransportError::OutOfDescriptors { step: Step::Connect }));
+        assert_eq!(error.as_ref().unwrap_err().operation(), Operation::Connect);
+        assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
         assert_eq!(process::descriptors(), before);
     });
     assert_eq!(end, End::Well);
 }
 
 #[test]
-fn a_stranger_is_refused_unless_trusted() {
+fn untrusted_users_are_rejected() {
     if process::ran_alone() {
         return;
     }
@@ -343,16 +346,18 @@ fn a_stranger_is_refused_unless_trusted() {
     let (here, there) = UnixStream::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
     Channel::over(here).send_descriptor(&null, &example()).unwrap();
-    let strict = Channel::over(there.try_clone().unwrap()).trusting(Trust::User(own + 1));
-    let stranger = TransportError::Stranger(UntrustedUser { user: Some(own), trusted: own + 1 });
-    assert_eq!(strict.receive_descriptor().map(drop), Err(stranger.clone()));
-    assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger.clone()));
-    // It has not been read: whoever trusts gets it.
-    let open = Channel::over(there).trusting(Trust::Anyone);
+    let strict = Channel::over(there.try_clone().unwrap()).with_trust(Trust::User(own + 1));
+    let user = UntrustedUser { user: Some(own), trusted: own + 1 };
+    assert_eq!(kind(strict.receive_descriptor()), ErrorKind::Untrusted(user));
+    assert_eq!(kind(strict.send_descriptor(&null, &example())), ErrorKind::Untrusted(user));
+    // The message was not read.
+    let open = Channel::over(there).with_trust(Trust::Anyone);
     assert_eq!(open.receive_descriptor().unwrap().1, example());
     let offer = Offer::of_descriptor(null.into()).unwrap();
     let fetched = offer.ticket().fetch_descriptor(Trust::User(own + 1));
-    assert_eq!(fetched.map(drop), Err(stranger));
+    let reason = Unavailable::Untrusted(user);
+    let process = std::process::id() as i32;
+    assert_eq!(kind(fetched), ErrorKind::Unavailable { process, reason });
 }
 
 #[test]
@@ -379,8 +384,9 @@ fn fetch_rejects_processes_of_mixed_users() {
     for (trust, user, trusted) in
         [(Trust::SameUser, NOBODY, own), (Trust::User(NOBODY), own, NOBODY)]
     {
-        let stranger = UntrustedUser { user: Some(user), trusted };
-        assert_eq!(fetch(trust), Err(TransportError::Stranger(stranger)));
+        let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
+        let process = ticket.process() as i32;
+        assert_eq!(kind(fetch(trust)), ErrorKind::Unavailable { process, reason });
     }
     fetch(Trust::Anyone).unwrap();
     ours.write_all(&[1]).unwrap();
@@ -393,7 +399,7 @@ fn two_gpus() -> Library {
 }
 
 #[test]
-fn three_generations_share_whoever_dies() {
+fn three_generations_share_memory() {
     if process::ran_alone() {
         return;
     }
@@ -403,29 +409,29 @@ fn three_generations_share_whoever_dies() {
 }
 
 #[test]
-fn another_user_is_a_stranger_until_trusted() {
+fn another_user_is_rejected_until_trusted() {
     if process::ran_alone() {
         return;
     }
-    if may(Need::OtherUser, "another_user_is_a_stranger_until_trusted") {
+    if may(Need::OtherUser, "another_user_is_rejected_until_trusted") {
         exchange::share_with_another_user(&two_gpus);
     }
 }
 
 #[test]
-fn another_pid_namespace_is_no_hindrance_to_a_channel() {
+fn channels_cross_pid_namespaces() {
     if process::ran_alone() {
         return;
     }
-    if may(Need::PidNamespace, "another_pid_namespace_is_no_hindrance_to_a_channel") {
+    if may(Need::PidNamespace, "channels_cross_pid_namespaces") {
         exchange::share_with_another_namespace(&two_gpus);
     }
 }
 
 /// There, this process's user and all others are one number, which is also the number of the other.
 #[test]
-fn who_has_no_number_in_a_user_namespace_is_a_stranger() {
-    let test = "who_has_no_number_in_a_user_namespace_is_a_stranger";
+fn users_without_a_number_are_untrusted() {
+    let test = "users_without_a_number_are_untrusted";
     if process::ran_alone() {
         return;
     }
@@ -440,19 +446,19 @@ fn who_has_no_number_in_a_user_namespace_is_a_stranger() {
         let nobody = rustix::process::geteuid().as_raw();
         assert_eq!(nobody, NOBODY);
         let strict = Channel::over(there.try_clone().unwrap());
-        let stranger = TransportError::Stranger(UntrustedUser { user: None, trusted: nobody });
-        assert_eq!(strict.send_descriptor(&null, &example()), Err(stranger));
-        let open = Channel::over(there).trusting(Trust::Anyone);
+        let user = UntrustedUser { user: None, trusted: nobody };
+        assert_eq!(kind(strict.send_descriptor(&null, &example())), ErrorKind::Untrusted(user));
+        let open = Channel::over(there).with_trust(Trust::Anyone);
         open.send_descriptor(&null, &example()).unwrap();
     });
     assert_eq!(end, End::Well);
     // Seen from outside, it is still this user's.
-    let channel = Channel::over(here).trusting(Trust::User(own));
+    let channel = Channel::over(here).with_trust(Trust::User(own));
     assert_eq!(channel.receive_descriptor().unwrap().1, example());
 }
 
 #[test]
-fn a_ticket_is_good_while_the_offer_lasts() {
+fn ticket_is_valid_while_the_offer_lives() {
     if process::ran_alone() {
         return;
     }
@@ -485,11 +491,12 @@ fn a_ticket_is_good_while_the_offer_lasts() {
     mapping.write(0, b"back").unwrap();
     line.write_all(b"!").unwrap();
     line.read_exact(&mut byte).unwrap();
-    let withdrawn = Err(TransportError::Withdrawn { process: ticket.process() });
-    assert_eq!(ticket.fetch(&machine.vmm, Trust::SameUser).map(drop), withdrawn);
+    let process = ticket.process() as i32;
+    let withdrawn = ErrorKind::Unavailable { process, reason: Unavailable::Withdrawn };
+    assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     line.write_all(b"!").unwrap();
     assert_eq!(child.wait(), End::Well);
-    assert_eq!(ticket.fetch(&machine.vmm, Trust::SameUser).map(drop), withdrawn);
+    assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     // It outlives its process.
     assert_eq!(&text(&mapping), b"back");
     drop((mapping, fetched));
@@ -498,7 +505,7 @@ fn a_ticket_is_good_while_the_offer_lasts() {
 }
 
 #[test]
-fn an_end_that_is_killed_leaves_nothing() {
+fn killed_sender_leaves_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -521,8 +528,7 @@ fn an_end_that_is_killed_leaves_nothing() {
         if bytes == 65 {
             assert_eq!(received.unwrap().0.size(), SIZE);
         } else {
-            let gone = TransportError::Gone { step: Step::Receive, bytes };
-            assert_eq!(received.map(drop), Err(gone));
+            assert_eq!(kind(received), ErrorKind::Disconnected { bytes });
         }
         assert_eq!(child.wait(), End::Signal(libc::SIGKILL));
         assert_eq!(process::descriptors(), before);

@@ -6,7 +6,7 @@ use crate::process::profile;
 use crate::types::hipError_t;
 use core::ffi::c_char;
 use hsa_vmm::runtime::printable;
-use hsa_vmm::{BufferError, Error, IpcError, VmmError};
+use hsa_vmm::Error;
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,7 +50,7 @@ macro_rules! refusals {
     };
 }
 
-refusals! { Error VmmError BufferError IpcError }
+refusals! { Error }
 
 /// Runs what a function does, and turns its outcome into a number. No panic gets past here.
 pub fn answer(function: &str, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {

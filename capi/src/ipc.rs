@@ -1,4 +1,4 @@
-//! HIP's IPC.
+//! HIP's functions for IPC.
 
 use crate::answer::{Refusal, answer};
 use crate::devices::current;
@@ -7,7 +7,8 @@ use crate::pointers::{address, not_null, put};
 use crate::process::process;
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
-use hsa_vmm::{IpcHandle, Kept, OpenedMemory};
+use hsa_vmm::error::Rejected;
+use hsa_vmm::{IpcHandle, OpenedMemory};
 use std::sync::Arc;
 
 #[unsafe(no_mangle)]
@@ -33,7 +34,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     answer("hipIpcOpenMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
-        // HIP insists on it, and its tests on that.
+        // HIP requires it, which its tests check.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
             let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
             return Err(Refusal::value("flags", problem));
@@ -41,7 +42,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let handle = IpcHandle::from_bytes(&handle.reserved);
         let device = current();
         let ipc = process.ipc(device)?;
-        // Held over the call, so that nobody closes it before it is noted.
+        // Locked during the call, so that no other thread closes the memory before it is entered.
         let mut opened = process.allocations.opened();
         let memory = OpenedMemory::open(ipc, &handle)?;
         let at = memory.address();
@@ -62,16 +63,16 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         let around = opened.range_mut(..=address(ptr).get()).next_back();
         let around = around.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
         let Some((&at, entry)) = around else {
-            // The library says what it is instead.
+            // The library's error says what is at the address.
             return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
         };
         let (device, last) = (entry.device, entry.memory.pop());
         if entry.memory.is_empty() {
             opened.remove(&at);
         }
-        // A copy that another thread has under way keeps it open a moment longer.
+        // A copy by another thread keeps it open until it ends.
         match last.map(Arc::try_unwrap) {
-            Some(Ok(memory)) => memory.close().map_err(|Kept { value: memory, error }| {
+            Some(Ok(memory)) => memory.close().map_err(|Rejected { value: memory, error }| {
                 let nothing = || Opened { device, memory: Vec::new() };
                 opened.entry(at).or_insert_with(nothing).memory.push(Arc::new(memory));
                 Refusal::from(error)

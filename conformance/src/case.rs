@@ -2,7 +2,7 @@
 
 use crate::Context;
 use hsa_vmm::error::Rejected;
-use hsa_vmm::{BufferError, Error, IpcError, Kept, Runtime, VmmError};
+use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -118,33 +118,9 @@ where
     }
 }
 
-impl From<VmmError> for NotPassed {
-    fn from(error: VmmError) -> Self {
-        Self::Failed(format!("should have succeeded: {error}"))
-    }
-}
-
-impl From<BufferError> for NotPassed {
-    fn from(error: BufferError) -> Self {
-        Self::Failed(format!("should have succeeded: {error}"))
-    }
-}
-
 impl<T> From<Rejected<T>> for NotPassed {
     fn from(rejected: Rejected<T>) -> Self {
         rejected.error.into()
-    }
-}
-
-impl From<Error> for NotPassed {
-    fn from(error: Error) -> Self {
-        Self::Failed(format!("should have succeeded: {error}"))
-    }
-}
-
-impl From<IpcError> for NotPassed {
-    fn from(error: IpcError) -> Self {
-        Self::Failed(format!("should have succeeded: {error}"))
     }
 }
 

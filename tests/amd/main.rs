@@ -4,6 +4,8 @@
 mod amd_runtime;
 #[path = "../exchange/mod.rs"]
 mod exchange;
+#[path = "../foreign_mapper/mod.rs"]
+mod foreign_mapper;
 #[path = "../log/mod.rs"]
 mod log;
 #[path = "../machine/mod.rs"]
@@ -14,18 +16,16 @@ mod process;
 mod scene;
 #[path = "../serial/mod.rs"]
 mod serial;
-#[path = "../stranger/mod.rs"]
-mod stranger;
 #[path = "../successor/mod.rs"]
 mod successor;
 
 use std::thread;
 
-mod besieged;
 mod buffers;
 mod calls;
 mod examples;
 mod failures;
+mod foreign_mappings;
 mod fork;
 mod owned;
 mod page_table;

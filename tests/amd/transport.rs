@@ -64,7 +64,7 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
             back.send(&library.vmm, &memory, "yours").unwrap();
             // Until the sender has ended.
             let error = there.receive(&library.vmm).unwrap_err();
-            assert!(matches!(error, hsa_vmm::transport::TransportError::Gone { .. }), "{error}");
+            assert!(matches!(error.kind(), hsa_vmm::ErrorKind::Disconnected { .. }), "{error}");
             mapping.fill(0, 7, mapping.size()).unwrap();
             assert_eq!(word(&mapping), 7u32.to_ne_bytes());
             0
@@ -76,8 +76,8 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
 }
 
 #[test]
-fn three_generations_share_whoever_dies() {
-    let name = "transport::three_generations_share_whoever_dies";
+fn three_generations_share_memory() {
+    let name = "transport::three_generations_share_memory";
     on_each_release(name, &Emulation::gpus(2), |ground| {
         for killed in [Role::Parent, Role::Child, Role::Grandchild] {
             exchange::share_among_generations(&|| Library::load(ground.runtime()), killed);
@@ -86,8 +86,8 @@ fn three_generations_share_whoever_dies() {
 }
 
 #[test]
-fn another_user_is_a_stranger_until_trusted() {
-    let name = "transport::another_user_is_a_stranger_until_trusted";
+fn another_user_is_rejected_until_trusted() {
+    let name = "transport::another_user_is_rejected_until_trusted";
     if !may(Need::OtherUser, name) {
         return;
     }
@@ -97,8 +97,8 @@ fn another_user_is_a_stranger_until_trusted() {
 }
 
 #[test]
-fn another_pid_namespace_is_no_hindrance_to_a_channel() {
-    let name = "transport::another_pid_namespace_is_no_hindrance_to_a_channel";
+fn channels_cross_pid_namespaces() {
+    let name = "transport::channels_cross_pid_namespaces";
     if !may(Need::PidNamespace, name) {
         return;
     }

@@ -7,7 +7,7 @@ use crate::table::{
     ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_OPENED, FREED_MEMORY_WAITED_FOR, IPC_LENGTH_BELIEVED,
 };
 use hsa_rocr::test::Ground;
-use hsa_vmm::ipc::{IpcError, Stale};
+use hsa_vmm::error::{ErrorKind, Unavailable};
 use hsa_vmm::{Ipc, IpcHandle, PoolMemory, Runtime};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -169,11 +169,17 @@ fn a_forged_length_is_refused_by_the_library() {
             let (_runtime, ipc) = open(ground);
             about_to();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
-            assert!(matches!(error, IpcError::Stale { stale: Stale::TooLarge, .. }), "{error:?}");
+            assert_unavailable(&error, Unavailable::TooLarge);
             0
         };
         assert_eq!(pass(LONG, export, import), End::Well);
     });
+}
+
+#[track_caller]
+fn assert_unavailable(error: &hsa_vmm::Error, expected: Unavailable) {
+    let ErrorKind::Unavailable { reason, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(*reason, expected);
 }
 
 pub fn open(ground: &Ground) -> (Runtime, Ipc) {
@@ -199,7 +205,7 @@ fn through_the_library() {
                 let (_runtime, ipc) = open(ground);
                 about_to();
                 let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
-                assert!(matches!(error, IpcError::Stale { stale: Stale::Freed, .. }), "{error:?}");
+                assert_unavailable(&error, Unavailable::Freed);
                 0
             };
             assert_eq!(pass(LONG, export, import), End::Well, "{size}");

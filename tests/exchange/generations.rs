@@ -1,8 +1,9 @@
 //! A parent, its child and its grandchild.
 
-use super::{Open, View, hear, say};
+use super::{Open, View, receive_word, send_word};
 use crate::process::{Child, End};
-use hsa_vmm::transport::{Channel, TransportError};
+use hsa_vmm::ErrorKind;
+use hsa_vmm::transport::Channel;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -23,7 +24,7 @@ const ALL: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
 const PLACES: [usize; 3] = [0, 4096, 8192];
 const LAST: usize = 12288;
 const WORDS: [&str; 3] = ["parent", "child", "grandchild"];
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A process's ends of its channels to the others. Its own place is empty.
 type Ends = [Option<Channel>; 3];
@@ -32,8 +33,8 @@ fn connected() -> [Option<Ends>; 3] {
     let mut ends: [Ends; 3] = Default::default();
     for (one, other) in [(0, 1), (1, 2), (0, 2)] {
         let (here, there) = Channel::pair().unwrap();
-        ends[one][other] = Some(here.patient_for(PATIENCE));
-        ends[other][one] = Some(there.patient_for(PATIENCE));
+        ends[one][other] = Some(here.with_timeout(TIMEOUT));
+        ends[other][one] = Some(there.with_timeout(TIMEOUT));
     }
     ends.map(Some)
 }
@@ -42,7 +43,7 @@ fn connected() -> [Option<Ends>; 3] {
 /// it. Then one of them is killed, and the other two go on with both.
 pub fn share_among_generations(open: Open<'_>, killed: Role) {
     let (mut told, tell) = UnixStream::pair().unwrap();
-    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    told.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut ends = connected();
     let parent = Child::start(|| be(0, &mut ends, &tell, open, killed));
     drop((ends, tell));
@@ -79,7 +80,7 @@ fn be(
             down.send(&library, to(1), "down");
             let up = View::receive(&library, to(1), "up");
             up.write(PLACES[0], WORDS[0]);
-            say(to(1), "written");
+            send_word(to(1), "written");
             (down, up)
         }
         1 => {
@@ -91,8 +92,8 @@ fn be(
             up.holds(PLACES[2], WORDS[2]);
             up.write(PLACES[1], WORDS[1]);
             up.send(&library, to(0), "up");
-            hear(to(0), "written");
-            say(to(2), "written");
+            receive_word(to(0), "written");
+            send_word(to(2), "written");
             (down, up)
         }
         _ => {
@@ -101,7 +102,7 @@ fn be(
             let up = View::make(&library, 1);
             up.write(PLACES[2], WORDS[2]);
             up.send(&library, to(1), "up");
-            hear(to(1), "written");
+            receive_word(to(1), "written");
             (down, up)
         }
     };
@@ -114,27 +115,27 @@ fn be(
     if ALL[own] == killed {
         // Not before the others have seen everything.
         for other in (0..3).filter(|&other| other != own) {
-            hear(to(other), "seen");
+            receive_word(to(other), "seen");
         }
         // SAFETY: ends this process, whatever it is doing.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let killed = ALL.iter().position(|&role| role == killed).unwrap();
-    say(to(killed), "seen");
-    let gone = to(killed).receive_descriptor().map(drop);
-    assert!(matches!(gone, Err(TransportError::Gone { .. })), "{gone:?}");
+    send_word(to(killed), "seen");
+    let gone = to(killed).receive_descriptor().map(drop).unwrap_err();
+    assert!(matches!(gone.kind(), ErrorKind::Disconnected { .. }), "{gone}");
     let other = 3 - own - killed;
     for view in [&down, &up] {
         if own < other {
             view.write(LAST, "after");
-            say(to(other), "written");
-            hear(to(other), "answered");
+            send_word(to(other), "written");
+            receive_word(to(other), "answered");
             view.holds(LAST, "again");
         } else {
-            hear(to(other), "written");
+            receive_word(to(other), "written");
             view.holds(LAST, "after");
             view.write(LAST, "again");
-            say(to(other), "answered");
+            send_word(to(other), "answered");
         }
     }
     drop((down, up));

@@ -1,10 +1,10 @@
 //! Memory sent between processes that each have a library of their own, on whatever runtime.
 
 mod generations;
-mod strangers;
+mod untrusted;
 
 pub use generations::{Role, share_among_generations};
-pub use strangers::{share_with_another_namespace, share_with_another_user};
+pub use untrusted::{share_with_another_namespace, share_with_another_user};
 
 use crate::machine::Library;
 use hsa_vmm::transport::{Channel, Description};
@@ -56,14 +56,14 @@ impl View {
     }
 }
 
-/// Tells the other end a word.
-fn say(channel: &Channel, word: &str) {
+/// Sends a word to the other end.
+fn send_word(channel: &Channel, word: &str) {
     let description = Description { name: word.to_owned(), size: 1, granule: 1, owner: None };
     channel.send_descriptor(std::io::stderr(), &description).unwrap();
 }
 
-/// Waits for a word.
+/// Receives a word.
 #[track_caller]
-fn hear(channel: &Channel, word: &str) {
+fn receive_word(channel: &Channel, word: &str) {
     assert_eq!(channel.receive_descriptor().unwrap().1.name, word);
 }

@@ -1,5 +1,4 @@
-//! A loaded runtime of a test's own, made with the C compiler: it waits, lets strangers in and
-//! fails when it is told to.
+//! A runtime compiled from C by the test: it waits, creates foreign mappings and fails on request.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -89,8 +88,8 @@ impl Drop for Hostile {
     }
 }
 
-/// Whether a stranger's page is where it was put.
-pub fn stranger_lives_at(address: Address) -> bool {
+/// Returns whether a foreign page is where it was mapped.
+pub fn foreign_page_is_at(address: Address) -> bool {
     let page: *const u8 = address.as_ptr().cast_const().cast();
     // SAFETY: the caller has found in the quarantine that somebody's page is there; should it be
     // gone the test ends by SIGSEGV, which is a failure too.

@@ -40,21 +40,21 @@ plays! {
 
     a_handle_of_a_process_number_that_is_in_use_again_is_refused(ground) {
         let stage = Stage::on(ground);
-        let (mut exporter, mut stranger, mut importer) =
+        let (mut exporter, mut namesake, mut importer) =
             (stage.player(), stage.player(), stage.player());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         let generation = forge::Entry::of(&handle).generation();
-        let same = stranger.allocate(SIZE);
-        let other = stranger.get(same);
+        let same = namesake.allocate(SIZE);
+        let other = namesake.get(same);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // The stranger has the number, and its table under the same descriptor and slot.
-        bytes[forge::PROCESS].copy_from_slice(&stranger.process.to_le_bytes());
+        // Another process has the number, and its table under the same descriptor and slot.
+        bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
         bytes[forge::PLACE].copy_from_slice(&other.to_bytes()[forge::PLACE]);
         let reused = forge::sealed(bytes, generation);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        // Also if the runtime's own part is the stranger's.
+        // Also if the runtime's own part is that process's.
         bytes[forge::RUNTIME].copy_from_slice(&other.to_bytes()[forge::RUNTIME]);
         let reused = forge::sealed(bytes, generation);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);

@@ -15,9 +15,9 @@ mod hip_tests;
 mod lifetime;
 mod owners;
 mod rounds;
-mod strangers;
 mod stuck;
 mod trouble;
+mod untrusted;
 
 use hsa_vmm::IpcHandle;
 use player::{Player, Refused, Stage};

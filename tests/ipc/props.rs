@@ -4,7 +4,9 @@ use crate::ground::Ground;
 use crate::impostor;
 use crate::process::limit::{limit, no_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
-use hsa_vmm::{Address, Error, Ipc, IpcError, IpcHandle, OpenedMemory, PoolMemory, Runtime, Trust};
+use hsa_vmm::{
+    Address, Error, ErrorKind, Ipc, IpcHandle, OpenedMemory, PoolMemory, Runtime, Trust,
+};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,7 +21,7 @@ pub struct Props {
 
 type Answer = Result<String, (i32, String)>;
 
-fn of_ipc(error: IpcError) -> (i32, String) {
+fn of_ipc(error: Error) -> (i32, String) {
     (error.hip(Default::default()).code(), error.to_string())
 }
 
@@ -57,7 +59,7 @@ impl Props {
                 Ok(String::new())
             }
             "trust" => {
-                self.ipc = self.ipc.take().map(|ipc| ipc.trusting(Trust::User(number(1) as u32)));
+                self.ipc = self.ipc.take().map(|ipc| ipc.with_trust(Trust::User(number(1) as u32)));
                 Ok(String::new())
             }
             "sigpipe" => {
@@ -147,7 +149,8 @@ impl Props {
                         ipc.close_mem_handle(Address::NULL),
                     ];
                     for answer in answers {
-                        assert!(matches!(answer, Err(IpcError::Forked { .. })), "{answer:?}");
+                        let error = answer.unwrap_err();
+                        assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
                     }
                     drop(self.allocated.drain(..));
                     drop(self.opened.drain(..));
@@ -284,7 +287,7 @@ impl Props {
         own: impl FnOnce(&PoolMemory, usize) -> Result<T, Error>,
     ) -> Result<T, (i32, String)> {
         if let Some(memory) = self.opened.iter().find(|it| it.address().get() == at) {
-            return opened(memory).map_err(of_memory);
+            return opened(memory).map_err(of_ipc);
         }
         let around =
             |it: &&PoolMemory| (0..it.size()).contains(&at.wrapping_sub(it.address().get()));

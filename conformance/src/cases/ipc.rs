@@ -4,8 +4,8 @@
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
-use hsa_vmm::ipc::Problem;
-use hsa_vmm::{Address, HipError, Ipc, IpcError, IpcHandle, PoolMemory};
+use hsa_vmm::error::Problem;
+use hsa_vmm::{Address, Error, ErrorKind, HipError, Ipc, IpcHandle, PoolMemory};
 use std::fmt;
 
 pub(super) const CASES: &[Case] = &[
@@ -127,7 +127,9 @@ fn memory(context: &Context) -> Verdict<PoolMemory> {
 /// A handle, or a skip where runtime and driver share nothing.
 fn get(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
     match ipc.get_mem_handle(address) {
-        Err(error @ (IpcError::NotShared { .. } | IpcError::NotSupported { .. })) => {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_)) =>
+        {
             Err(NotPassed::Skipped(error.to_string()))
         }
         handle => Ok(handle?),
@@ -138,8 +140,8 @@ fn get(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
 pub(super) fn refuses<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
-    answer: Result<T, IpcError>,
-) -> Verdict<IpcError> {
+    answer: Result<T, Error>,
+) -> Verdict<Error> {
     match answer {
         Ok(value) => Err(NotPassed::Failed(format!("answered {value:?} instead of {expected}"))),
         Err(error) => {
@@ -153,7 +155,7 @@ pub(super) fn refuses<T: fmt::Debug>(
 fn refuses_because<T: fmt::Debug>(
     context: &Context,
     problem: Problem,
-    answer: Result<T, IpcError>,
+    answer: Result<T, Error>,
 ) -> Verdict {
     let error = refuses(context, HipError::InvalidValue, answer)?;
     ensure_eq!(error.problem(), Some(problem), "{error}");
@@ -265,7 +267,7 @@ fn flags(context: &Context) -> Verdict {
     let handle = get(&ipc, memory.address())?;
     for flags in [2, 123, u32::MAX] {
         let answer = ipc.open_mem_handle(&handle, flags);
-        refuses_because(context, Problem::UnknownFlags(flags), answer)?;
+        refuses_because(context, Problem::UndefinedFlags { defined: 1 }, answer)?;
     }
     Ok(())
 }
@@ -281,7 +283,8 @@ fn offset_beyond(context: &Context) -> Verdict {
         let handle = changed(&ipc, &memory, |bytes| {
             bytes[40..48].copy_from_slice(&beyond.to_le_bytes());
         })?;
-        refuses_because(context, Problem::OffsetBeyond, ipc.open_mem_handle(&handle, 0))?;
+        let problem = Problem::OutOfBounds { size: 1, end: SIZE };
+        refuses_because(context, problem, ipc.open_mem_handle(&handle, 0))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Answer, Order};
 use crate::worker::{NotAWorker, begin};
-use hsa_vmm::{Error, Ipc, IpcError, PoolMemory, Runtime};
+use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
 /// Works for a process that puts cases to a runtime, as the second process of some of them
 /// ([`Options::partner`](crate::Options::partner)), until that one has no more orders or is gone.
@@ -32,13 +32,13 @@ impl From<Error> for Answer {
     }
 }
 
-impl From<IpcError> for Answer {
-    fn from(error: IpcError) -> Self {
-        match error {
-            IpcError::NotShared { .. } | IpcError::NotSupported { .. } => {
+impl From<Error> for Answer {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_) => {
                 Self::NotShared(error.to_string())
             }
-            other => Self::Failed(other.to_string()),
+            _ => Self::Failed(error.to_string()),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A reservation stays whole, whoever maps memory meanwhile.
+//! Foreign mappings never get into a reservation.
 
 use crate::amd_runtime::on_each;
+use crate::foreign_mapper::map_during_changes;
 use crate::machine::{Library, access, at};
 use crate::process::{assert_taken, assert_untouchable, permissions};
-use crate::stranger::besiege;
 use hsa_rocr::test::Ground;
 use hsa_vmm::Access;
 use std::ffi::CString;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
-fn strangers_are_never_let_in() {
-    on_each("besieged::strangers_are_never_let_in", |ground| {
-        besiege(&Library::load(ground.runtime()), &ground.release().to_string());
+fn foreign_mappings_stay_outside() {
+    on_each("foreign_mappings::foreign_mappings_stay_outside", |ground| {
+        map_during_changes(&Library::load(ground.runtime()), &ground.release().to_string());
     });
 }
 
@@ -34,7 +34,7 @@ fn with_read_only_exports(ground: &Ground) -> PathBuf {
     file
 }
 
-/// How often the runtime was asked to change access.
+/// Returns how often the runtime was asked to change access.
 fn changes_of_access(shim: &Path) -> i32 {
     let name = CString::new(shim.to_str().unwrap()).unwrap();
     // SAFETY: it is loaded already, and its variable is an int.
@@ -51,7 +51,7 @@ fn changes_of_access(shim: &Path) -> i32 {
 /// `MAP_FIXED`, over whatever has been mapped in between.
 #[test]
 fn cpu_access_changes_make_no_hole() {
-    on_each("besieged::cpu_access_changes_make_no_hole", |ground| {
+    on_each("foreign_mappings::cpu_access_changes_make_no_hole", |ground| {
         let shim = with_read_only_exports(ground);
         let library = Library::load(&shim);
         let (vmm, cpu, size) = (&library.vmm, library.cpu(0), 64 << 10);
@@ -60,8 +60,8 @@ fn cpu_access_changes_make_no_hole() {
             library.map(at(base, number * size), size, library.create(gpu, size));
         }
         library.grant(base, 2 * size, cpu, Access::Read);
-        let told = changes_of_access(&shim);
-        assert!(told > 0, "the runtime has mapped for the CPU");
+        let before = changes_of_access(&shim);
+        assert!(before > 0, "the runtime has mapped for the CPU");
         for (wanted, expected) in [
             (Access::Read, "r--"),
             (Access::ReadWrite, "rw-"),
@@ -72,9 +72,9 @@ fn cpu_access_changes_make_no_hole() {
             let pieces = permissions(base.get(), 2 * size).expect("no hole");
             assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{pieces:x?}");
         }
-        assert_eq!(changes_of_access(&shim), told, "the runtime was asked");
+        assert_eq!(changes_of_access(&shim), before, "the runtime was asked");
         vmm.write(at(base, size), b"kept").unwrap();
-        // Others come and go; 6.1 is told of the CPU each time.
+        // Access of GPUs changes; 6.1 is passed the CPU each time.
         for gpu in 0..2 {
             library.grant(base, size, library.gpu(gpu), Access::ReadWrite);
         }

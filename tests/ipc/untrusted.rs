@@ -21,7 +21,7 @@ fn assert_elsewhere(answer: &Result<usize, Refused>) {
 }
 
 plays! {
-    memory_of_another_user_is_refused_until_trusted(ground) needs OtherUser {
+    another_user_is_rejected_until_trusted(ground) needs OtherUser {
         let stage = Stage::on(ground);
         let (mut exporter, mut importer) = (stage.player(), stage.player());
         exporter.ok(&format!("user {NOBODY}"));
@@ -44,14 +44,14 @@ plays! {
             importer.close(opened);
             exporter.write(address, "theirs");
         }
-        // The other way round the kernel says no: nobody may look at root's processes.
+        // In the other direction the kernel denies it: only root can inspect root's processes.
         let own = importer.allocate(SIZE);
         let handle = importer.get(own);
         exporter.ok("trust 0");
         let refused = exporter.try_open(&handle);
         assert_refused(&refused, INVALID_DEVICE_POINTER);
         let text = refused.unwrap_err().text;
-        assert!(text.contains("may not be looked at"), "{text}");
+        assert!(text.contains("permission denied"), "{text}");
     }
 
     open_rejects_exporters_of_mixed_users(ground) needs OtherUser {
@@ -138,7 +138,7 @@ plays! {
         importer.open(&theirs);
     }
 
-    numbers_of_another_pid_namespace_are_no_one_here(ground) needs PidNamespace {
+    numbers_of_other_pid_namespaces_are_rejected(ground) needs PidNamespace {
         let stage = Stage::on(ground);
         let mut outside = stage.player();
         let mut parents = [stage.spare_player(), stage.spare_player()];
@@ -168,7 +168,7 @@ plays! {
         assert_elsewhere(&second.try_open(&handle));
     }
 
-    a_process_that_proc_does_not_know_by_its_number_is_told_so(ground) needs PidNamespace {
+    a_proc_of_another_namespace_is_reported(ground) needs PidNamespace {
         let stage = Stage::on(ground);
         let mut outside = stage.player();
         let address = outside.allocate(SIZE);
@@ -180,7 +180,7 @@ plays! {
         assert_elsewhere(&inside.try_open(&handle));
         let address = inside.allocate(SIZE);
         let refused = inside.ask(&format!("get {address}"));
-        assert!(refused.unwrap_err().text.contains("/proc is not of this one"));
+        assert!(refused.unwrap_err().text.contains("/proc is not this namespace's"));
         inside.write(address, "usable");
         inside.holds(address, "usable");
     }

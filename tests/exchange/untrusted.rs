@@ -1,15 +1,17 @@
 //! A process of another user, and one in a PID namespace of its own.
 
-use super::{Open, View, hear, say};
+use super::{Open, View, receive_word, send_word};
 use crate::process::namespaces::{NOBODY, become_user, new_pid_namespace, own_proc};
 use crate::process::{Child, End, in_child};
-use hsa_vmm::transport::{Channel, Offer, Ticket, TransportError, Trust};
+use hsa_vmm::Error;
+use hsa_vmm::error::{ErrorKind, Unavailable};
+use hsa_vmm::transport::{Channel, Offer, Ticket, Trust, UntrustedUser};
 use rustix::process::geteuid;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// Memory of another user's process is refused until that user is trusted, and then both see what
-/// the other writes. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
+/// Memory of another user's process is rejected until that user is trusted; then both see what the
+/// other writes. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
 pub fn share_with_another_user(open: Open<'_>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -19,59 +21,71 @@ pub fn share_with_another_user(open: Open<'_>) {
         std::fs::set_permissions(each, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
     let own = geteuid().as_raw();
-    let stranger = Child::start(|| {
+    let sender = Child::start(|| {
         let library = open();
         become_user(NOBODY);
         let mine = View::make(&library, 0);
         mine.write(0, "theirs");
         // A socket is of whoever connects it: the other end is not of this user either.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
-        assert_stranger(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY);
-        let channel = trusting(connect(&path), Trust::User(own));
+        assert_untrusted(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY);
+        let channel = with_trust(connect(&path), Trust::User(own));
         mine.send(&library, &channel, "memory");
-        hear(&channel, "written");
+        receive_word(&channel, "written");
         mine.holds(4096, "yours");
         let offer = Offer::of(&mine.memory).unwrap();
-        say(&channel, &offer.ticket().to_string());
-        hear(&channel, "fetched");
+        send_word(&channel, &offer.ticket().to_string());
+        receive_word(&channel, "fetched");
         0
     });
-    let keeper = Child::start(|| {
+    let receiver = Child::start(|| {
         let library = open();
         drop(listener.accept().unwrap());
         let (socket, _) = listener.accept().unwrap();
         let strict = Channel::over(socket.try_clone().unwrap());
-        assert_stranger(strict.receive(&library.vmm), NOBODY, own);
+        assert_untrusted(strict.receive(&library.vmm), NOBODY, own);
         // It has not been read.
-        let channel = trusting(socket, Trust::User(NOBODY));
+        let channel = with_trust(socket, Trust::User(NOBODY));
         let theirs = View::receive(&library, &channel, "memory");
         theirs.holds(0, "theirs");
         theirs.write(4096, "yours");
-        say(&channel, "written");
+        send_word(&channel, "written");
         let ticket = channel.receive_descriptor().unwrap().1.name;
         let ticket: Ticket = ticket.parse().unwrap();
-        assert_stranger(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY, own);
+        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY, own);
         let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY)).unwrap();
         View::of(&library, fetched).holds(0, "theirs");
-        say(&channel, "fetched");
+        send_word(&channel, "fetched");
         0
     });
-    assert_eq!([stranger.wait(), keeper.wait()], [End::Well; 2]);
+    assert_eq!([sender.wait(), receiver.wait()], [End::Well; 2]);
 }
 
 fn connect(path: &Path) -> UnixStream {
     UnixStream::connect(path).unwrap()
 }
 
-fn trusting(socket: UnixStream, trust: Trust) -> Channel {
-    Channel::over(socket).trusting(trust)
+fn with_trust(socket: UnixStream, trust: Trust) -> Channel {
+    Channel::over(socket).with_trust(trust)
 }
 
 #[track_caller]
-fn assert_stranger<T>(answer: Result<T, TransportError>, user: u32, trusted: u32) {
+fn assert_untrusted<T>(answer: Result<T, Error>, user: u32, trusted: u32) {
     let Err(error) = answer else { panic!("another user was trusted") };
-    let text = format!("the other end is of user {user}; only user {trusted} is trusted");
-    assert!(error.to_string().starts_with(&text), "{error}");
+    let (ErrorKind::Untrusted(found)
+    | ErrorKind::Unavailable { reason: Unavailable::Untrusted(found), .. }) = *error.kind()
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(found, UntrustedUser { user: Some(user), trusted }, "{error}");
+}
+
+/// The error of a ticket in another PID namespace than that of process 1.
+#[track_caller]
+fn assert_elsewhere<T>(answer: Result<T, Error>) {
+    let Err(error) = answer else { panic!("the number means another process") };
+    let kind = ErrorKind::Unavailable { process: 1, reason: Unavailable::OtherNamespace };
+    assert_eq!(*error.kind(), kind);
 }
 
 /// A channel needs no number of a process. A ticket does, and says so: within the namespace it is
@@ -88,18 +102,17 @@ pub fn share_with_another_namespace(open: Open<'_>) {
             mine.write(0, "inside");
             // The kernel has no number of the other end here, and calls it 0.
             mine.send(&library, &there, "memory");
-            hear(&there, "written");
+            receive_word(&there, "written");
             mine.holds(4096, "outside");
             // `/proc` still is that of the namespace outside, where process 1 is another.
-            let offered = Offer::of(&mine.memory).map(drop);
-            assert_eq!(offered, Err(TransportError::OtherNamespace { process: 1 }));
+            assert_elsewhere(Offer::of(&mine.memory));
             own_proc();
             let offer = Offer::of(&mine.memory).unwrap();
             let ticket = offer.ticket();
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
             assert_eq!(second, End::Well, "within the namespace");
-            say(&there, &ticket.to_string());
-            hear(&there, "refused");
+            send_word(&there, &ticket.to_string());
+            receive_word(&there, "refused");
             0
         });
         i32::from(first.wait() != End::Well)
@@ -109,12 +122,11 @@ pub fn share_with_another_namespace(open: Open<'_>) {
         let theirs = View::receive(&library, &here, "memory");
         theirs.holds(0, "inside");
         theirs.write(4096, "outside");
-        say(&here, "written");
+        send_word(&here, "written");
         let ticket: Ticket = here.receive_descriptor().unwrap().1.name.parse().unwrap();
         assert_eq!(ticket.process(), 1);
-        let fetched = ticket.fetch(&library.vmm, Trust::Anyone).map(drop);
-        assert_eq!(fetched, Err(TransportError::OtherNamespace { process: 1 }));
-        say(&here, "refused");
+        assert_elsewhere(ticket.fetch(&library.vmm, Trust::Anyone));
+        send_word(&here, "refused");
         0
     });
     drop((here, there));

@@ -1,5 +1,5 @@
-//! Threads of somebody else's that map memory all the time, in and around a reservation wherever
-//! the kernel lets them, while the library uses it.
+//! Threads that map foreign memory continuously, in and around a reservation wherever the kernel allows
+//! it, while the library uses the reservation.
 
 use crate::machine::{Library, access, at};
 use crate::process::assert_taken;
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 const PAGE: usize = 4096;
 const PAGES: usize = 4;
 const PLACES: usize = 4;
-/// Pages that a stranger keeps at a time.
+/// The number of mappings that a thread keeps.
 const KEPT: usize = 64;
 const TIME: Duration = Duration::from_millis(600);
 
-/// Memory of a stranger's.
-struct Own {
+/// A foreign mapping.
+struct Foreign {
     start: usize,
     size: usize,
     mark: u8,
 }
 
-impl Own {
-    /// Maps where the kernel likes, or near a hint, or exactly there if nothing is.
+impl Foreign {
+    /// Maps at any address, or near a hint, or exactly there if nothing is mapped there.
     fn map(hint: usize, size: usize, flags: i32, mark: u8) -> Option<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: nothing that is there is replaced: not without MAP_FIXED.
+        // SAFETY: without MAP_FIXED, no mapping is replaced.
         let start = unsafe { libc::mmap(hint as *mut _, size, access, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
@@ -41,42 +41,42 @@ impl Own {
         self.start < range.end && range.start < self.start + self.size
     }
 
-    /// Whether every byte is as it was left; should the memory be gone, the test dies here.
-    fn is_whole(&self) -> bool {
-        // SAFETY: mapped by `map` and unmapped by `drop` only, unless what is tested here fails.
+    /// Returns whether every byte is unchanged. If the memory was unmapped, the test crashes here.
+    fn is_unchanged(&self) -> bool {
+        // SAFETY: mapped by `map` and unmapped by `drop` only, unless the library is at fault.
         let bytes = unsafe { core::slice::from_raw_parts(self.start as *const u8, self.size) };
         bytes.iter().all(|&byte| byte == self.mark)
     }
 }
 
-impl Drop for Own {
+impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nobody else knows of it.
+        // SAFETY: mapped by `map`, and used by this value alone.
         unsafe { libc::munmap(self.start as *mut _, self.size) };
     }
 }
 
-/// What strangers came to.
+/// The outcomes of all attempts.
 #[derive(Debug, Default)]
-struct Tries {
-    tried: AtomicUsize,
-    let_in: AtomicUsize,
+struct Outcomes {
+    attempts: AtomicUsize,
+    inside: AtomicUsize,
     damaged: AtomicUsize,
 }
 
-/// Tries to get in until it is over.
-fn intrude(reservation: &Range<usize>, mark: u8, over: &AtomicBool, tries: &Tries) {
-    let mut kept: Vec<Own> = Vec::new();
-    let check = |own: &Own| {
-        tries.let_in.fetch_add(usize::from(own.overlaps(reservation)), Ordering::Relaxed);
-        tries.damaged.fetch_add(usize::from(!own.is_whole()), Ordering::Relaxed);
+/// Maps memory in and around a reservation until `over` is set.
+fn map_foreign(reservation: &Range<usize>, mark: u8, over: &AtomicBool, outcomes: &Outcomes) {
+    let mut kept: Vec<Foreign> = Vec::new();
+    let check = |own: &Foreign| {
+        outcomes.inside.fetch_add(usize::from(own.overlaps(reservation)), Ordering::Relaxed);
+        outcomes.damaged.fetch_add(usize::from(!own.is_unchanged()), Ordering::Relaxed);
     };
     while !over.load(Ordering::Relaxed) {
         for page in (reservation.start - PAGE..=reservation.end).step_by(PAGE) {
-            let exactly = Own::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
-            let near = Own::map(page, PAGES * PAGE, 0, mark);
-            let anywhere = Own::map(0, PAGE, 0, mark);
-            tries.tried.fetch_add(3, Ordering::Relaxed);
+            let exactly = Foreign::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
+            let near = Foreign::map(page, PAGES * PAGE, 0, mark);
+            let anywhere = Foreign::map(0, PAGE, 0, mark);
+            outcomes.attempts.fetch_add(3, Ordering::Relaxed);
             kept.extend([exactly, near, anywhere].into_iter().flatten());
         }
         kept.iter().for_each(check);
@@ -85,18 +85,19 @@ fn intrude(reservation: &Range<usize>, mark: u8, over: &AtomicBool, tries: &Trie
     kept.iter().for_each(check);
 }
 
-/// Has strangers try to get into a reservation while everything is done to it that changes who may
-/// use its memory, and fails if one got in or lost anything.
+/// Has threads map foreign memory while every operation that changes access is done in a reservation.
+/// Fails if a foreign mapping is inside the reservation or was changed.
 #[track_caller]
-pub fn besiege(library: &Library, name: &str) {
+pub fn map_during_changes(library: &Library, name: &str) {
     let size = PLACES * PAGES * PAGE;
     let base = library.reserve(size);
-    let (over, tries) = (AtomicBool::new(false), Tries::default());
+    let (over, outcomes) = (AtomicBool::new(false), Outcomes::default());
     let mut rounds = 0;
     std::thread::scope(|scope| {
         for mark in [0x71, 0x72] {
-            let (over, tries) = (&over, &tries);
-            scope.spawn(move || intrude(&(base.get()..base.get() + size), mark, over, tries));
+            let (over, outcomes) = (&over, &outcomes);
+            scope
+                .spawn(move || map_foreign(&(base.get()..base.get() + size), mark, over, outcomes));
         }
         let begun = Instant::now();
         let use_it = || {
@@ -109,17 +110,17 @@ pub fn besiege(library: &Library, name: &str) {
         over.store(true, Ordering::Relaxed);
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    let tried = tries.tried.into_inner();
-    println!("{name}: {tried} tries in {rounds} rounds");
-    assert!(tried > 100, "{name}: the strangers had their chances");
-    assert_eq!(tries.let_in.into_inner(), 0, "{name}: times a stranger was let in");
-    assert_eq!(tries.damaged.into_inner(), 0, "{name}: times a stranger lost something");
+    let attempts = outcomes.attempts.into_inner();
+    println!("{name}: {attempts} attempts in {rounds} rounds");
+    assert!(attempts > 100, "{name}: too few attempts");
+    assert_eq!(outcomes.inside.into_inner(), 0, "{name}: foreign mappings inside");
+    assert_eq!(outcomes.damaged.into_inner(), 0, "{name}: foreign mappings changed");
     assert_eq!(library.vmm.quarantine(), [], "{name}");
     library.vmm.address_free(base, size).expect("nothing is in it");
     library.assert_nothing_held();
 }
 
-/// Everything that changes the CPU's view of a reservation, in all of it and in parts.
+/// Does everything that changes the CPU's access to a reservation, in all of it and in parts.
 fn use_it(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, all) = (PAGES * PAGE, PLACES * PAGES * PAGE);

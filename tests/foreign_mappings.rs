@@ -1,0 +1,29 @@
+//! Foreign mappings never get into a reservation: on the simulation, in every ROCm generation.
+
+mod foreign_mapper;
+mod machine;
+mod process;
+
+use hsa_vmm::simulation::Era;
+use machine::{Machine, without_cpu_mapping};
+
+#[test]
+fn foreign_mappings_stay_outside() {
+    for (era, config) in machine::eras() {
+        let machine = Machine::new(config);
+        foreign_mapper::map_during_changes(&machine, era);
+        machine.close();
+    }
+}
+
+/// In era A the runtime leaves holes then: tests/address_space.rs tests foreign mappings in those.
+#[test]
+fn foreign_mappings_stay_outside_with_runtime_cpu_access() {
+    for (era, config) in machine::eras() {
+        if config.era != Era::A {
+            let machine = Machine::new(without_cpu_mapping(config));
+            foreign_mapper::map_during_changes(&machine, era);
+            machine.close();
+        }
+    }
+}
