@@ -109,15 +109,6 @@ pub enum NotPassed {
     Skipped(String),
 }
 
-impl<T, E> From<Kept<T, E>> for NotPassed
-where
-    Self: From<E>,
-{
-    fn from(kept: Kept<T, E>) -> Self {
-        kept.error.into()
-    }
-}
-
 impl<T> From<Rejected<T>> for NotPassed {
     fn from(rejected: Rejected<T>) -> Self {
         rejected.error.into()
