@@ -53,7 +53,7 @@ fn properties(vmm: &Vmm) -> AllocationProperties {
 /// A buffer of so many GiB in pages of 2 MiB, that both GPUs may use, with room for more.
 fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
     let vmm = vmm();
-    let options = GrowableBuffer::of((gib + 1) << 30).in_steps_of(STEP);
+    let options = GrowableBuffer::builder((gib + 1) << 30).with_step(STEP);
     let mut buffer = options.reserve(&vmm, &properties(&vmm)).unwrap();
     let gpus: Vec<_> = vmm.runtime().gpus().map(|gpu| gpu.id()).collect();
     buffer.grow(gib << 30).unwrap();

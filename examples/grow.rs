@@ -25,7 +25,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     // Where there is room for more behind it.
     let room = Reservation::of(2 * STEPS * STEP).reserve(&vmm)?.address();
-    let options = GrowableBuffer::of(STEPS * STEP).in_steps_of(STEP);
+    let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let there = options.exactly_at(room).reserve(&vmm, &properties);
     let mut buffer = there.or_else(|_| options.reserve(&vmm, &properties))?;
     buffer.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;

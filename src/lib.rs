@@ -86,8 +86,7 @@ pub mod vmm;
 
 pub use agent::{Agent, AgentId, AgentKind, Enforcement};
 pub use area::{Area, AreaFlags, AreaMemory};
-pub use buffer::{BufferError, GrowableBuffer, GrowableVec, RingBuffer};
-pub use buffer::{PagedBuffer, PausableBuffer};
+pub use buffer::{GrowableBuffer, GrowableVec, PagedBuffer, PausableBuffer, RingBuffer};
 pub use error::{Errno, Error, ErrorKind};
 pub use hip::{HipError, HipProfile};
 /// The software HSA runtime, for machines without a GPU and for tests.

@@ -204,12 +204,12 @@ impl Values {
         let allocation = Allocation::create(vmm, granule, &on).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
-        let growable = GrowableBuffer::of(4 * granule).with_stock(2).reserve(vmm, &on).unwrap();
+        let growable = GrowableBuffer::builder(4 * granule).with_handle_pool(2).reserve(vmm, &on).unwrap();
         let paged =
-            PagedBuffer::of(4 * granule).in_pages_of(granule).mapping_ahead(1).with_stock(2);
+            PagedBuffer::builder(4 * granule).with_page_size(granule).with_pages_ahead(1).with_handle_pool(2);
         let paged = paged.reserve(vmm, &on).unwrap();
         let pausable = PausableBuffer::create(vmm, granule, &on).unwrap();
-        let ring = RingBuffer::of(granule).map(vmm, &on).unwrap();
+        let ring = RingBuffer::builder(granule).map(vmm, &on).unwrap();
         let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), granule).unwrap();
         let area = Area::new(vmm, 0, AreaFlags::DEFAULT).unwrap();
         let host = Vec::leak(vec![0_u8; 1 << 16]);
@@ -317,7 +317,7 @@ impl Values {
             "Allocation: Debug" => format!("{:?}", self.allocation);
             "Mapping::access" => forked(self.mapping.access(gpu).map(drop));
             "Mapping: Debug" => format!("{:?}", self.mapping);
-            "GrowableBuffer::stock" => assert_eq!(self.growable.stock(), 0);
+            "GrowableBuffer::pooled_handles" => assert_eq!(self.growable.pooled_handles(), 0);
             "GrowableBuffer::access" => unusable(self.growable.access(gpu).map(drop));
             "GrowableBuffer: Debug" => format!("{:?}", self.growable);
             "PagedBuffer::map" => unusable(self.paged.map(0..1));

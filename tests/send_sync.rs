@@ -71,13 +71,13 @@ const _: () = {
     both::<BufferError>();
     both::<GrowableBuffer>();
     both::<GrowableVec<u32>>();
-    both::<buffer::GrowableOptions>();
+    both::<buffer::GrowableBuilder>();
     both::<RingBuffer>();
-    both::<buffer::RingOptions>();
+    both::<buffer::RingBuilder>();
     both::<PausableBuffer>();
     both::<buffer::Contents>();
     both::<PagedBuffer>();
-    both::<buffer::PagedOptions>();
+    both::<buffer::PagedBuilder>();
     both::<buffer::PagedStatistics>();
     both::<buffer::PageState>();
     both::<Address>();

@@ -124,7 +124,7 @@ unsafe extern "C" fn hsavmm_growable_reserve(
 ) -> hipError_t {
     answer("hsavmm_growable_reserve", || {
         make(buffer, device, |vmm, properties| {
-            let made = GrowableBuffer::of(maximum).reserve(vmm, properties)?;
+            let made = GrowableBuffer::builder(maximum).reserve(vmm, properties)?;
             Ok(Object::Growable(Arc::new(Mutex::new(made))))
         })
     })
@@ -174,9 +174,9 @@ unsafe extern "C" fn hsavmm_paged_reserve(
             return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
         }
         make(buffer, device, |vmm, properties| {
-            let mut options = PagedBuffer::of(capacity);
+            let mut options = PagedBuffer::builder(capacity);
             if page != 0 {
-                options = options.in_pages_of(page);
+                options = options.with_page_size(page);
             }
             if flags & ZERO_PAGE != 0 {
                 options = options.with_zero_page();
@@ -287,7 +287,7 @@ unsafe extern "C" fn hsavmm_ring_map(
 ) -> hipError_t {
     answer("hsavmm_ring_map", || {
         make(buffer, device, |vmm, properties| {
-            let made = RingBuffer::of(size).times(times).map(vmm, properties)?;
+            let made = RingBuffer::builder(size).times(times).map(vmm, properties)?;
             Ok(Object::Ring(Arc::new(made)))
         })
     })

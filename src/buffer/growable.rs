@@ -1,43 +1,43 @@
-//! Device memory that grows and shrinks where it is.
+//! Device memory that grows and shrinks in place.
 
-use super::addresses::Addresses;
-use super::steps::Steps;
-use super::stock::Stock;
-use super::{BufferError, round_up};
+use super::handle_pool::HandlePool;
+use super::round_up;
+use super::span::{self, Grants, Span, check_alive, check_bounds};
 use crate::agent::AgentId;
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Operation,
-    Reservation, Vmm, VmmError,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, MapRequest,
+    Mapping, Reservation, Vmm,
 };
-use std::ops::Range;
+use core::fmt;
 
-/// How a [`GrowableBuffer`] is to be made; see [`GrowableBuffer::of`].
+/// Builds a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
-pub struct GrowableOptions {
+pub struct GrowableBuilder {
     maximum: usize,
     step: Option<usize>,
-    stock: usize,
+    pool: usize,
     address: Option<Address>,
 }
 
-impl GrowableOptions {
-    /// Grows by this many bytes at a time, rounded up to the granule; else by the recommended
-    /// granule. A step is one handle and one mapping, so that large steps need fewer of both (and
-    /// with ROCm 7.14 fewer file descriptors).
-    pub fn in_steps_of(mut self, bytes: usize) -> Self {
+impl GrowableBuilder {
+    /// Sets the step in bytes, rounded up to the granule; the default is the recommended granule. A
+    /// step is one handle and one mapping: large steps need fewer of both, and fewer file descriptors
+    /// with ROCm 7.14.
+    pub fn with_step(mut self, bytes: usize) -> Self {
         self.step = Some(bytes);
         self
     }
 
-    /// Keeps so many handles ready, made by a thread of the buffer's own, so that growth by no more
-    /// steps does not wait for the runtime to make memory. They count as used memory.
-    pub fn with_stock(mut self, handles: usize) -> Self {
-        self.stock = handles;
+    /// Keeps `handles` handles ready, which a thread of the buffer creates, so that growth by up to
+    /// that many steps does not wait for the runtime to create memory. They count as used memory.
+    pub fn with_handle_pool(mut self, handles: usize) -> Self {
+        self.pool = handles;
         self
     }
 
-    /// Insists on an address, where a buffer of an earlier run was for example.
+    /// Insists on an address, for example the one that a buffer had in an earlier run.
     pub fn exactly_at(mut self, address: Address) -> Self {
         self.address = Some(address);
         self
@@ -48,13 +48,12 @@ impl GrowableOptions {
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`] and [`Vmm::address_reserve`];
-    /// [`Problem::AddressTaken`](crate::vmm::Problem::AddressTaken) if the address insisted on is
-    /// not to be had.
+    /// [`Problem::AddressTaken`] if the address insisted on is not available.
     pub fn reserve(
         self,
         vmm: &Vmm,
         properties: &AllocationProperties,
-    ) -> Result<GrowableBuffer, BufferError> {
+    ) -> Result<GrowableBuffer, Error> {
         let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
         let step = self.step.unwrap_or(recommended).max(1);
         let step = round_up(step, vmm.reservation_granule())?;
@@ -63,16 +62,26 @@ impl GrowableOptions {
             None => reservation,
             Some(address) => reservation.exactly_at(address),
         };
-        let addresses = Addresses::new(reservation.reserve(vmm)?);
-        let stock = Stock::new(vmm, properties, step, self.stock);
-        let steps = Steps::new(vmm, addresses, step, stock);
-        Ok(GrowableBuffer { steps, size: 0, properties: *properties })
+        let reservation = reservation.reserve(vmm)?;
+        Ok(GrowableBuffer {
+            mappings: Vec::new(),
+            pool: HandlePool::new(vmm, properties, step, self.pool),
+            address: reservation.address(),
+            reservations: vec![reservation],
+            step,
+            size: 0,
+            grants: Grants::default(),
+            properties: *properties,
+            vmm: vmm.clone(),
+        })
     }
 }
 
-/// A buffer in device memory that grows and shrinks in place: addresses for the most that it may
-/// hold are reserved once, memory is mapped behind them as it is needed. Nothing is ever moved or
-/// copied, and pointers into it stay valid.
+/// A buffer in device memory that grows and shrinks in place.
+///
+/// It reserves addresses for its maximum once, and maps memory as it grows. It never moves or copies
+/// its contents, and pointers into it stay valid. Growth and shrinking that fail leave the buffer
+/// unchanged.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
@@ -82,7 +91,8 @@ impl GrowableOptions {
 /// let vmm = Vmm::open(&runtime)?;
 /// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
 ///
-/// let mut buffer = GrowableBuffer::of(64 << 30).reserve(&vmm, &AllocationProperties::on(gpu))?;
+/// let on = AllocationProperties::on(gpu);
+/// let mut buffer = GrowableBuffer::builder(64 << 30).reserve(&vmm, &on)?;
 /// buffer.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
 /// let address = buffer.address();
 /// buffer.grow(5)?;
@@ -95,189 +105,236 @@ impl GrowableOptions {
 /// # }
 /// ```
 ///
-/// What growth adds holds anything: memory that was never used, or what was in it when the buffer
-/// last shrank. What fails leaves the buffer as it was; only if the runtime then fails to take back
-/// what it did half-way, memory may stay mapped behind the buffer's end until the next change of
-/// size, which tries that again first.
-#[derive(Debug)]
+/// The contents of added memory are undefined: they may be those from before the buffer last shrank.
 pub struct GrowableBuffer {
-    steps: Steps,
-    /// In bytes, as was asked for: the last step may hold more.
+    /// One a step, by address.
+    mappings: Vec<Mapping>,
+    pool: HandlePool,
+    address: Address,
+    /// Each begins where the one before ends.
+    reservations: Vec<Reservation>,
+    /// In bytes.
+    step: usize,
+    /// In bytes, as requested: the last step may contain more.
     size: usize,
+    grants: Grants,
     properties: AllocationProperties,
+    vmm: Vmm,
 }
 
 impl GrowableBuffer {
-    /// Begins an empty buffer that may grow to `maximum` bytes.
-    pub fn of(maximum: usize) -> GrowableOptions {
-        GrowableOptions { maximum, step: None, stock: 0, address: None }
+    /// Returns a builder for an empty buffer that can grow to `maximum` bytes.
+    pub fn builder(maximum: usize) -> GrowableBuilder {
+        GrowableBuilder { maximum, step: None, pool: 0, address: None }
     }
 
-    /// Where it begins, for good.
+    /// Returns its address, which never changes.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.steps.addresses().at(0)
+        self.address
     }
 
-    /// Its size in bytes, as was asked for.
+    /// Returns its size in bytes, as requested.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// How many bytes of memory are behind it: its size in whole steps.
+    /// Returns the mapped bytes: its size in whole steps.
     #[must_use]
     pub fn mapped(&self) -> usize {
-        self.steps.bytes()
+        self.mappings.len() * self.step
     }
 
-    /// How many bytes it may grow to.
+    /// Returns the size in bytes that it can grow to.
     #[must_use]
     pub fn maximum(&self) -> usize {
-        self.steps.addresses().size()
+        self.reservations.iter().map(Reservation::size).sum()
     }
 
-    /// In what steps it grows, in bytes.
+    /// Returns the size of a step in bytes.
     #[must_use]
     pub fn step(&self) -> usize {
-        self.steps.size()
+        self.step
     }
 
-    /// How many handles are ready for it to grow; see [`GrowableOptions::with_stock`].
+    /// Returns the number of handles that are ready; see [`GrowableBuilder::with_handle_pool`].
     #[must_use]
-    pub fn stock(&self) -> usize {
-        self.steps.stock().ready()
+    pub fn pooled_handles(&self) -> usize {
+        self.pool.ready()
     }
 
-    /// What it lives in.
+    /// Returns the `Vmm` that it belongs to.
     #[must_use]
     pub fn vmm(&self) -> &Vmm {
-        self.steps.vmm()
+        &self.vmm
     }
 
-    /// The memory behind it, one a step, to be exported for example.
+    /// Iterates over its memory, one allocation a step, for example to export it.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
-        self.steps.allocations()
+        self.mappings.iter().map(Mapping::allocation)
     }
 
     /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
     ///
     /// # Errors
-    /// [`BufferError::BeyondMaximum`]; else as for [`Vmm::create`], [`Vmm::map`] and
-    /// [`Vmm::set_access`].
-    pub fn grow(&mut self, bytes: usize) -> Result<(), BufferError> {
+    /// [`Problem::ExceedsMaximum`]; else as for [`Vmm::create`] and [`Vmm::map_many`].
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Error> {
         self.resize(self.size.saturating_add(bytes))
     }
 
-    /// Takes bytes from its end, and gives back the memory of whole steps (`hipMemUnmap`,
-    /// `hipMemRelease`). Work of GPUs that still uses them must have ended.
+    /// Removes bytes from its end, and releases the memory of whole steps (`hipMemUnmap`,
+    /// `hipMemRelease`). GPUs must not be using them any more.
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`] if it has fewer; else as for [`Vmm::unmap`]. In a buffer that was
-    /// [extended](Self::extend), each reservation is unmapped by itself; if one fails, the ones before are
-    /// mapped again, and if that fails too, the buffer ends where memory is left.
-    pub fn shrink(&mut self, bytes: usize) -> Result<(), BufferError> {
-        let beyond = BufferError::BeyondEnd { offset: 0, size: bytes, end: self.size };
-        self.resize(self.size.checked_sub(bytes).ok_or(beyond)?)
+    /// [`Problem::ExceedsBuffer`] if it has fewer; else as for [`Vmm::unmap_many`].
+    pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
+        let problem = Problem::ExceedsBuffer { size: self.size };
+        let beyond = || {
+            let kind = ErrorKind::invalid(Argument::Size, bytes, problem);
+            Error::new(Operation::Resize, kind)
+        };
+        self.resize(self.size.checked_sub(bytes).ok_or_else(beyond)?)
     }
 
     /// Grows or shrinks it to a size in bytes.
     ///
     /// # Errors
     /// As for [`grow`](Self::grow) or [`shrink`](Self::shrink).
-    pub fn resize(&mut self, size: usize) -> Result<(), BufferError> {
+    pub fn resize(&mut self, size: usize) -> Result<(), Error> {
+        let fail = |kind| Error::new(Operation::Resize, kind);
         let maximum = self.maximum();
         if size > maximum {
-            return Err(BufferError::BeyondMaximum { wanted: size, maximum });
+            let problem = Problem::ExceedsMaximum { maximum };
+            return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        // Before a lock is touched that another thread may have held when the process forked.
-        if self.vmm().runtime().has_forked() {
-            let operation = if size > self.size { Operation::Create } else { Operation::Unmap };
-            return Err(VmmError::Forked { operation }.into());
+        check_alive(&self.vmm).map_err(fail)?;
+        let steps = size.div_ceil(self.step);
+        if steps < self.mappings.len() {
+            self.unmap_after(steps)?;
+        } else {
+            self.map_up_to(steps)?;
         }
-        let resized = self.steps.set(size.div_ceil(self.step()));
-        // Even if that failed there may be fewer.
-        self.size = if resized.is_ok() { size } else { self.size.min(self.mapped()) };
-        resized
+        self.size = size;
+        Ok(())
     }
 
-    /// Reserves more addresses exactly at the end, so that it may grow by so many bytes more,
-    /// rounded up to whole steps (`hipMemAddressReserve` with an address, as HIP's guide has it
-    /// under "increase memory size").
+    /// Maps memory at the end, with the access that the rest has.
+    fn map_up_to(&mut self, steps: usize) -> Result<(), Error> {
+        let memory = self.pool.take(steps - self.mappings.len())?;
+        let offsets = (self.mappings.len()..steps).map(|step| step * self.step);
+        let requests = memory.iter().zip(offsets).filter_map(|(allocation, offset)| {
+            let (reservation, offset) = self.reservation_at(offset)?;
+            Some(MapRequest { reservation, offset, allocation, access: self.grants.list() })
+        });
+        match Mapping::map_many(&requests.collect::<Vec<_>>()) {
+            Ok(mappings) => {
+                self.mappings.extend(mappings);
+                Ok(())
+            }
+            Err(error) => {
+                self.pool.put_unmapped(memory, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Unmaps the memory behind the first steps.
+    fn unmap_after(&mut self, steps: usize) -> Result<(), Error> {
+        let last = self.mappings.split_off(steps);
+        let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
+        if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
+            // After a quarantine some may be missing.
+            let end = self.address.get() + self.mapped();
+            let ends = (end..).step_by(self.step);
+            let kept =
+                rest.into_iter().zip(ends).take_while(|(it, end)| it.address().get() == *end);
+            self.mappings.extend(kept.map(|(mapping, _)| mapping));
+            self.size = self.size.min(self.mapped());
+            return Err(error);
+        }
+        memory.into_iter().for_each(|memory| self.pool.put(memory));
+        Ok(())
+    }
+
+    /// The reservation that contains the byte at an offset, and the offset in it.
+    fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
+        let address = self.address.get() + offset;
+        let before = self.reservations.partition_point(|it| it.address().get() <= address);
+        let reservation = self.reservations.get(before.checked_sub(1)?)?;
+        Some((reservation, address - reservation.address().get()))
+    }
+
+    /// Reserves more addresses exactly at the end, so that it can grow by `bytes` more, rounded up
+    /// to whole steps (`hipMemAddressReserve` with an address, as HIP's guide has it under "increase
+    /// memory size").
     ///
-    /// Copies by other means than this buffer's may not reach over the end of a reservation: HIP
-    /// does not promise that two that are adjacent can be used as one.
+    /// Copies that do not go through this buffer must not extend past the end of a reservation: HIP
+    /// does not promise that two adjacent ones can be used as one.
     ///
     /// # Errors
-    /// [`Problem::AddressTaken`](crate::vmm::Problem::AddressTaken) if those addresses are somebody
-    /// else's; which is to be reckoned with, so that a maximum reserved at first is better where it
-    /// is known.
-    pub fn extend(&mut self, bytes: usize) -> Result<(), BufferError> {
-        Ok(self.steps.extend(round_up(bytes, self.step())?)?)
+    /// [`Problem::AddressTaken`] if those addresses are in use, which is likely. Where the maximum is
+    /// known, reserve it at first.
+    pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
+        let size = round_up(bytes, self.step)?;
+        let end = Address::new(self.address.get() + self.maximum());
+        self.reservations.push(Reservation::of(size).exactly_at(end).reserve(&self.vmm)?);
+        Ok(())
     }
 
-    /// Gives agents access to all of it, now and as it grows (`hipMemSetAccess`); agents not named
+    /// Grants agents access to all of it, now and as it grows (`hipMemSetAccess`); agents not named
     /// keep what they have.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
-    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
-        self.check_access(agents, access)?;
-        Ok(self.steps.grant(agents, access)?)
+    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
+        let descriptors = span::check_access(&self.vmm, &self.properties, agents, access)?;
+        let change = |mapping| (mapping, descriptors.as_slice());
+        let changes: Vec<(&Mapping, &[AccessDescriptor])> =
+            self.mappings.iter().map(change).collect();
+        Mapping::set_access_many(&changes)?;
+        self.grants.set(agents, access);
+        Ok(())
     }
 
-    /// Really takes it away from agents, GPUs too; the others lose it for a moment.
+    /// Revokes all access of agents, GPUs too; the others lose theirs for a moment.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
-    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), BufferError> {
-        self.check_access(agents, Access::None)?;
-        Ok(self.steps.revoke(agents)?)
+    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
+        span::check_access(&self.vmm, &self.properties, agents, Access::None)?;
+        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)?;
+        self.grants.set(agents, Access::None);
+        Ok(())
     }
 
-    /// What an agent may do with all of it.
+    /// Returns the access of an agent to all of it.
     ///
     /// # Errors
-    /// [`VmmError::InvalidArgument`] for an agent that is none of the runtime's, or if a part of the
-    /// buffer was unmapped by its address.
-    pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
-        self.vmm().check_agent(agent)?;
-        Ok(self.steps.access(agent)?)
+    /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by
+    /// its address.
+    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
+        span::access(&self.vmm, &self.grants, agent, &self.mappings)
     }
 
-    /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    /// Copies from it, `offset` bytes from its start; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`]; else as for [`Vmm::read`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), BufferError> {
-        let mut rest = bytes;
-        for part in self.parts(offset, rest.len())? {
-            let (now, later) = rest.split_at_mut(part.len());
-            let read = self.vmm().only(&self.steps.serials(&part)).read(self.at(part.start), now);
-            read.map_err(|error| error.about_offset(self.address()))?;
-            rest = later;
-        }
-        Ok(())
+    /// [`Problem::OutOfBounds`]; else as for [`Vmm::read`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
-    /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
+    /// Copies to it, `offset` bytes from its start; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`]; else as for [`Vmm::write`].
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BufferError> {
-        let mut rest = bytes;
-        for part in self.parts(offset, rest.len())? {
-            let (now, later) = rest.split_at(part.len());
-            let serials = self.steps.serials(&part);
-            let written = self.vmm().only(&serials).write(self.at(part.start), now);
-            written.map_err(|error| error.about_offset(self.address()))?;
-            rest = later;
-        }
-        Ok(())
+    /// [`Problem::OutOfBounds`]; else as for [`Vmm::write`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
@@ -286,35 +343,23 @@ impl GrowableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`]; else as for [`Vmm::fill`].
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), BufferError> {
-        for part in self.parts(offset, size)? {
-            let serials = self.steps.serials(&part);
-            let filled = self.vmm().only(&serials).fill(self.at(part.start), value, part.len());
-            filled.map_err(|error| error.about_offset(self.address()))?;
-        }
-        Ok(())
+    /// [`Problem::OutOfBounds`]; else as for [`Vmm::fill`].
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
+        self.span(Operation::Fill, offset, size)?.fill(value, size)
     }
 
-    /// Cuts bytes that it has where one reservation ends.
-    fn parts(
-        &self,
-        offset: usize,
-        size: usize,
-    ) -> Result<impl Iterator<Item = Range<usize>>, BufferError> {
-        match offset.checked_add(size) {
-            Some(end) if end <= self.size => Ok(self.steps.addresses().parts(offset..end)),
-            _ => Err(BufferError::BeyondEnd { offset, size, end: self.size }),
-        }
+    fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
+        check_bounds(offset, size, self.size).map_err(|kind| Error::new(operation, kind))?;
+        Ok(Span::of_steps(self.address, &self.mappings, self.step, (offset, size)))
     }
+}
 
-    fn at(&self, offset: usize) -> Address {
-        self.steps.addresses().at(offset)
-    }
-
-    /// Also of a buffer that has no memory yet.
-    fn check_access(&self, agents: &[AgentId], access: Access) -> Result<(), VmmError> {
-        let descriptors = AccessDescriptor::of_each(agents, access);
-        self.vmm().check_access(&self.properties, &descriptors)
+impl fmt::Debug for GrowableBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrowableBuffer")
+            .field("address", &self.address)
+            .field("size", &self.size)
+            .field("maximum", &self.maximum())
+            .finish_non_exhaustive()
     }
 }

@@ -1,66 +1,67 @@
-//! Buffers that people build on virtual-memory management, ready made.
+//! Buffers built on virtual-memory management.
 //!
-//! * [`GrowableBuffer`]: grows and shrinks in place; [`GrowableVec`] is the same with a type.
-//! * [`PagedBuffer`]: pages of memory come and go one by one, as in a KV cache; they can be moved
+//! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is the same with a type.
+//! * [`PagedBuffer`] maps and unmaps single pages, as a KV cache does; pages can be moved and shared
 //!   between buffers without copying.
-//! * [`PausableBuffer`]: gives its memory back for a while and keeps its addresses.
-//! * [`RingBuffer`]: the same memory several times in a row, so that nothing has a seam.
+//! * [`PausableBuffer`] releases its memory for a while and keeps its addresses.
+//! * [`RingBuffer`] maps the same memory several times in a row.
 //!
-//! Device memory is never a slice: agents and other processes may change it at any time. What is
-//! read and written here is copied ([memory model](crate::vmm#memory-model)), and a wrong offset is an
-//! error and never a fault.
+//! Device memory is never a slice: agents and other processes may change it at any time. Reading and
+//! writing copy ([memory model](crate::vmm#memory-model)), and a wrong offset is an error and never a
+//! fault.
 //!
-//! If a part of a buffer is unmapped by its address ([`Vmm::unmap`]) and somebody maps other memory
-//! there, calls that concern that part fail with [`Problem::NotMapped`] and change nothing.
+//! If a part of a buffer is unmapped by its address ([`Vmm::unmap`]) and other memory is mapped there,
+//! calls that concern that part fail with [`Problem::NotMapped`](crate::error::Problem::NotMapped) and
+//! change nothing.
+//!
+//! Errors of the virtual memory below are passed on as they are: their
+//! [operation](crate::Error::operation) is the call that failed, such as `create` or `map`. If the
+//! runtime fails and then fails again while a call is rolled back, the reservation is quarantined
+//! ([`ErrorKind::Quarantined`](crate::ErrorKind::Quarantined)).
 
-mod addresses;
-mod error;
-mod grants;
 mod growable;
+mod handle_pool;
 mod paged;
 mod pausable;
-mod remap;
 mod ring;
-mod steps;
-mod stock;
+mod span;
 mod typed;
 
-pub use error::BufferError;
-pub use growable::{GrowableBuffer, GrowableOptions};
-pub use paged::{PageState, PagedBuffer, PagedOptions, PagedStatistics};
+pub use growable::{GrowableBuffer, GrowableBuilder};
+pub use paged::{PageState, PagedBuffer, PagedBuilder, PagedStatistics};
 pub use pausable::{Contents, PausableBuffer};
-pub use ring::{RingBuffer, RingOptions};
+pub use ring::{RingBuffer, RingBuilder};
 pub use typed::GrowableVec;
 
 use crate::agent::AgentId;
-use crate::vmm::{AllocationProperties, Argument, Location, Operation, Problem, Vmm, VmmError};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use crate::vmm::{AllocationProperties, Location, Vmm};
 
-/// A size of at least one byte in whole granules.
-fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, VmmError> {
+/// Rounds a size of at least one byte up to whole granules.
+fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
     if size == 0 {
-        return Err(wrong_size(Problem::Zero));
+        return Err(wrong_size(size, Problem::Zero));
     }
     round_up(size, vmm.reservation_granule())
 }
 
-/// A size in whole granules; nothing is none of them.
-fn round_up(size: usize, granule: usize) -> Result<usize, VmmError> {
-    size.checked_next_multiple_of(granule).ok_or(wrong_size(Problem::Overflow))
+/// Rounds a size up to whole granules.
+fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
+    size.checked_next_multiple_of(granule).ok_or_else(|| wrong_size(size, Problem::Overflow))
 }
 
-fn wrong_size(problem: Problem) -> VmmError {
-    let (operation, argument) = (Operation::AddressReserve, Argument::Size);
-    VmmError::InvalidArgument { operation, argument, problem }
+fn wrong_size(size: usize, problem: Problem) -> Error {
+    let kind = ErrorKind::invalid(Argument::Size, size, problem);
+    Error::new(Operation::AddressReserve, kind)
 }
 
-/// Whose memory it is that is made with these properties.
-fn owner(properties: &AllocationProperties) -> Result<AgentId, VmmError> {
+/// The agent whose memory is created with these properties.
+fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     match properties.location {
         Location::Agent(agent) => Ok(agent),
-        Location::Unknown => Err(VmmError::InvalidArgument {
-            operation: Operation::Create,
-            argument: Argument::Location,
-            problem: Problem::NoLocation,
-        }),
+        Location::Unknown => {
+            let kind = ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation);
+            Err(Error::new(Operation::Create, kind))
+        }
     }
 }

@@ -1,153 +1,170 @@
 //! The same memory several times in a row.
 
-use super::{BufferError, round_up, wrong_size};
+use super::span::Span;
+use super::{round_up, wrong_size};
 use crate::agent::AgentId;
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Mapping, Operation,
-    Problem, Reservation, Serial, Vmm,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, MapRequest, Mapping,
+    Reservation, Vmm,
 };
-use smallvec::SmallVec;
+use core::fmt;
 
-/// How a [`RingBuffer`] is to be made; see [`RingBuffer::of`].
+/// Builds a [`RingBuffer`]; see [`RingBuffer::builder`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is mapped before `map`"]
-pub struct RingOptions {
+pub struct RingBuilder {
     size: usize,
     times: usize,
 }
 
-impl RingOptions {
-    /// Maps the memory so many times in a row, two or more; else twice.
-    pub fn times(mut self, times: usize) -> Self {
+impl RingBuilder {
+    /// Maps the memory `times` times in a row, at least twice; the default is twice.
+    pub fn with_times(mut self, times: usize) -> Self {
         self.times = times;
         self
     }
 
-    /// Reserves the addresses, makes the memory and maps it (`hipMemAddressReserve`,
+    /// Reserves the addresses, creates the memory and maps it (`hipMemAddressReserve`,
     /// `hipMemCreate`, `hipMemMap`). The size is rounded up to the granule.
     ///
     /// # Errors
-    /// [`BufferError::NoRing`] for fewer than two times; else as for [`Vmm::address_reserve`],
-    /// [`Vmm::create`] and [`Vmm::map`].
-    pub fn map(
-        self,
-        vmm: &Vmm,
-        properties: &AllocationProperties,
-    ) -> Result<RingBuffer, BufferError> {
+    /// [`Problem::TooFewTimes`]; else as for [`Vmm::address_reserve`], [`Vmm::create`] and
+    /// [`Vmm::map_many`].
+    pub fn map(self, vmm: &Vmm, properties: &AllocationProperties) -> Result<RingBuffer, Error> {
         let Self { size, times } = self;
         if times < 2 {
-            return Err(BufferError::NoRing { times });
+            let value = Value::Number(times as u64);
+            let kind = ErrorKind::invalid(Argument::Times, value, Problem::TooFewTimes);
+            return Err(Error::new(Operation::Map, kind));
         }
         let size = round_up(size, vmm.reservation_granule())?;
-        let whole = size.checked_mul(times).ok_or(wrong_size(Problem::Overflow))?;
+        let whole = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
         let reservation = Reservation::of(whole).reserve(vmm)?;
-        let memory = Allocation::create(vmm, size, properties)?;
-        let mappings = (0..times)
-            .map(|turn| reservation.map(turn * size, &memory))
-            .collect::<Result<_, _>>()?;
-        Ok(RingBuffer { mappings, size, reservation, vmm: vmm.clone() })
+        let allocation = Allocation::create(vmm, size, properties)?;
+        let request = |time: usize| MapRequest {
+            reservation: &reservation,
+            offset: time * size,
+            allocation: &allocation,
+            access: &[],
+        };
+        let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;
+        Ok(RingBuffer { mappings, size, address: reservation.address() })
     }
 }
 
-/// A buffer whose end is followed by its beginning, because its memory is mapped several times in
-/// a row: from any position on, `size` bytes lie together, for the CPU and for kernels.
+/// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
 ///
-/// Positions count bytes from the first that was ever written and may go on for ever; where they
-/// are is theirs modulo the size. Whoever writes sees to it that what is still to be read is not
-/// overwritten.
+/// From any position, `size` bytes are contiguous, for the CPU and for kernels. Positions count bytes
+/// from the first that was ever written and can grow without limit; their offset is the position
+/// modulo the size. The writer must not overwrite what is still to be read.
 ///
-/// On GPUs whose nearest caches go by address (RDNA), what one turn was written through may not be
-/// seen through another before the kernel has ended (ROCm/hip#3728).
-#[derive(Debug)]
+/// On GPUs whose nearest caches are indexed by virtual address (RDNA), what was written through one
+/// mapping may not be visible through another before the kernel has ended (ROCm/hip#3728).
+///
+/// ```
+/// use hsa_vmm::{Access, AllocationProperties, RingBuffer, Runtime, Vmm};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let ring = RingBuffer::builder(2 << 20).map(&vmm, &AllocationProperties::on(gpu))?;
+/// ring.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
+/// let position = ring.size() as u64 - 3;
+/// ring.write(position, b"around")?;
+/// let mut text = [0; 3];
+/// ring.read(0, &mut text)?;
+/// assert_eq!(&text, b"und");
+/// # Ok(())
+/// # }
+/// ```
 pub struct RingBuffer {
     mappings: Vec<Mapping>,
     size: usize,
-    reservation: Reservation,
-    vmm: Vmm,
+    address: Address,
 }
 
 impl RingBuffer {
-    /// Begins a ring of `size` bytes.
-    pub fn of(size: usize) -> RingOptions {
-        RingOptions { size, times: 2 }
+    /// Returns a builder for a ring of `size` bytes.
+    pub fn builder(size: usize) -> RingBuilder {
+        RingBuilder { size, times: 2 }
     }
 
-    /// Where it begins for the first time.
+    /// Returns the address of its first mapping.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.reservation.address()
+        self.address
     }
 
-    /// The size of its memory in bytes.
+    /// Returns the size of its memory in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// How many times its memory follows itself.
+    /// Returns how often its memory is mapped.
     #[must_use]
     pub fn times(&self) -> usize {
         self.mappings.len()
     }
 
-    /// Where a position is; at least [`size`](Self::size) bytes follow without a seam.
+    /// Returns the address of a position; at least [`size`](Self::size) contiguous bytes follow.
     #[must_use]
     pub fn address_of(&self, position: u64) -> Address {
-        Address::new(self.address().get() + self.offset(position))
+        Address::new(self.address.get() + self.offset(position))
     }
 
-    /// Gives agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
+    /// Grants agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
-    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), BufferError> {
+    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
         let descriptors = AccessDescriptor::of_each(agents, access);
-        let (size, serials) = (self.reservation.size(), self.serials(0, self.reservation.size()));
-        Ok(self.vmm.only(&serials).set_access(self.address(), size, &descriptors)?)
+        let change = |mapping| (mapping, descriptors.as_slice());
+        let changes: Vec<(&Mapping, &[AccessDescriptor])> =
+            self.mappings.iter().map(change).collect();
+        Mapping::set_access_many(&changes)
     }
 
-    /// Really takes it away from agents, GPUs too; the others lose it for a moment.
+    /// Revokes all access of agents, GPUs too; the others lose theirs for a moment.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
-    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), BufferError> {
-        let (size, serials) = (self.reservation.size(), self.serials(0, self.reservation.size()));
-        Ok(self.vmm.only(&serials).revoke(self.address(), size, agents)?)
+    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
+        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)
     }
 
-    /// What an agent may do with all of it.
+    /// Returns the access of an agent to all of it.
     ///
     /// # Errors
     /// As for [`Vmm::get_access`].
-    pub fn access(&self, agent: AgentId) -> Result<Access, BufferError> {
-        let (size, serials) = (self.reservation.size(), self.serials(0, self.reservation.size()));
-        let mappings = self.vmm.only(&serials);
-        mappings.check(Operation::GetAccess, self.address(), size)?;
-        Ok(mappings.access(agent, self.address())?)
+    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
+        let mut least = Access::ReadWrite;
+        for mapping in &self.mappings {
+            least = least.min(mapping.access(agent)?);
+        }
+        Ok(least)
     }
 
-    /// Copies what begins at a position; a CPU must have been granted to read.
+    /// Copies from a position; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::read`].
-    pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), BufferError> {
-        self.check(position, bytes.len())?;
-        let serials = self.serials(self.offset(position), bytes.len());
-        Ok(self.vmm.only(&serials).read(self.address_of(position), bytes)?)
+    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::read`].
+    pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.span(Operation::Read, position, bytes.len())?.read(bytes)
     }
 
-    /// Copies to a position; a CPU must have been granted to write.
+    /// Copies to a position; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::write`].
-    pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), BufferError> {
-        self.check(position, bytes.len())?;
-        let serials = self.serials(self.offset(position), bytes.len());
-        Ok(self.vmm.only(&serials).write(self.address_of(position), bytes)?)
+    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::write`].
+    pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.span(Operation::Write, position, bytes.len())?.write(bytes)
     }
 
     /// Has the GPU that owns the memory fill what begins at a position with a 32-bit value. Position
@@ -156,27 +173,32 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`BufferError::BeyondEnd`] for more bytes than it has; else as for [`Vmm::fill`].
-    pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), BufferError> {
-        self.check(position, size)?;
-        let serials = self.serials(self.offset(position), size);
-        Ok(self.vmm.only(&serials).fill(self.address_of(position), value, size)?)
-    }
-
-    /// Which mappings hold these bytes, whatever is mapped at their addresses by now.
-    fn serials(&self, offset: usize, size: usize) -> SmallVec<[Serial; 2]> {
-        let turns = offset / self.size..(offset + size).div_ceil(self.size);
-        self.mappings.get(turns).unwrap_or_default().iter().map(Mapping::serial).collect()
+    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::fill`].
+    pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), Error> {
+        self.span(Operation::Fill, position, size)?.fill(value, size)
     }
 
     fn offset(&self, position: u64) -> usize {
         (position % self.size as u64) as usize
     }
 
-    fn check(&self, position: u64, size: usize) -> Result<(), BufferError> {
-        if size <= self.size {
-            return Ok(());
+    fn span(&self, operation: Operation, position: u64, size: usize) -> Result<Span<'_>, Error> {
+        if size > self.size {
+            let problem = Problem::ExceedsBuffer { size: self.size };
+            let kind = ErrorKind::invalid(Argument::Size, size, problem);
+            return Err(Error::new(operation, kind));
         }
-        Err(BufferError::BeyondEnd { offset: self.offset(position), size, end: self.size })
+        let place = (self.offset(position), size);
+        Ok(Span::of_steps(self.address, &self.mappings, self.size, place))
+    }
+}
+
+impl fmt::Debug for RingBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingBuffer")
+            .field("address", &self.address)
+            .field("size", &self.size)
+            .field("times", &self.times())
+            .finish_non_exhaustive()
     }
 }

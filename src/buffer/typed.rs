@@ -1,16 +1,17 @@
-//! Values of one type in device memory that grows.
+//! A vector of values in device memory.
 
-use super::{BufferError, GrowableBuffer};
+use super::GrowableBuffer;
+use crate::error::Error;
 use crate::vmm::Address;
 use bytemuck::Pod;
+use core::fmt;
 use std::marker::PhantomData;
 
-/// Values one after another in a [`GrowableBuffer`], as in a vector, except that they never move.
+/// A vector of values in a [`GrowableBuffer`] that never moves them.
 ///
-/// [`Pod`] types only: any bytes are a value of them, because agents may write any, and they have
-/// no padding that could be copied out. A reference into device memory is never handed out; each
-/// access copies, and costs a look into the library's books, so that many values are better read
-/// and written at once.
+/// Only for [`Pod`] types: agents may write any bytes, and any bytes are a valid value of them; they
+/// have no padding that could be copied. There are no references into device memory: each access
+/// copies, and looks its mapping up, so reading and writing many values at once is faster.
 ///
 /// ```
 /// # use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, GrowableVec, Runtime, Vmm};
@@ -18,7 +19,7 @@ use std::marker::PhantomData;
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 /// # let vmm = Vmm::open(&runtime)?;
 /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
-/// let mut buffer = GrowableBuffer::of(1 << 30).reserve(&vmm, &AllocationProperties::on(gpu))?;
+/// let mut buffer = GrowableBuffer::builder(1 << 30).reserve(&vmm, &AllocationProperties::on(gpu))?;
 /// buffer.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
 /// let mut values = GrowableVec::<f32>::new(buffer);
 /// values.extend(&[1.0, 2.0, 3.0])?;
@@ -28,7 +29,6 @@ use std::marker::PhantomData;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct GrowableVec<T> {
     buffer: GrowableBuffer,
     of: PhantomData<fn() -> T>,
@@ -36,65 +36,65 @@ pub struct GrowableVec<T> {
 
 impl<T: Pod> GrowableVec<T> {
     const SIZE: usize = {
-        assert!(size_of::<T>() > 0, "a value must have a size to be somewhere");
+        assert!(size_of::<T>() > 0, "the type has a size of zero");
         size_of::<T>()
     };
 
-    /// The values that are in a buffer, as many as are there whole.
+    /// Takes a buffer; its contents, as far as they are whole values, are the vector's.
     #[must_use]
     pub fn new(buffer: GrowableBuffer) -> Self {
         Self { buffer, of: PhantomData }
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buffer.size() / Self::SIZE
     }
 
-    /// Whether there are none.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the first is, for good.
+    /// Returns the address of the first value, which never changes.
     #[must_use]
     pub fn address(&self) -> Address {
         self.buffer.address()
     }
 
-    /// The buffer they are in.
+    /// Returns the buffer.
     #[must_use]
     pub fn buffer(&self) -> &GrowableBuffer {
         &self.buffer
     }
 
-    /// The buffer they are in, to grant access for example. Its size is theirs.
+    /// Returns the buffer, for example to grant access. Resizing it resizes the vector.
     #[must_use]
     pub fn buffer_mut(&mut self) -> &mut GrowableBuffer {
         &mut self.buffer
     }
 
-    /// The buffer, and no type any more.
+    /// Returns the buffer, without the type.
     #[must_use]
     pub fn into_buffer(self) -> GrowableBuffer {
         self.buffer
     }
 
-    /// Adds one at the end.
+    /// Appends a value.
     ///
     /// # Errors
     /// As for [`extend`](Self::extend).
-    pub fn push(&mut self, value: T) -> Result<(), BufferError> {
+    pub fn push(&mut self, value: T) -> Result<(), Error> {
         self.extend(&[value])
     }
 
-    /// Adds several at the end: all of them, or none.
+    /// Appends values: all of them, or none.
     ///
     /// # Errors
     /// As for [`GrowableBuffer::grow`] and [`GrowableBuffer::write`].
-    pub fn extend(&mut self, values: &[T]) -> Result<(), BufferError> {
+    pub fn extend(&mut self, values: &[T]) -> Result<(), Error> {
         let (before, index) = (self.buffer.size(), self.len());
         let size = index.saturating_add(values.len()).saturating_mul(Self::SIZE);
         self.buffer.resize(size)?;
@@ -105,71 +105,80 @@ impl<T: Pod> GrowableVec<T> {
         })
     }
 
-    /// Takes the last one off; `None` if there is none.
+    /// Removes the last value and returns it; `None` if it is empty.
     ///
     /// # Errors
     /// As for [`GrowableBuffer::read`] and [`GrowableBuffer::shrink`].
-    pub fn pop(&mut self) -> Result<Option<T>, BufferError> {
+    pub fn pop(&mut self) -> Result<Option<T>, Error> {
         let Some(last) = self.len().checked_sub(1) else { return Ok(None) };
         let value = self.get(last)?;
         self.truncate(last)?;
         Ok(Some(value))
     }
 
-    /// Keeps the first so many, or all if there are no more.
+    /// Removes all but the first `len` values.
     ///
     /// # Errors
     /// As for [`GrowableBuffer::shrink`].
-    pub fn truncate(&mut self, len: usize) -> Result<(), BufferError> {
+    pub fn truncate(&mut self, len: usize) -> Result<(), Error> {
         if len < self.len() { self.buffer.resize(len * Self::SIZE) } else { Ok(()) }
     }
 
-    /// Copies one out.
+    /// Copies a value.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
-    pub fn get(&self, index: usize) -> Result<T, BufferError> {
+    pub fn get(&self, index: usize) -> Result<T, Error> {
         let mut value = [T::zeroed()];
         self.read(index, &mut value)?;
         let [value] = value;
         Ok(value)
     }
 
-    /// Replaces one.
+    /// Replaces a value.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
-    pub fn set(&self, index: usize, value: T) -> Result<(), BufferError> {
+    pub fn set(&self, index: usize, value: T) -> Result<(), Error> {
         self.write(index, &[value])
     }
 
-    /// Copies several out, from one on.
+    /// Copies values, from `index` on.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`GrowableBuffer::read`]; offsets are in bytes there.
-    pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), BufferError> {
+    pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), Error> {
         self.buffer.read(index.saturating_mul(Self::SIZE), bytemuck::cast_slice_mut(values))
     }
 
-    /// Replaces several, from one on.
+    /// Replaces values, from `index` on.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`GrowableBuffer::write`]; offsets are in bytes there.
-    pub fn write(&self, index: usize, values: &[T]) -> Result<(), BufferError> {
+    pub fn write(&self, index: usize, values: &[T]) -> Result<(), Error> {
         self.buffer.write(index.saturating_mul(Self::SIZE), bytemuck::cast_slice(values))
     }
 
-    /// Copies all of them out.
+    /// Copies all values.
     ///
     /// # Errors
     /// As for [`GrowableBuffer::read`].
-    pub fn to_vec(&self) -> Result<Vec<T>, BufferError> {
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut values = vec![T::zeroed(); self.len()];
         self.read(0, &mut values)?;
         Ok(values)
+    }
+}
+
+impl<T: Pod> fmt::Debug for GrowableVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrowableVec")
+            .field("address", &self.address())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }

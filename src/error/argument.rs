@@ -324,6 +324,12 @@ pub enum Problem {
         /// The size of the reservation.
         maximum: usize,
     },
+    /// A size larger than the buffer.
+    #[error("is larger than the buffer, which has {size:#x} bytes")]
+    ExceedsBuffer {
+        /// The size of the buffer.
+        size: usize,
+    },
     /// A ring is mapped at least twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,

@@ -109,16 +109,17 @@ impl<'a> Journal<'a> {
         self.targets.push(Target { now, before, asked, mapped: false, fresh: false, lost: false, new });
     }
 
-    /// The number of neighbours that are in one reservation, for each row of such targets.
-    pub fn rows(&self) -> SmallVec<[usize; 1]> {
-        let mut rows: SmallVec<[usize; 1]> = SmallVec::new();
+    /// Splits targets into rows of neighbours in one reservation.
+    pub fn rows(&self, targets: core::ops::Range<usize>) -> SmallVec<[core::ops::Range<usize>; 1]> {
+        let mut rows: SmallVec<[core::ops::Range<usize>; 1]> = SmallVec::new();
         let mut end = 0;
-        for target in &self.targets {
-            let range = target.now.range();
-            let begins = self.guards.iter().any(|it| it.reservation.base == range.start);
+        for index in targets {
+            let range = self.targets[index].now.range();
+            let find = |guard: &ReservationGuard<'_>| guard.reservation.base.cmp(&range.start);
+            let begins = self.guards.binary_search_by(find).is_ok();
             match rows.last_mut() {
-                Some(row) if range.start == end && !begins => *row += 1,
-                _ => rows.push(1),
+                Some(row) if range.start == end && !begins => row.end += 1,
+                _ => rows.push(index..index + 1),
             }
             end = range.end();
         }

@@ -1,5 +1,6 @@
 //! Mapping and unmapping, one or many at once.
 
+use super::access_change::AccessChanges;
 use super::journal::{Journal, Listing};
 use super::ledger::{Range, Serial};
 use super::permission::{check_disjoint, sorted_ranges};
@@ -51,7 +52,8 @@ impl Vmm {
             if offset != 0 {
                 return Err(ErrorKind::invalid(Argument::Offset, offset, Problem::MustBeZero));
             }
-            shared.map(&[(range, handle)], &[], None).map(drop)
+            let new = NewRange { range, handle, access: &[], reservation: None };
+            shared.replace(Operation::Map, &[], Expected::Any, &[new]).map(drop)
         })
     }
 
@@ -73,13 +75,15 @@ impl Vmm {
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::Map, |shared| {
-            let wanted: Result<SmallVec<[_; 1]>, ErrorKind> = mappings
-                .iter()
-                .map(|it| Ok((Range::new(it.address, it.size)?, it.handle)))
-                .collect();
-            let mut wanted = wanted?;
-            wanted.sort_by_key(|(range, _)| range.start);
-            shared.map(&wanted, descriptors, None).map(drop)
+            let new = |it: &NewMapping| {
+                let range = Range::new(it.address, it.size)?;
+                Ok(NewRange { range, handle: it.handle, access: descriptors, reservation: None })
+            };
+            let new: Result<Vec<NewRange<'_>>, ErrorKind> = mappings.iter().map(new).collect();
+            let mut new = new?;
+            new.sort_by_key(|it| it.range.start);
+            check_disjoint(new.iter().map(|it| it.range))?;
+            shared.replace(Operation::Map, &[], Expected::Any, &new).map(drop)
         })
     }
 
@@ -96,7 +100,10 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped throughout, or reaches
     /// out of the reservation; [`ErrorKind::Quarantined`] if the addresses could not be kept reserved.
     pub fn unmap(&self, address: Address, size: usize) -> Result<(), Error> {
-        self.run(Operation::Unmap, |shared| shared.unmap(&[(address, size)], Expected::Any))
+        self.run(Operation::Unmap, |shared| {
+            let range = Range::new(address, size)?;
+            shared.replace(Operation::Unmap, &[range], Expected::Any, &[]).map(drop)
+        })
     }
 
     /// Unmaps many runs of whole mappings at once, all or nothing (`hipMemUnmap`,
@@ -109,92 +116,107 @@ impl Vmm {
     /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for runs that share
     /// bytes.
     pub fn unmap_many(&self, runs: &[(Address, usize)]) -> Result<(), Error> {
-        self.run(Operation::Unmap, |shared| shared.unmap(runs, Expected::Any))
+        self.run(Operation::Unmap, |shared| {
+            let ranges = sorted_ranges(runs)?;
+            shared.replace(Operation::Unmap, &ranges, Expected::Any, &[]).map(drop)
+        })
     }
 }
 
+/// A mapping to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewRange<'a> {
+    pub range: Range,
+    pub handle: Handle,
+    /// Who may access it; none if it is empty.
+    pub access: &'a [AccessDescriptor],
+    /// The serial of the reservation that it must be in.
+    pub reservation: Option<u64>,
+}
+
 impl Shared {
-    /// Maps ranges, which are sorted, and sets access to them. With the serial of a reservation only
-    /// inside that one. Returns the serials of the mappings, by address.
-    pub(super) fn map(
+    /// Unmaps runs of whole mappings, if they are the expected ones, and maps others, which may take
+    /// their addresses: all of it, or nothing. The new ranges are sorted by address. Returns their
+    /// serials.
+    pub(super) fn replace(
         &self,
-        wanted: &[(Range, Handle)],
-        descriptors: &[AccessDescriptor],
-        reservation: Option<u64>,
+        operation: Operation,
+        old: &[Range],
+        expected: Expected<'_>,
+        new: &[NewRange<'_>],
     ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
-        let ranges: SmallVec<[Range; 1]> = wanted.iter().map(|&(range, _)| range).collect();
-        check_disjoint(&ranges)?;
-        let changes = match descriptors {
-            [] => Default::default(),
-            descriptors => self.access_changes(descriptors)?,
-        };
-        // An invalid handle is reported before an invalid range.
-        for &(_, handle) in wanted {
-            self.ledger.handles.with(handle, |_| ())?;
+        let mut changes: SmallVec<[AccessChanges; 1]> = SmallVec::new();
+        for (index, it) in new.iter().enumerate() {
+            changes.push(match it.access {
+                [] => AccessChanges::new(),
+                access if index > 0 && access == new[index - 1].access => {
+                    changes[index - 1].clone()
+                }
+                access => self.access_changes(access)?,
+            });
+            // An invalid handle is reported before an invalid range.
+            self.ledger.handles.with(it.handle, |_| ())?;
         }
-        self.transact(Operation::Map, &ranges, |journal| {
-            for &(range, handle) in wanted {
-                self.add_mapping(journal, range, handle, reservation)?;
+        let ranges: SmallVec<[Range; 1]> =
+            old.iter().copied().chain(new.iter().map(|it| it.range)).collect();
+        self.transact(operation, &ranges, |journal| {
+            for &range in old {
+                journal.add_run(range)?;
             }
-            for target in &journal.targets {
-                self.check_reach(target.now.owner, &changes)?;
+            if let Some(&first) = old.first() {
+                expected.check_targets(journal, first)?;
             }
-            for index in 0..wanted.len() {
-                journal.map(index)?;
+            let count = journal.targets.len();
+            for (it, changes) in new.iter().zip(&changes) {
+                self.add_mapping(journal, it, count)?;
+                let owner = journal.targets.last().and_then(|target| target.now.owner);
+                self.check_reach(owner, changes)?;
             }
-            if !changes.is_empty() {
-                let mut first = 0;
-                for count in journal.rows() {
-                    journal.change_access(first, count, &changes)?;
-                    first += count;
+            for row in journal.rows(0..count) {
+                let together = if self.quirks.unmap_of_several_fails { 1 } else { row.len() };
+                for first in row.step_by(together) {
+                    journal.unmap(first, together)?;
+                }
+            }
+            if !new.is_empty() {
+                journal.check_quarantine()?;
+            }
+            let all = count..count + new.len();
+            all.clone().try_for_each(|index| journal.map(index))?;
+            for row in journal.rows(all) {
+                let mut first = row.start;
+                while first < row.end {
+                    let changes = &changes[first - count..row.end - count];
+                    let alike = changes.iter().take_while(|it| **it == changes[0]).count();
+                    if !changes[0].is_empty() {
+                        journal.change_access(first, alike, &changes[0])?;
+                    }
+                    first += alike;
                 }
             }
             Ok(())
         })
     }
 
-    /// Adds a mapping to be made, if it may be.
+    /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped.
     fn add_mapping(
         &self,
         journal: &mut Journal<'_>,
-        range: Range,
-        handle: Handle,
-        serial: Option<u64>,
+        new: &NewRange<'_>,
+        old: usize,
     ) -> Result<(), ErrorKind> {
+        let range = new.range;
         let reservation = journal.around(range)?.reservation;
         // If it was freed, its addresses are another's by now.
-        if serial.is_some_and(|serial| serial != reservation.serial) {
+        if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
         }
+        let old = &journal.targets[..old];
+        let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
         // Before the handle's lock, which comes after the map's.
-        let empty = reservation.mappings().check_empty(range);
-        let mapping = self.begin_map(range, handle, || empty)?;
+        let empty = reservation.mappings().check_empty(range, unmapped);
+        let mapping = self.begin_map(range, new.handle, || empty)?;
         journal.add_new(mapping, Listing::default());
         Ok(())
-    }
-
-    /// Unmaps runs of whole mappings, if they are the expected ones.
-    pub(super) fn unmap(
-        &self,
-        runs: &[(Address, usize)],
-        expected: Expected<'_>,
-    ) -> Result<(), ErrorKind> {
-        let ranges = sorted_ranges(runs)?;
-        let act = |journal: &mut Journal<'_>| {
-            for &range in &ranges {
-                journal.add_run(range)?;
-            }
-            expected.check_targets(journal, ranges[0])?;
-            let mut first = 0;
-            for count in journal.rows() {
-                let together = if self.quirks.unmap_of_several_fails { 1 } else { count };
-                for start in (first..first + count).step_by(together) {
-                    journal.unmap(start, together)?;
-                }
-                first += count;
-            }
-            Ok(())
-        };
-        self.transact(Operation::Unmap, &ranges, act).map(drop)
     }
 }

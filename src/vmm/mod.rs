@@ -84,7 +84,7 @@ pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType, HandleTypes};
 pub use map::NewMapping;
 pub use options::VmmOptions;
-pub use owned::{Allocation, Mapping, Reservation, ReservationBuilder};
+pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
@@ -453,7 +453,8 @@ impl Drop for Shared {
             all.map(|(start, record)| Range { start, size: record.size }).collect()
         });
         for range in mappings {
-            if let Err(error) = self.unmap(&[(range.address(), range.size)], Expected::Any) {
+            let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &[]);
+            if let Err(error) = unmapped {
                 // Its state is unknown, but the runtime must not stop with it.
                 let answer = self.unmap_in_runtime(range);
                 crate::log::warning!(%error, ?answer, "a mapping was unmapped in an unknown state");

@@ -1,6 +1,7 @@
 //! Setting, getting and revoking access to mapped memory.
 
 use super::access_change::{AccessChange, AccessChanges};
+use super::journal::Journal;
 use super::ledger::{MappingRecord, Range, ReservationGuard, Serial, locked_around, not_mapped};
 use super::{AllocationProperties, Expected, Shared, Vmm};
 use crate::access::{Access, AccessDescriptor, AgentSet};
@@ -33,7 +34,8 @@ impl Vmm {
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
-            shared.set_access(&[(address, size)], descriptors, Expected::Any)
+            let range = Range::new(address, size)?;
+            shared.set_access(&[(range, descriptors)], Expected::Any)
         })
     }
 
@@ -52,7 +54,9 @@ impl Vmm {
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
-            shared.set_access(runs, descriptors, Expected::Any)
+            let ranges = sorted_ranges(runs)?;
+            let all: Vec<_> = ranges.iter().map(|&range| (range, descriptors)).collect();
+            shared.set_access(&all, Expected::Any)
         })
     }
 
@@ -77,7 +81,9 @@ impl Vmm {
     /// # Errors
     /// As for [`set_access`](Vmm::set_access).
     pub fn revoke(&self, address: Address, size: usize, agents: &[AgentId]) -> Result<(), Error> {
-        self.run(Operation::Revoke, |shared| shared.revoke(address, size, agents, Expected::Any))
+        self.run(Operation::Revoke, |shared| {
+            shared.revoke(&[Range::new(address, size)?], agents, Expected::Any)
+        })
     }
 
     /// Checks access that is to be set once there is memory with these properties.
@@ -98,53 +104,72 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Sets access to runs of whole mappings, if they are the expected ones.
+    /// Sets access to runs of whole mappings, each its own, if they are the expected ones. They are
+    /// sorted by address.
     pub(super) fn set_access(
         &self,
-        runs: &[(Address, usize)],
-        descriptors: &[AccessDescriptor],
+        runs: &[(Range, &[AccessDescriptor])],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let ranges = sorted_ranges(runs)?;
-        let changes = self.access_changes(descriptors)?;
-        let act = |journal: &mut super::journal::Journal<'_>| {
-            for &range in &ranges {
+        let ranges: SmallVec<[Range; 1]> = runs.iter().map(|&(range, _)| range).collect();
+        let Some((first, _)) = runs.first() else { return Ok(()) };
+        let mut changes: SmallVec<[AccessChanges; 1]> = SmallVec::new();
+        for &(_, descriptors) in runs {
+            changes.push(self.access_changes(descriptors)?);
+        }
+        let act = |journal: &mut Journal<'_>| {
+            // Neighbours that get the same access are changed together.
+            let mut groups: SmallVec<[(usize, &AccessChanges); 1]> = SmallVec::new();
+            for (&range, changes) in ranges.iter().zip(&changes) {
+                let before = journal.targets.len();
                 journal.add_run(range)?;
+                let added = journal.targets.len() - before;
+                match groups.last_mut() {
+                    Some((count, last)) if *last == changes => *count += added,
+                    _ => groups.push((added, changes)),
+                }
             }
-            expected.check_targets(journal, ranges[0])?;
-            for target in &journal.targets {
-                self.check_reach(target.now.owner, &changes)?;
+            expected.check_targets(journal, *first)?;
+            let mut start = 0;
+            for &(count, changes) in &groups {
+                for target in &journal.targets[start..start + count] {
+                    self.check_reach(target.now.owner, changes)?;
+                }
+                start += count;
             }
-            let mut first = 0;
-            for count in journal.rows() {
-                journal.change_access(first, count, &changes)?;
-                first += count;
+            let mut start = 0;
+            for (count, changes) in groups {
+                for row in journal.rows(start..start + count) {
+                    journal.change_access(row.start, row.len(), changes)?;
+                }
+                start += count;
             }
             Ok(())
         };
         self.transact(Operation::SetAccess, &ranges, act).map(drop)
     }
 
-    /// Takes a run of whole mappings away from agents, if they are the expected ones.
+    /// Takes runs of whole mappings away from agents, if they are the expected ones.
     pub(super) fn revoke(
         &self,
-        address: Address,
-        size: usize,
+        ranges: &[Range],
         agents: &[AgentId],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let range = Range::new(address, size)?;
         if agents.is_empty() {
             return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
         }
+        let Some(&first) = ranges.first() else { return Ok(()) };
         let mut revoked = AccessChanges::new();
         for &agent in agents {
             let (index, _) = self.agent(agent, Argument::Agent)?;
             revoked.push(AccessChange::new(index, Access::None));
         }
-        let act = |journal: &mut super::journal::Journal<'_>| {
-            journal.add_run(range)?;
-            expected.check_targets(journal, range)?;
+        let act = |journal: &mut Journal<'_>| {
+            for &range in ranges {
+                journal.add_run(range)?;
+            }
+            expected.check_targets(journal, first)?;
             // Without a descriptor, what is unmapped could not be mapped again.
             self.check_descriptor()?;
             for target in &journal.targets {
@@ -155,7 +180,7 @@ impl Shared {
             }
             Ok(())
         };
-        self.transact(Operation::Revoke, &[range], act).map(drop)
+        self.transact(Operation::Revoke, ranges, act).map(drop)
     }
 
     /// Returns what an agent may do at an address; with a serial only if that mapping is there.
@@ -226,17 +251,21 @@ pub(super) fn sorted_ranges(runs: &[(Address, usize)]) -> Result<SmallVec<[Range
     let range = |&(address, size): &_| Range::new(address, size);
     let mut ranges: SmallVec<[Range; 1]> = runs.iter().map(range).collect::<Result<_, _>>()?;
     ranges.sort_by_key(|range| range.start);
-    check_disjoint(&ranges)?;
+    check_disjoint(ranges.iter().copied())?;
     Ok(ranges)
 }
 
 /// Refuses an empty list, and one in which two ranges share bytes. They are sorted.
-pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
-    if ranges.is_empty() {
-        return Err(ErrorKind::invalid_list(Argument::List, Problem::Empty));
+pub(super) fn check_disjoint(ranges: impl Iterator<Item = Range>) -> Result<(), ErrorKind> {
+    let mut last: Option<Range> = None;
+    for range in ranges {
+        if last.is_some_and(|last| last.overlaps(range)) {
+            return Err(ErrorKind::invalid(Argument::List, range, Problem::Overlapping));
+        }
+        last = Some(range);
     }
-    match ranges.windows(2).find(|two| two[0].overlaps(two[1])) {
-        Some(two) => Err(ErrorKind::invalid(Argument::List, two[1], Problem::Overlapping)),
-        None => Ok(()),
+    match last {
+        Some(_) => Ok(()),
+        None => Err(ErrorKind::invalid_list(Argument::List, Problem::Empty)),
     }
 }

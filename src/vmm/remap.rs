@@ -104,7 +104,7 @@ impl Shared {
             let before = mapped_run(journal, from, Argument::Source, expected)?;
             let about = |kind: ErrorKind| kind.about(Argument::Destination);
             let destination = journal.around(to).map_err(about)?.reservation;
-            destination.mappings().check_empty(to).map_err(about)?;
+            destination.mappings().check_empty(to, |_| false).map_err(about)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
                 return Err(about(to.invalid(Problem::NotReserved)));
             }

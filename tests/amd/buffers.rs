@@ -20,7 +20,7 @@ fn text(length: usize) -> Vec<u8> {
 fn a_buffer_may_be_of_any_size() {
     on_each("buffers::a_buffer_may_be_of_any_size", |ground| {
         let library = Library::load(ground.runtime());
-        let options = GrowableBuffer::of(4 * GIB);
+        let options = GrowableBuffer::builder(4 * GIB);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
@@ -32,7 +32,7 @@ fn a_buffer_may_be_of_any_size() {
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!((&byte, buffer.address()), (b"z", address), "{size:#x}");
             assert!(buffer.read(size, &mut byte).is_err(), "{size:#x}");
-            let ring = RingBuffer::of(size).map(&library.vmm, &library.on(1)).unwrap();
+            let ring = RingBuffer::builder(size).map(&library.vmm, &library.on(1)).unwrap();
             ring.grant(&agents, Access::ReadWrite).unwrap();
             ring.write(ring.size() as u64 - 1, b"ab").unwrap();
             ring.read(0, &mut byte).unwrap();
@@ -48,7 +48,7 @@ fn a_buffer_may_be_of_any_size() {
 fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
     on_each("buffers::what_grows_stays_where_it_is_and_keeps_what_is_in_it", |ground| {
         let library = Library::load(ground.runtime());
-        let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP).with_stock(3);
+        let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
@@ -89,7 +89,7 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let mut buffers = [0, 1].map(|_| {
-            let options = GrowableBuffer::of(GIB).in_steps_of(MIB);
+            let options = GrowableBuffer::builder(GIB).with_step(MIB);
             let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
             buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
             buffer
@@ -122,7 +122,7 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
 fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
     on_each("buffers::running_out_of_descriptors_leaves_a_buffer_as_it_was", |ground| {
         let library = Library::load(ground.runtime());
-        let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP);
+        let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
@@ -193,7 +193,7 @@ fn a_ring_has_no_seam_for_anybody() {
         let library = Library::load(ground.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {
-            let options = RingBuffer::of(STEP).times(times);
+            let options = RingBuffer::builder(STEP).times(times);
             let ring = options.map(&library.vmm, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
@@ -236,7 +236,7 @@ impl Stage for Buffers {
             buffer.write(0, &text(steps * STEP)).unwrap();
             buffer
         });
-        let ring = RingBuffer::of(STEP).map(&library.vmm, &library.on(1)).unwrap();
+        let ring = RingBuffer::builder(STEP).map(&library.vmm, &library.on(1)).unwrap();
         ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, &text(STEP)).unwrap();
         Self { small, full, ring, library }

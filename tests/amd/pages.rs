@@ -141,7 +141,7 @@ fn many_rounds_leave_everything_where_it_was() {
 }
 
 fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
-    let options = PagedBuffer::of(16 * PAGE).in_pages_of(PAGE).mapping_ahead(ahead);
+    let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
     let options = if zero { options.with_zero_page() } else { options };
     let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();

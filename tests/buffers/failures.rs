@@ -45,7 +45,7 @@ impl Stage for Buffers {
             buffer
         };
         let (small, full) = (GrowableVec::new(buffer(2)), buffer(6));
-        let ring = RingBuffer::of(STEP).times(3).map(&machine.vmm, &machine.on(1)).unwrap();
+        let ring = RingBuffer::builder(STEP).times(3).map(&machine.vmm, &machine.on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, text(STEP)).unwrap();
         Self { small, full, ring, machine }
@@ -93,13 +93,13 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     }),
     ("revoke", |s| s.full.revoke(&[s.machine.gpu(0)])),
     ("make a buffer and fill it", |s| {
-        let options = GrowableBuffer::of(4 * STEP).in_steps_of(STEP);
+        let options = GrowableBuffer::builder(4 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&s.machine.vmm, &s.machine.on(1))?;
         buffer.grant(&[s.machine.gpu(1)], Access::ReadWrite)?;
         buffer.grow(3 * STEP)
     }),
     ("make a ring", |s| {
-        RingBuffer::of(STEP).times(3).map(&s.machine.vmm, &s.machine.on(1)).map(drop)
+        RingBuffer::builder(STEP).times(3).map(&s.machine.vmm, &s.machine.on(1)).map(drop)
     }),
     ("let a peer at the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),

@@ -10,7 +10,7 @@ const STEP: usize = 64 * KIB;
 fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
     for (release, config) in releases() {
         let machine = Machine::new(config);
-        let options = GrowableBuffer::of(16 * STEP).in_steps_of(STEP);
+        let options = GrowableBuffer::builder(16 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0), machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         let address = buffer.address();
@@ -54,7 +54,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 fn memory_is_mapped_a_whole_step_at_a_time() {
     let machine = Machine::new(eras()[1].1.clone());
     let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
-    let mut buffer = GrowableBuffer::of(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let mut buffer = GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
     for size in [1, 100, MIB, 2 * MIB] {
         buffer.resize(size).unwrap();
         assert_eq!((buffer.mapped(), creates()), (2 * MIB, 1), "{size}");
@@ -79,7 +79,7 @@ fn every_step_to_64_gib_makes_the_same_calls() {
         let machine = Machine::new(config);
         let (vmm, gpu) = (&machine.vmm, machine.gpu(0));
         let mut buffer =
-            GrowableBuffer::of(64 << 30).in_steps_of(step).reserve(vmm, &machine.on(0)).unwrap();
+            GrowableBuffer::builder(64 << 30).with_step(step).reserve(vmm, &machine.on(0)).unwrap();
         buffer.grant(&[gpu, machine.gpu(1)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         let calls = || machine.simulation.all_calls();

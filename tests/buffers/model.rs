@@ -218,7 +218,7 @@ proptest! {
         ),
     ) {
         let machine = Machine::new(eras()[era].1.clone());
-        let options = GrowableBuffer::of(6 * STEP).in_steps_of(STEP);
+        let options = GrowableBuffer::builder(6 * STEP).with_step(STEP);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         let address = buffer.address();
         let access = [Access::None; AGENTS];

@@ -10,7 +10,7 @@ use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, PagedBuffer, VmmEr
 const PAGE: usize = 16 * KIB;
 
 fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
-    let options = PagedBuffer::of(16 * PAGE).in_pages_of(PAGE);
+    let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE);
     let options = if zero { options.with_zero_page() } else { options };
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -24,7 +24,7 @@ fn any_size_of_page_and_buffer_will_do() {
         for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
             for zero in [false, true] {
                 let when = format!("{era}: pages of {size}, zeros: {zero}");
-                let options = PagedBuffer::of(3 * size).in_pages_of(size);
+                let options = PagedBuffer::builder(3 * size).with_page_size(size);
                 let options = if zero { options.with_zero_page() } else { options };
                 let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
                 let page = size.next_multiple_of(machine.granule());
@@ -56,7 +56,7 @@ fn three_gibibytes_in_pages_and_in_one_run() {
     for (era, config) in eras() {
         let machine = Machine::new(config.with_vram(4 << 30));
         for zero in [false, true] {
-            let options = PagedBuffer::of(3 << 30);
+            let options = PagedBuffer::builder(3 << 30);
             let options = if zero { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
@@ -73,7 +73,7 @@ fn three_gibibytes_in_pages_and_in_one_run() {
             drop(buffer);
             machine.assert_empty();
         }
-        let beyond = PagedBuffer::of(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let beyond = PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
         let full = beyond.map(0..4096).unwrap_err();
         let full = matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. }));
         assert!(full && beyond.statistics().mapped == 0, "{era}");
@@ -194,7 +194,7 @@ fn ranges_that_make_no_sense_are_refused() {
         assert_eq!(machine.simulation.all_calls(), calls, "nobody was asked");
     }
     let refuse =
-        |options: hsa_vmm::buffer::PagedOptions, properties: &AllocationProperties| match options
+        |options: hsa_vmm::buffer::PagedBuilder, properties: &AllocationProperties| match options
             .reserve(&machine.vmm, properties)
             .unwrap_err()
         {
@@ -202,10 +202,10 @@ fn ranges_that_make_no_sense_are_refused() {
             error => panic!("{error}"),
         };
     let on = machine.on(0);
-    assert_eq!(refuse(PagedBuffer::of(0), &on).problem(), Some(Problem::Zero));
-    assert_eq!(refuse(PagedBuffer::of(1).in_pages_of(0), &on).problem(), Some(Problem::Zero));
-    assert_eq!(refuse(PagedBuffer::of(usize::MAX), &on).problem(), Some(Problem::Overflow));
-    refuse(PagedBuffer::of(1), &AllocationProperties::on(machine.cpu(0)));
+    assert_eq!(refuse(PagedBuffer::builder(0), &on).problem(), Some(Problem::Zero));
+    assert_eq!(refuse(PagedBuffer::builder(1).with_page_size(0), &on).problem(), Some(Problem::Zero));
+    assert_eq!(refuse(PagedBuffer::builder(usize::MAX), &on).problem(), Some(Problem::Overflow));
+    refuse(PagedBuffer::builder(1), &AllocationProperties::on(machine.cpu(0)));
     machine.assert_empty();
 }
 
@@ -278,7 +278,7 @@ fn pages_are_counted() {
     assert_eq!((found.mapped, found.zero, found.ahead, found.lost), (7, 9, 0, 0));
     assert_eq!((found.most_mapped, found.maps, found.unmaps), (10, 11, 4));
     assert_eq!((found.found_ahead, found.mapped_ahead, found.failures_ahead), (0, 0, 0));
-    assert!(!found.mapper_runs);
+    assert!(!found.thread_runs);
     let text = found.to_string();
     assert!(text.starts_with("7 of 16 pages mapped (at most 10), 0 ahead, 9 zero"), "{text}");
 }

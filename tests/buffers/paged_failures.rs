@@ -26,7 +26,7 @@ impl Stage for Buffers {
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
         let [plain, zero] = [false, true].map(|zero| {
-            let options = PagedBuffer::of(PAGES * PAGE).in_pages_of(PAGE);
+            let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE);
             let options = if zero { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -105,7 +105,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("move within", |s| s.zero.move_pages(1..3, &s.zero, 6)),
     (EXCHANGE, |s| s.plain.exchange_pages(1..3, &s.zero, 2)),
     ("make one", |s| {
-        let options = PagedBuffer::of(3 * PAGE).in_pages_of(PAGE).with_zero_page();
+        let options = PagedBuffer::builder(3 * PAGE).with_page_size(PAGE).with_zero_page();
         options.reserve(&s.machine.vmm, &s.machine.on(1)).map(drop)
     }),
 ];

@@ -13,7 +13,7 @@ const CREATE: &str = "hsa_amd_vmem_handle_create";
 const MAP: &str = "hsa_amd_vmem_map";
 
 fn buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
-    let options = PagedBuffer::of(64 * PAGE).in_pages_of(PAGE).mapping_ahead(ahead);
+    let options = PagedBuffer::builder(64 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
@@ -64,7 +64,7 @@ fn a_sequence_that_grows_finds_its_pages_there() {
 fn pages_in_stock_need_no_new_memory() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let options = PagedBuffer::of(8 * PAGE).in_pages_of(PAGE).with_stock(3);
+        let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         wait_for(&buffer, |found| found.ready == 3);
@@ -122,7 +122,7 @@ fn a_failure_of_the_thread_is_seen_and_harms_nobody() {
             let failure = found.last_failure_ahead.expect("it is kept");
             assert!(matches!(failure, VmmError::Runtime { .. }), "{era}: {failure}");
             assert!(found.to_string().contains("failed 1 times"), "{found}");
-            assert!(found.mapper_runs && found.ahead == 0, "{era}, {function}");
+            assert!(found.thread_runs && found.ahead == 0, "{era}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
             // It goes on with the next that is asked for.
             buffer.map(1..2).unwrap();
@@ -215,7 +215,7 @@ fn the_thread_ends_with_the_buffer() {
 fn with_a_zero_page_memory_is_made_and_nothing_mapped() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let options = PagedBuffer::of(16 * PAGE).in_pages_of(PAGE).mapping_ahead(3);
+        let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);
         let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.map(0..2).unwrap();

@@ -110,7 +110,7 @@ impl Pair {
     fn new(era: usize, zeros: [bool; 2], ahead: usize) -> Self {
         let machine = Machine::new(eras()[era].1.clone());
         let buffers = zeros.map(|zero| {
-            let options = PagedBuffer::of(PAGES * PAGE).in_pages_of(PAGE).mapping_ahead(ahead);
+            let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
             let options = if zero { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();

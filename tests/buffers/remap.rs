@@ -257,7 +257,7 @@ fn a_stale_mapping_exchanges_nothing() {
 const PAGE: usize = 16 * KIB;
 
 fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
-    let options = PagedBuffer::of(8 * PAGE).in_pages_of(PAGE);
+    let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let options = if zero { options.with_zero_page() } else { options };
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -322,9 +322,9 @@ fn pages_that_cannot_move_stay() {
     let (machine, stranger) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
     let (here, there, foreign) =
         (buffer(&machine, false), buffer(&machine, false), buffer(&stranger, false));
-    let options = PagedBuffer::of(8 * PAGE).in_pages_of(2 * PAGE);
+    let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
-    let options = PagedBuffer::of(8 * PAGE).in_pages_of(PAGE);
+    let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
     here.map(0..3).unwrap();
     there.map(2..3).unwrap();

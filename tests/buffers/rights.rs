@@ -12,7 +12,7 @@ type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, BufferError>;
 const STEP: usize = 16 * KIB;
 
 fn buffer(machine: &Machine) -> GrowableBuffer {
-    let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP);
+    let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
     options.reserve(&machine.vmm, &machine.on(0)).unwrap()
 }
 
@@ -68,9 +68,9 @@ fn every_buffer_says_who_may_use_it() {
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
         let (vmm, properties) = (&machine.vmm, machine.on(0));
         let mut growable = buffer(&machine);
-        let paged = PagedBuffer::of(4 * STEP).in_pages_of(STEP).reserve(vmm, &properties).unwrap();
+        let paged = PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
         let mut pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
-        let ring = RingBuffer::of(STEP).map(vmm, &properties).unwrap();
+        let ring = RingBuffer::builder(STEP).map(vmm, &properties).unwrap();
         growable.grow(STEP).unwrap();
         paged.map(1..3).unwrap();
         for agents in [&[owner, peer][..], &[peer]] {
@@ -149,7 +149,7 @@ fn what_the_cpu_may_not_do_is_an_error() {
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     buffer.read(STEP - 1, &mut [0; 2]).unwrap();
     assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "only to read");
-    let ring = RingBuffer::of(1).map(&machine.vmm, &machine.on(0)).unwrap();
+    let ring = RingBuffer::builder(1).map(&machine.vmm, &machine.on(0)).unwrap();
     assert!(ring.read(0, &mut [0]).is_err());
     ring.grant(&[machine.cpu(0)], Access::Read).unwrap();
     assert!(ring.write(0, &[0]).is_err());

@@ -12,7 +12,7 @@ const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 
 fn a_buffer_may_be_of_any_size() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let mut buffer = GrowableBuffer::of(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let mut buffer = GrowableBuffer::builder(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
         assert_eq!((buffer.step(), buffer.maximum()), (2 * MIB, 4 * GIB), "{era}");
         buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
         let address = buffer.address();
@@ -46,7 +46,7 @@ fn a_ring_may_be_of_any_size() {
         let machine = Machine::new(config);
         for size in SIZES {
             let when = format!("{era}, {size:#x}");
-            let ring = RingBuffer::of(size).map(&machine.vmm, &machine.on(0)).unwrap();
+            let ring = RingBuffer::builder(size).map(&machine.vmm, &machine.on(0)).unwrap();
             let whole = size.next_multiple_of(4 * KIB);
             assert_eq!((ring.size(), ring.times()), (whole, 2), "{when}");
             ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -70,9 +70,9 @@ fn a_maximum_and_a_step_are_rounded_up() {
         (10 * KIB, Some(5 * KIB), (8 * KIB, 16 * KIB)),
         (GIB, Some(96 * MIB), (96 * MIB, 11 * 96 * MIB)),
     ] {
-        let mut options = GrowableBuffer::of(maximum);
+        let mut options = GrowableBuffer::builder(maximum);
         if let Some(step) = step {
-            options = options.in_steps_of(step);
+            options = options.with_step(step);
         }
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         assert_eq!((buffer.step(), buffer.maximum()), expected, "{maximum:#x}, {step:x?}");
@@ -91,26 +91,26 @@ fn sizes_that_cannot_be_are_refused() {
     let zero = (Some(Argument::Size), Some(Problem::Zero));
     let overflow = (Some(Argument::Size), Some(Problem::Overflow));
     for (options, expected) in [
-        (GrowableBuffer::of(0), zero),
-        (GrowableBuffer::of(usize::MAX), overflow),
-        (GrowableBuffer::of(1).in_steps_of(usize::MAX), overflow),
+        (GrowableBuffer::builder(0), zero),
+        (GrowableBuffer::builder(usize::MAX), overflow),
+        (GrowableBuffer::builder(1).with_step(usize::MAX), overflow),
     ] {
         let error = options.reserve(vmm, &properties).expect_err("no such size");
         assert_eq!(problem(error), expected, "{options:?}");
     }
     for (options, expected) in [
-        (RingBuffer::of(0), zero),
-        (RingBuffer::of(usize::MAX), overflow),
-        (RingBuffer::of(1 << 60).times(16), overflow),
+        (RingBuffer::builder(0), zero),
+        (RingBuffer::builder(usize::MAX), overflow),
+        (RingBuffer::builder(1 << 60).times(16), overflow),
     ] {
         let error = options.map(vmm, &properties).expect_err("no such size");
         assert_eq!(problem(error), expected, "{options:?}");
     }
     for times in [0, 1] {
-        let error = RingBuffer::of(1).times(times).map(vmm, &properties).expect_err("no ring");
+        let error = RingBuffer::builder(1).times(times).map(vmm, &properties).expect_err("no ring");
         assert_eq!(error, BufferError::NoRing { times });
     }
-    let mut buffer = GrowableBuffer::of(4 * MIB).reserve(vmm, &properties).unwrap();
+    let mut buffer = GrowableBuffer::builder(4 * MIB).reserve(vmm, &properties).unwrap();
     let maximum = 4 * MIB;
     buffer.grow(3 * MIB).unwrap();
     for (by, wanted) in [(MIB + 1, 4 * MIB + 1), (usize::MAX, usize::MAX)] {

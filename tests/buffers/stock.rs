@@ -12,7 +12,7 @@ const STEP: usize = 16 * KIB;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
 fn buffer(machine: &Machine, stock: usize) -> GrowableBuffer {
-    let options = GrowableBuffer::of(64 * STEP).in_steps_of(STEP).with_stock(stock);
+    let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(stock);
     let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
@@ -22,8 +22,8 @@ fn buffer(machine: &Machine, stock: usize) -> GrowableBuffer {
 #[track_caller]
 fn wait_for(buffer: &GrowableBuffer, handles: usize) {
     let begun = Instant::now();
-    while buffer.stock() != handles {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{} are ready", buffer.stock());
+    while buffer.pooled_handles() != handles {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} are ready", buffer.pooled_handles());
         std::thread::yield_now();
     }
 }
@@ -61,7 +61,7 @@ fn what_shrinking_gives_back_fills_the_stock_first() {
     let made = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let before = made();
     buffer.shrink(6 * STEP).unwrap();
-    assert_eq!(buffer.stock(), 3);
+    assert_eq!(buffer.pooled_handles(), 3);
     assert_eq!(machine.vmm.usage().handles, 6 + 3, "the others are released");
     buffer.grow(3 * STEP).unwrap();
     wait_for(&buffer, 3);
@@ -109,7 +109,7 @@ fn memory_that_is_not_released_is_used_again() {
             0x1000,
         ));
         buffer.shrink(4 * STEP).expect("it is unmapped all the same");
-        assert_eq!(buffer.stock(), stock + 1, "one was not released");
+        assert_eq!(buffer.pooled_handles(), stock + 1, "one was not released");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(4 * STEP).unwrap();
         drop(buffer);
@@ -145,7 +145,7 @@ fn a_forked_child_is_told_and_can_end() {
                 let refused = BufferError::Vmm(VmmError::Forked { operation });
                 assert_eq!(buffer.resize(size), Err(refused), "it is the parent's");
             }
-            assert_eq!(buffer.stock(), 0);
+            assert_eq!(buffer.pooled_handles(), 0);
             drop(buffer);
         });
         assert_eq!(end, End::Well);

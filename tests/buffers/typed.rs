@@ -20,7 +20,7 @@ fn point(number: u32) -> Point {
 }
 
 fn values<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
-    let options = GrowableBuffer::of(maximum).in_steps_of(4 * KIB);
+    let options = GrowableBuffer::builder(maximum).with_step(4 * KIB);
     let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     GrowableVec::new(buffer)

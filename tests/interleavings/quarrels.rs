@@ -244,7 +244,7 @@ fn the_thread_that_maps_ahead_is_in_nobodys_way() {
     in_many_orders(ORDERS, || {
         let machine = machine();
         let granule = machine.granule();
-        let options = PagedBuffer::of(8 * granule).in_pages_of(granule).mapping_ahead(2);
+        let options = PagedBuffer::builder(8 * granule).with_page_size(granule).with_pages_ahead(2);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).expect("addresses");
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).expect("access");
         let maps = |_: &Machine| {

@@ -123,7 +123,7 @@ impl Library {
             // Where there was room for all of it just before.
             let steps = 4 + extensions.iter().sum::<usize>() + behind;
             let room = Reservation::of(steps * step).reserve(&self.vmm).expect("room").address();
-            let options = GrowableBuffer::of(4 * step).in_steps_of(step).exactly_at(room);
+            let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(room);
             let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
             assert_eq!(buffer.address(), room);
             let extend = |&steps: &usize| match buffer.extend(steps * step) {

@@ -11,14 +11,14 @@ fn every_buffer_is_in_it_under_its_name() {
     let machine = Machine::new(Config::mi300x(2).with_era(Era::A).with_granule(GRANULE as u64));
     let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));
     let mut growable =
-        GrowableBuffer::of(64 * GRANULE).in_steps_of(GRANULE).reserve(vmm, &properties).unwrap();
+        GrowableBuffer::builder(64 * GRANULE).with_step(GRANULE).reserve(vmm, &properties).unwrap();
     growable.resize(3 * GRANULE).unwrap();
     let paged =
-        PagedBuffer::of(16 * GRANULE).in_pages_of(GRANULE).reserve(vmm, &properties).unwrap();
+        PagedBuffer::builder(16 * GRANULE).with_page_size(GRANULE).reserve(vmm, &properties).unwrap();
     paged.map(2..4).unwrap();
     paged.map(9..10).unwrap();
     let mut pausable = PausableBuffer::create(vmm, GRANULE, &properties).unwrap();
-    let ring = RingBuffer::of(GRANULE).map(vmm, &properties).unwrap();
+    let ring = RingBuffer::builder(GRANULE).map(vmm, &properties).unwrap();
     for (address, name) in [
         (growable.address(), "growable"),
         (paged.address(), "paged"),

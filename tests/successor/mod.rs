@@ -122,7 +122,7 @@ pub fn of_mapping(library: &Library) {
 }
 
 pub fn of_growable_buffer(library: &Library) {
-    let options = GrowableBuffer::of(8 * SIZE).in_steps_of(SIZE);
+    let options = GrowableBuffer::builder(8 * SIZE).with_step(SIZE);
     let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
@@ -155,7 +155,7 @@ pub fn of_growable_buffer(library: &Library) {
 }
 
 pub fn of_ring_buffer(library: &Library) {
-    let ring = RingBuffer::of(SIZE).map(&library.vmm, &library.on(0)).unwrap();
+    let ring = RingBuffer::builder(SIZE).map(&library.vmm, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     ring.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     let successor = Successor::replace(library, &[(at(ring.address(), SIZE), SIZE)]);
@@ -195,7 +195,7 @@ pub fn of_paged_buffer(library: &Library) {
     for zeros in [false, true] {
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
         let new = || {
-            let options = PagedBuffer::of(8 * SIZE).in_pages_of(SIZE);
+            let options = PagedBuffer::builder(8 * SIZE).with_page_size(SIZE);
             let options = if zeros { options.with_zero_page() } else { options };
             let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
             buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();

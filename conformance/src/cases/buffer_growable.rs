@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.growable.with_stock",
-        "documentation: GrowableOptions::with_stock",
+        "documentation: GrowableBuilder::with_stock",
         "growth from memory that was made ahead is like any other, and all of it is given back",
         with_stock,
     ),
@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.growable.address_taken",
-        "documentation: GrowableOptions::exactly_at; HIP may choose another address",
+        "documentation: GrowableBuilder::exactly_at; HIP may choose another address",
         "a buffer that insists on addresses of another is refused",
         address_taken,
     ),
@@ -76,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// An empty buffer that grows by granules, for the first GPU and the CPU.
 fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
-    let options = GrowableBuffer::of(granules * context.granule()).in_steps_of(context.granule());
+    let options = GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.users(), Access::ReadWrite)?;
     Ok(buffer)
@@ -169,7 +169,7 @@ fn revoked(context: &Context) -> Verdict {
 
 fn with_stock(context: &Context) -> Verdict {
     let granule = context.granule();
-    let options = GrowableBuffer::of(8 * granule).in_steps_of(granule).with_stock(3);
+    let options = GrowableBuffer::builder(8 * granule).with_step(granule).with_handle_pool(3);
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.users(), Access::ReadWrite)?;
     for step in 0..8 {
@@ -221,12 +221,12 @@ fn size_zero(context: &Context) -> Verdict {
         _ => HipError::InvalidValue,
     };
     let reserve =
-        || GrowableBuffer::of(0).reserve(context.vmm(), &context.properties()).map(|_| ());
+        || GrowableBuffer::builder(0).reserve(context.vmm(), &context.properties()).map(|_| ());
     context.refuses_buffer(expected, reserve).map(|_| ())
 }
 
 fn address_taken(context: &Context) -> Verdict {
-    let options = GrowableBuffer::of(2 * context.granule()).in_steps_of(context.granule());
+    let options = GrowableBuffer::builder(2 * context.granule()).with_step(context.granule());
     let expected = match context.profile() {
         hsa_vmm::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,

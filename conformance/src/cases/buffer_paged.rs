@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.zero_page",
-        "documentation: PagedOptions::with_zero_page",
+        "documentation: PagedBuilder::with_zero_page",
         "pages without memory show zeros, also after they had some, and cannot be written",
         zero_page,
     ),
@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.mapped_ahead",
-        "documentation: PagedOptions::mapping_ahead",
+        "documentation: PagedBuilder::with_pages_ahead",
         "pages that were mapped ahead are like others, and all of it is given back",
         mapped_ahead,
     ),
@@ -70,7 +70,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// Pages of a granule, for the first GPU and the CPU.
 fn paged(context: &Context, pages: usize, zeros: bool) -> Verdict<PagedBuffer> {
-    let options = PagedBuffer::of(pages * context.granule()).in_pages_of(context.granule());
+    let options = PagedBuffer::builder(pages * context.granule()).with_page_size(context.granule());
     let options = if zeros { options.with_zero_page() } else { options };
     let buffer = options.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.users(), Access::ReadWrite)?;
@@ -258,7 +258,7 @@ fn exchanged(context: &Context) -> Verdict {
 
 fn other_pages(context: &Context) -> Verdict {
     let one = paged(context, 4, false)?;
-    let large = PagedBuffer::of(4 * context.granule()).in_pages_of(2 * context.granule());
+    let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
     let large = large.reserve(context.vmm(), &context.properties())?;
     one.map(0..3)?;
     let refused = HipError::InvalidValue;
@@ -273,8 +273,8 @@ fn other_pages(context: &Context) -> Verdict {
 }
 
 fn mapped_ahead(context: &Context) -> Verdict {
-    let options = PagedBuffer::of(12 * context.granule()).in_pages_of(context.granule());
-    let buffer = options.mapping_ahead(3).reserve(context.vmm(), &context.properties())?;
+    let options = PagedBuffer::builder(12 * context.granule()).with_page_size(context.granule());
+    let buffer = options.with_pages_ahead(3).reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.users(), Access::ReadWrite)?;
     for page in 0..12 {
         buffer.map(page..page + 1)?;

@@ -50,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
-    let options = RingBuffer::of(context.granule()).times(times);
+    let options = RingBuffer::builder(context.granule()).times(times);
     let ring = options.map(context.vmm(), &context.properties())?;
     ring.grant(&context.users(), Access::ReadWrite)?;
     Ok(ring)
@@ -150,13 +150,13 @@ fn larger(context: &Context) -> Verdict {
 fn no_ring(context: &Context) -> Verdict {
     for times in [0, 1] {
         let map = || {
-            let options = RingBuffer::of(context.granule()).times(times);
+            let options = RingBuffer::builder(context.granule()).times(times);
             options.map(context.vmm(), &context.properties()).map(|_| ())
         };
         let error = context.refuses_buffer(HipError::InvalidValue, map)?;
         ensure_eq!(error, BufferError::NoRing { times }, "the error");
     }
-    let nothing = RingBuffer::of(0).map(context.vmm(), &context.properties());
+    let nothing = RingBuffer::builder(0).map(context.vmm(), &context.properties());
     ensure!(nothing.is_err(), "a ring without a size was mapped");
     Ok(())
 }

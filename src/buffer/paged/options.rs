@@ -1,87 +1,193 @@
-//! How a paged buffer is made.
+//! Building a paged buffer, and its statistics.
 
-use super::{Core, PagedBuffer};
-use crate::buffer::stock::Stock;
-use crate::buffer::{BufferError, owner, whole_granules};
-use crate::vmm::{AllocationProperties, Granularity, Reservation, Vmm};
+use super::PagedBuffer;
+use super::table::Core;
+use crate::buffer::handle_pool::HandlePool;
+use crate::buffer::{owner, whole_granules};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::sync::atomic::Ordering;
+use crate::sync::thread;
+use crate::vmm::{Access, Allocation, AllocationProperties, Granularity, Reservation, Vmm};
+use core::fmt;
+use std::sync::Arc;
 
-#[cfg(doc)]
-use crate::vmm::VmmError;
-
-/// How a [`PagedBuffer`] is to be made; see [`PagedBuffer::of`].
+/// Builds a [`PagedBuffer`]; see [`PagedBuffer::builder`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
-pub struct PagedOptions {
-    pub(super) capacity: usize,
-    pub(super) page: Option<usize>,
-    pub(super) zero: bool,
-    pub(super) ahead: usize,
-    pub(super) stock: usize,
+pub struct PagedBuilder {
+    capacity: usize,
+    page: Option<usize>,
+    zero: bool,
+    ahead: usize,
+    pool: usize,
 }
 
-impl PagedOptions {
-    /// Makes pages of this many bytes, rounded up to the granule; else of the recommended granule.
-    /// A page is one handle and one mapping.
-    pub fn in_pages_of(mut self, bytes: usize) -> Self {
+impl PagedBuilder {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, page: None, zero: false, ahead: 0, pool: 0 }
+    }
+
+    /// Sets the size of a page in bytes, rounded up to the granule; the default is the recommended
+    /// granule. A page is one handle and one mapping.
+    pub fn with_page_size(mut self, bytes: usize) -> Self {
         self.page = Some(bytes);
         self
     }
 
-    /// Lets every page that is not mapped show one page of zeros, the same for all of them: agents
-    /// that may use the buffer may read them without a fault.
+    /// Maps one page of zeros, the same one, at every page that is not mapped: agents with access to
+    /// the buffer can read those pages without a fault.
     ///
-    /// A store there must not happen. A CPU's is a fault, but a GPU's is not: AMD's driver maps
-    /// everything writable, so that all those pages would show what was stored
+    /// They must not be written. A CPU that does faults, but a GPU does not: AMD's driver maps
+    /// everything writable, so all those pages would then contain what was stored
     /// ([`PagedBuffer::zero_page_is_clean`]).
     pub fn with_zero_page(mut self) -> Self {
         self.zero = true;
         self
     }
 
-    /// Has a thread of the buffer's own map so many pages behind those that were mapped last, so
-    /// that a sequence that grows finds them there. They count as used memory.
+    /// Has a thread of the buffer map `pages` pages after those that were mapped last, so that a
+    /// sequence that grows finds them mapped. They count as used memory.
     ///
-    /// With a zero page the thread only makes the memory, as [`with_stock`](Self::with_stock) does:
-    /// a page that may be read this very moment is not taken away behind the reader's back.
-    pub fn mapping_ahead(mut self, pages: usize) -> Self {
+    /// With a zero page the thread only creates the memory, as
+    /// [`with_handle_pool`](Self::with_handle_pool) does: a page that may be read at this moment is
+    /// not replaced during the read.
+    pub fn with_pages_ahead(mut self, pages: usize) -> Self {
         self.ahead = pages;
         self
     }
 
-    /// Keeps memory for so many pages ready, made by a thread of the buffer's own, so that mapping
-    /// does not wait for the runtime to make it. It counts as used memory.
-    pub fn with_stock(mut self, pages: usize) -> Self {
-        self.stock = pages;
+    /// Keeps memory for `pages` pages ready, which a thread of the buffer creates, so that mapping
+    /// does not wait for the runtime to create it. It counts as used memory.
+    pub fn with_handle_pool(mut self, pages: usize) -> Self {
+        self.pool = pages;
         self
     }
 
-    /// Reserves the addresses, and no memory but the zero page (`hipMemAddressReserve`). The
+    /// Reserves the addresses, and no memory except the zero page (`hipMemAddressReserve`). The
     /// capacity is rounded up to whole pages.
     ///
-    /// With a zero page all of the buffer is mapped now, page by page.
+    /// With a zero page all pages are mapped now.
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
-    /// [`Vmm::create`], [`Vmm::map`] and [`Vmm::fill`]; [`VmmError::System`] if there can be no
-    /// thread.
+    /// [`Vmm::create`], [`Vmm::map_many`] and [`Vmm::fill`]; [`ErrorKind::System`] if no thread can be
+    /// created.
     pub fn reserve(
         self,
         vmm: &Vmm,
         properties: &AllocationProperties,
-    ) -> Result<PagedBuffer, BufferError> {
+    ) -> Result<PagedBuffer, Error> {
         let owner = owner(properties)?;
         let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
         let page = whole_granules(vmm, self.page.unwrap_or(recommended))?;
         let count = self.capacity.div_ceil(page);
         let reservation = Reservation::of(whole_granules(vmm, count.saturating_mul(page))?);
         let reservation = reservation.reserve(vmm)?;
-        let (ahead, stock) =
-            if self.zero { (0, self.stock.max(self.ahead)) } else { (self.ahead, self.stock) };
-        let stock = Stock::new(vmm, properties, page, stock);
-        let mut core = Core::new(vmm, *properties, reservation, page, count, ahead, stock);
+        let (ahead, pool) =
+            if self.zero { (0, self.pool.max(self.ahead)) } else { (self.ahead, self.pool) };
+        let pool = HandlePool::new(vmm, properties, page, pool);
+        let mut core = Core::new(vmm, properties, reservation, (page, count), ahead, pool);
         if self.zero {
-            core.lay_zero_page(owner)?;
+            let zero = Allocation::create(vmm, page, properties)?;
+            // The contents of new memory are undefined.
+            let mapping = core.reservation.map(0, &zero)?;
+            mapping.grant(&[owner], Access::ReadWrite)?;
+            mapping.fill(0, 0, page)?;
+            mapping.unmap().map_err(|kept| kept.error)?;
+            core.zero = Some(zero);
+            let mut table = core.lock();
+            core.make_idle(&mut table, 0..count)?;
         }
-        PagedBuffer::start(core)
+        let core = Arc::new(core);
+        let thread = if ahead == 0 { None } else { Some(start_thread(core.clone())?) };
+        Ok(PagedBuffer { core, thread })
+    }
+}
+
+/// Starts the thread that maps pages ahead.
+fn start_thread(core: Arc<Core>) -> Result<thread::JoinHandle<()>, Error> {
+    core.thread_runs.store(true, Ordering::Relaxed);
+    let thread = thread::Builder::new().name("hsa-vmm ahead".to_owned());
+    thread.spawn(move || core.map_ahead()).map_err(|error| {
+        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
+        Error::new(Operation::AddressReserve, ErrorKind::of_system("pthread_create", errno))
+    })
+}
+
+/// The pages and calls of a [`PagedBuffer`], as [`PagedBuffer::statistics`] counts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PagedStatistics {
+    /// The number of pages.
+    pub pages: usize,
+    /// The size of a page in bytes.
+    pub page_size: usize,
+    /// Pages in use.
+    pub mapped: usize,
+    /// Pages in use whose memory other pages have too, of this or other buffers.
+    pub shared: usize,
+    /// Pages in use whose memory another page of this buffer has too, except one for each memory.
+    pub repeated: usize,
+    /// Pages that were mapped ahead and are not in use yet.
+    pub ahead: usize,
+    /// Pages that read as zeros.
+    pub zero: usize,
+    /// Pages that are never used again because the runtime failed.
+    pub lost: usize,
+    /// Pages that memory is ready for.
+    pub ready: usize,
+    /// The most pages that were in use at a time.
+    pub most_mapped: usize,
+    /// Pages that have been mapped.
+    pub maps: u64,
+    /// Pages of those that had been mapped ahead.
+    pub found_ahead: u64,
+    /// Pages that have been unmapped.
+    pub unmaps: u64,
+    /// Pages that have been mapped ahead.
+    pub mapped_ahead: u64,
+    /// How often mapping ahead has failed.
+    pub failures_ahead: u64,
+    /// How it failed last.
+    pub last_failure_ahead: Option<Error>,
+    /// Whether there is a thread that maps ahead.
+    pub thread_runs: bool,
+}
+
+impl PagedStatistics {
+    /// Returns the bytes of memory that the buffer uses. Memory shared with another buffer counts in
+    /// both.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let zero_page = usize::from(self.zero > 0);
+        let pages = self.mapped - self.repeated + self.ahead + self.ready + zero_page;
+        pages * self.page_size
+    }
+
+    pub(super) fn count_mapped(&mut self, pages: usize) {
+        self.maps += pages as u64;
+        self.mapped += pages;
+        self.most_mapped = self.most_mapped.max(self.mapped);
+    }
+
+    pub(super) fn count_unmapped(&mut self, pages: usize) {
+        self.unmaps += pages as u64;
+        self.mapped -= pages;
+    }
+}
+
+impl fmt::Display for PagedStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pages, mapped, shared, ahead, zero, ready, lost, .. } = self;
+        write!(f, "{mapped} of {pages} pages mapped (at most {}), ", self.most_mapped)?;
+        write!(f, "{shared} shared, {ahead} ahead, {zero} zero, {ready} ready, {lost} lost; ")?;
+        write!(f, "{} mapped in all, {} of them found ahead, ", self.maps, self.found_ahead)?;
+        write!(f, "{} unmapped; {:#x} bytes of memory", self.unmaps, self.memory())?;
+        match &self.last_failure_ahead {
+            None => Ok(()),
+            Some(error) => {
+                write!(f, "; mapping ahead failed {} times, last: {error}", self.failures_ahead)
+            }
+        }
     }
 }

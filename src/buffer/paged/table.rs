@@ -1,16 +1,21 @@
-//! Which page has what.
+//! The page table of a buffer: what is mapped at each page, and changing it.
 
-use super::{Failure, PagedStatistics};
-use crate::buffer::BufferError;
-use crate::buffer::grants::Grants;
-use crate::vmm::{Allocation, VmmError};
-use std::collections::{BTreeMap, VecDeque};
+use super::PagedStatistics;
+use crate::address::Address;
+use crate::buffer::handle_pool::{HandlePool, is_quarantine};
+use crate::buffer::span::{Grants, Span, check_alive};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::sync::{Arc, PoisonError};
 
-/// How many places may wait for pages ahead of them; the oldest are forgotten.
+/// The most pages that pages ahead can be wanted for; the oldest are forgotten.
 const MOST_WANTED: usize = 1024;
 
-/// What is behind a page.
+/// What is mapped at a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PageState {
@@ -18,235 +23,175 @@ pub enum PageState {
     Empty,
     /// The zero page.
     Zero,
-    /// Memory that was mapped before anybody asked for it.
+    /// Memory that was mapped ahead, before it was asked for.
     Ahead,
     /// Memory.
     Mapped,
-    /// It is not known: the page is not used any more.
+    /// Unknown: the page is never used again.
     Lost,
 }
 
-/// A page that is not idle.
+/// The memory of a page. Each page of any buffer that maps it has one reference, and nothing else has.
+pub(super) type PageMemory = Arc<Allocation>;
+
+/// A page that is not empty.
 #[derive(Debug)]
-pub(in crate::buffer) enum Page {
-    Mapped(Allocation),
-    Ahead(Allocation),
-    Lost,
+struct Page {
+    state: PageState,
+    /// `None` if it is lost.
+    mapping: Option<Mapping>,
+    /// `None` if it is lost, or the zero page.
+    memory: Option<PageMemory>,
 }
 
-/// Which page has what, and what has happened. It calls nobody.
+/// What a page is to become.
+#[derive(Clone, Debug)]
+pub(super) enum Next {
+    /// Empty, or the zero page.
+    Idle,
+    Ahead(PageMemory),
+    Mapped(PageMemory),
+}
+
+/// Pages of one buffer that are to be changed.
+pub(super) struct Change<'a> {
+    pub core: &'a Core,
+    pub table: &'a mut Table,
+    pub pages: Vec<(usize, Next)>,
+}
+
+/// What a buffer shares with the thread that maps ahead.
+#[derive(Debug)]
+pub(super) struct Core {
+    table: Mutex<Table>,
+    /// Notified when a page is wanted ahead, and at the end.
+    pub changed: Condvar,
+    pub thread_runs: AtomicBool,
+    pub zero: Option<Allocation>,
+    /// How many pages are mapped ahead.
+    pub ahead: usize,
+    /// The size of a page in bytes.
+    pub page: usize,
+    /// The number of pages.
+    pub count: usize,
+    pub reservation: Reservation,
+    pub properties: AllocationProperties,
+    pub pool: HandlePool,
+    pub vmm: Vmm,
+}
+
 #[derive(Debug, Default)]
-pub(in crate::buffer) struct Table {
+pub(super) struct Table {
     pages: BTreeMap<usize, Page>,
-    grants: Grants,
-    /// Memory that is kept because the runtime would not give it back.
+    pub grants: Grants,
+    /// Memory that is kept because the runtime would not release it.
     spare: Vec<Allocation>,
-    /// Pages behind which something was mapped: the ones from there on are wanted.
+    /// The pages after these are wanted ahead.
     wanted: VecDeque<usize>,
-    ended: bool,
+    pub ended: bool,
     figures: PagedStatistics,
 }
 
 impl Table {
-    pub fn grants(&self) -> &Grants {
-        &self.grants
+    fn get(&self, page: usize) -> Option<(PageState, &Page)> {
+        self.pages.get(&page).map(|found| (found.state, found))
     }
 
-    pub fn set_grants(&mut self, change: impl FnOnce(&Grants) -> Grants) {
-        self.grants = change(&self.grants);
+    pub fn state(&self, page: usize) -> PageState {
+        self.get(page).map_or(PageState::Empty, |(state, _)| state)
     }
 
-    /// Whether all of the pages may get memory.
-    pub fn check_free(&self, pages: &Range<usize>) -> Result<(), BufferError> {
-        for (&page, state) in self.pages.range(pages.clone()) {
-            match state {
-                Page::Mapped(_) => return Err(BufferError::PageMapped { page }),
-                Page::Lost => return Err(BufferError::PageLost { page }),
-                Page::Ahead(_) => {}
+    pub fn mappings(&self) -> impl Iterator<Item = (PageState, &Mapping)> {
+        self.pages.values().filter_map(|page| Some((page.state, page.mapping.as_ref()?)))
+    }
+
+    /// Checks that no page is in use or lost.
+    pub fn check_free(&self, pages: &Range<usize>) -> Result<(), ErrorKind> {
+        for (&page, found) in self.pages.range(pages.clone()) {
+            match found.state {
+                PageState::Mapped => return Err(invalid(page, Problem::PageMapped)),
+                PageState::Lost => return Err(invalid(page, Problem::PageLost)),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Whether all of the pages are mapped; or, if zeros will do, idle.
-    pub fn check_usable(&self, pages: &Range<usize>, zeros: bool) -> Result<(), BufferError> {
-        for page in pages.clone() {
-            match self.pages.get(&page) {
-                Some(Page::Mapped(_)) => {}
-                None if zeros => {}
-                Some(Page::Lost) => return Err(BufferError::PageLost { page }),
-                _ => return Err(BufferError::PageNotMapped { page }),
-            }
+    /// The mapping and the memory of a page, which must be in use.
+    fn in_use(&self, page: usize) -> Result<(&Mapping, &PageMemory), ErrorKind> {
+        match self.get(page) {
+            Some((
+                PageState::Mapped,
+                Page { mapping: Some(mapping), memory: Some(memory), .. },
+            )) => Ok((mapping, memory)),
+            Some((PageState::Lost, _)) => Err(invalid(page, Problem::PageLost)),
+            _ => Err(invalid(page, Problem::PageNotMapped)),
         }
-        Ok(())
     }
 
-    /// The memory of pages, all of which must be mapped.
-    pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<Allocation>, BufferError> {
-        let of = |page| match self.pages.get(&page) {
-            Some(Page::Mapped(memory)) => Ok(memory.clone()),
-            Some(Page::Lost) => Err(BufferError::PageLost { page }),
-            _ => Err(BufferError::PageNotMapped { page }),
+    /// The memory of pages, all of which must be in use.
+    pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<PageMemory>, ErrorKind> {
+        pages.clone().map(|page| Ok(self.in_use(page)?.1.clone())).collect()
+    }
+
+    /// The mappings of pages in use; of the zero page too, if they are only read.
+    pub fn span(
+        &self,
+        core: &Core,
+        (offset, end): (usize, usize),
+        reads: bool,
+    ) -> Result<Span<'_>, ErrorKind> {
+        let mapping = |page| match self.get(page) {
+            Some((PageState::Zero, Page { mapping: Some(mapping), .. })) if reads => Ok(mapping),
+            _ => self.in_use(page).map(|(mapping, _)| mapping),
         };
-        pages.clone().map(of).collect()
+        let mappings = (offset / core.page..end.div_ceil(core.page)).map(mapping);
+        let base = core.reservation.address();
+        Ok(Span { base, offset, mappings: mappings.collect::<Result<_, _>>()? })
     }
 
-    /// The runs among these pages that are idle.
-    pub fn absent(&self, pages: &Range<usize>) -> Vec<Range<usize>> {
-        let mut runs = Vec::new();
-        let mut next = pages.start;
-        let present = self.pages.range(pages.clone()).map(|(&page, _)| page);
-        for page in present.chain([pages.end]) {
-            if next < page {
-                runs.push(next..page);
-            }
-            next = page + 1;
+    /// Takes mappings and memory of pages out, for [`put_mapped`](Self::put_mapped).
+    pub fn take_mapped(&mut self, pages: &Range<usize>) -> (Vec<Mapping>, Vec<PageMemory>) {
+        let taken = self.pages.range_mut(pages.clone());
+        taken.filter_map(|(_, page)| Some((page.mapping.take()?, page.memory.take()?))).unzip()
+    }
+
+    pub fn put_mapped(&mut self, pages: &Range<usize>, taken: (Vec<Mapping>, Vec<PageMemory>)) {
+        let taken = taken.0.into_iter().zip(taken.1);
+        for ((_, page), (mapping, memory)) in self.pages.range_mut(pages.clone()).zip(taken) {
+            (page.mapping, page.memory) = (Some(mapping), Some(memory));
         }
-        runs
     }
 
-    /// Enters that pages are in use, of which the idle ones were given memory in this order.
-    pub fn note_mapped(
-        &mut self,
-        pages: &Range<usize>,
-        idle: Vec<Range<usize>>,
-        memory: Vec<Allocation>,
-    ) {
-        self.figures.found_ahead += (pages.len() - memory.len()) as u64;
-        self.figures.maps += pages.len() as u64;
-        for (page, memory) in idle.into_iter().flatten().zip(memory) {
-            self.pages.insert(page, Page::Mapped(memory));
-        }
-        for page in self.pages.range_mut(pages.clone()).map(|(_, page)| page) {
-            if let Page::Ahead(memory) = page {
-                *page = Page::Mapped(memory.clone());
-            }
-        }
-        self.figures.mapped += pages.len();
-        self.figures.most_mapped = self.figures.most_mapped.max(self.figures.mapped);
+    /// The number of pages, of all buffers, with the memory of this page.
+    pub fn users(&self, page: usize) -> usize {
+        self.in_use(page).map_or(0, |(_, memory)| Arc::strong_count(memory))
     }
 
-    /// Enters that pages are idle that were in use.
-    pub fn note_unmapped(&mut self, pages: &Range<usize>) {
-        pages.clone().for_each(|page| drop(self.pages.remove(&page)));
-        self.figures.unmaps += pages.len() as u64;
-        self.figures.mapped -= pages.len();
+    /// The pages mapped ahead in a range.
+    pub fn ahead(&self, pages: Range<usize>) -> impl Iterator<Item = usize> {
+        let ahead = self.pages.range(pages).filter(|(_, it)| it.state == PageState::Ahead);
+        ahead.map(|(&page, _)| page)
     }
 
-    /// Enters that pages have changed their memory for that.
-    pub fn replace(&mut self, pages: &Range<usize>, memory: Vec<Allocation>) {
-        let entries = pages.clone().zip(memory.into_iter().map(Page::Mapped));
-        self.pages.extend(entries);
-    }
-
-    pub fn insert_ahead(&mut self, page: usize, memory: Allocation) {
-        self.figures.mapped_ahead += 1;
-        self.pages.insert(page, Page::Ahead(memory));
-    }
-
-    pub fn remove_ahead(&mut self, run: &Range<usize>) {
-        run.clone().for_each(|page| drop(self.pages.remove(&page)));
-    }
-
-    /// Takes pages out of use.
-    pub fn lose(&mut self, run: &Range<usize>, failure: &Failure) {
-        crate::log::error!(error = %failure.error, ?run, "pages are lost");
-        for page in run.clone() {
-            if let Some(Page::Mapped(_)) = self.pages.insert(page, Page::Lost) {
-                self.figures.mapped -= 1;
+    /// Uses the pages in a range that were mapped ahead.
+    pub fn use_ahead(&mut self, pages: &Range<usize>) {
+        for (_, page) in self.pages.range_mut(pages.clone()) {
+            if page.state == PageState::Ahead {
+                page.state = PageState::Mapped;
+                self.figures.found_ahead += 1;
+                self.figures.count_mapped(1);
             }
         }
-        self.figures.lost += run.len();
     }
 
-    /// What to say of a failure; takes the pages out of use if they are not as they were.
-    pub fn lose_unless_undone(&mut self, run: &Range<usize>, failure: Failure) -> BufferError {
-        if failure.undone {
-            return failure.error.into();
-        }
-        self.lose(run, &failure);
-        BufferError::PagesLost { first: run.start, count: run.len(), cause: failure.error }
-    }
-
-    /// The runs of pages that were mapped ahead, with their memory.
-    pub fn ahead(&self) -> Vec<(Range<usize>, Vec<Allocation>)> {
-        self.ahead_in(0..usize::MAX)
-    }
-
-    pub fn ahead_in(&self, pages: Range<usize>) -> Vec<(Range<usize>, Vec<Allocation>)> {
-        let mut runs: Vec<(Range<usize>, Vec<Allocation>)> = Vec::new();
-        for (&page, state) in self.pages.range(pages) {
-            let Page::Ahead(memory) = state else { continue };
-            match runs.last_mut() {
-                Some((run, all)) if run.end == page => {
-                    run.end += 1;
-                    all.push(memory.clone());
-                }
-                _ => runs.push((page..page + 1, vec![memory.clone()])),
-            }
-        }
-        runs
-    }
-
-    /// Whether one of so many pages before this one is in use.
-    pub fn is_behind_a_mapped_page(&self, page: usize, pages: usize) -> bool {
+    /// Whether one of the `pages` pages before this one is in use.
+    pub fn follows_a_mapped_page(&self, page: usize, pages: usize) -> bool {
         let before = self.pages.range(page.saturating_sub(pages)..page);
-        before.rev().any(|(_, state)| matches!(state, Page::Mapped(_)))
+        before.rev().any(|(_, it)| it.state == PageState::Mapped)
     }
 
-    /// Every run of pages that something is mapped behind, and whether that is the zero page.
-    pub fn runs(&self, count: usize, zero: bool) -> Vec<(Range<usize>, bool)> {
-        let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
-        let mut next = 0;
-        let idle = |runs: &mut Vec<_>, range: Range<usize>| {
-            if zero && !range.is_empty() {
-                runs.push((range, true));
-            }
-        };
-        for (&page, state) in &self.pages {
-            idle(&mut runs, next..page);
-            next = page + 1;
-            if matches!(state, Page::Lost) {
-                continue;
-            }
-            match runs.last_mut() {
-                Some((run, false)) if run.end == page => run.end += 1,
-                _ => runs.push((page..page + 1, false)),
-            }
-        }
-        idle(&mut runs, next..count);
-        runs
-    }
-
-    /// A page that shows the zero page, if there is one.
-    pub fn a_zero_page(&self, count: usize) -> Option<usize> {
-        self.absent(&(0..count)).first().map(|run| run.start)
-    }
-
-    pub fn lost(&self) -> impl Iterator<Item = usize> {
-        self.pages.iter().filter(|(_, page)| matches!(page, Page::Lost)).map(|(&page, _)| page)
-    }
-
-    pub fn state(&self, page: usize, zero: bool) -> PageState {
-        match self.pages.get(&page) {
-            Some(Page::Mapped(_)) => PageState::Mapped,
-            Some(Page::Ahead(_)) => PageState::Ahead,
-            Some(Page::Lost) => PageState::Lost,
-            None if zero => PageState::Zero,
-            None => PageState::Empty,
-        }
-    }
-
-    /// As much of so much memory as is kept.
-    pub fn take_spare(&mut self, count: usize) -> Vec<Allocation> {
-        self.spare.split_off(self.spare.len().saturating_sub(count))
-    }
-
-    pub fn keep_spare(&mut self, memory: Vec<Allocation>) {
-        self.spare.extend(memory);
-    }
-
-    /// Asks for pages ahead of those before this one.
+    /// Asks for pages ahead, after the page before `page`.
     pub fn want_ahead(&mut self, page: usize) {
         if self.wanted.contains(&page) {
             return;
@@ -261,13 +206,13 @@ impl Table {
         self.wanted.clear();
     }
 
-    /// The next page that is to be mapped ahead.
-    pub fn next_ahead(&mut self, ahead: usize, count: usize) -> Option<usize> {
+    /// The next page to map ahead.
+    pub fn next_ahead(&mut self, core: &Core) -> Option<usize> {
         while let Some(&from) = self.wanted.front() {
-            let is_used = from > 0 && matches!(self.pages.get(&(from - 1)), Some(Page::Mapped(_)));
-            let pages = from..from.saturating_add(ahead).min(count);
-            let found = pages.clone().find(|page| !self.pages.contains_key(page));
-            if let Some(page) = found.filter(|_| is_used) {
+            let is_wanted = from > 0 && self.state(from - 1) == PageState::Mapped;
+            let mut pages = from..from.saturating_add(core.ahead).min(core.count);
+            let found = pages.find(|page| !self.pages.contains_key(page));
+            if let Some(page) = found.filter(|_| is_wanted) {
                 return Some(page);
             }
             self.wanted.pop_front();
@@ -275,37 +220,316 @@ impl Table {
         None
     }
 
-    /// Mapping ahead has failed: it rests until something else is wanted.
-    pub fn note_failure_ahead(&mut self, error: VmmError) {
+    /// Notes that mapping ahead failed. It pauses until more is wanted.
+    pub fn note_failure_ahead(&mut self, error: Error) {
         crate::log::debug!(%error, "a page was not mapped ahead");
         self.wanted.clear();
         self.figures.failures_ahead += 1;
         self.figures.last_failure_ahead = Some(error);
     }
 
-    pub fn end(&mut self) {
-        self.ended = true;
+    pub fn statistics(&self, core: &Core) -> PagedStatistics {
+        let count = |state| self.pages.values().filter(|page| page.state == state).count();
+        let memory = self.pages.values().filter(|page| page.state == PageState::Mapped);
+        let memory = memory.filter_map(|page| page.memory.as_ref());
+        let shared: Vec<_> = memory.filter(|memory| Arc::strong_count(memory) > 1).collect();
+        let distinct: HashSet<_> = shared.iter().map(|memory| Arc::as_ptr(memory)).collect();
+        PagedStatistics {
+            pages: core.count,
+            page_size: core.page,
+            ahead: count(PageState::Ahead),
+            zero: count(PageState::Zero),
+            lost: count(PageState::Lost),
+            shared: shared.len(),
+            repeated: shared.len() - distinct.len(),
+            ready: self.spare.len() + core.pool.ready(),
+            thread_runs: core.thread_runs.load(Ordering::Relaxed),
+            ..self.figures.clone()
+        }
     }
 
-    pub fn has_ended(&self) -> bool {
-        self.ended
+    /// Enters a page that was changed, and returns its old memory.
+    fn enter(&mut self, page: usize, next: Next, mapping: Option<Mapping>) -> Option<PageMemory> {
+        let (state, memory) = match next {
+            Next::Idle => (PageState::Zero, None),
+            Next::Ahead(memory) => (PageState::Ahead, Some(memory)),
+            Next::Mapped(memory) => (PageState::Mapped, Some(memory)),
+        };
+        match state {
+            PageState::Mapped => self.figures.count_mapped(1),
+            PageState::Ahead => self.figures.mapped_ahead += 1,
+            _ => {}
+        }
+        let old = match mapping {
+            None => self.pages.remove(&page),
+            mapping => self.pages.insert(page, Page { state, mapping, memory }),
+        }?;
+        if old.state == PageState::Mapped {
+            self.figures.count_unmapped(1);
+        }
+        old.memory
     }
 
-    pub fn statistics(
+    /// Marks changed pages whose mapping could not be restored, and returns the first of them and
+    /// how many follow each other.
+    fn lose(&mut self, changed: &[(usize, Next)]) -> Option<(usize, usize)> {
+        let mut lost: Option<(usize, usize)> = None;
+        for &(page, _) in changed {
+            let Some(entry) = self.pages.get_mut(&page) else { continue };
+            if entry.mapping.is_some() || entry.state == PageState::Lost {
+                continue;
+            }
+            if entry.state == PageState::Mapped {
+                self.figures.mapped -= 1;
+            }
+            *entry = Page { state: PageState::Lost, mapping: None, memory: None };
+            lost = match lost {
+                None => Some((page, 1)),
+                Some((first, count)) if page == first + count => Some((first, count + 1)),
+                more => more,
+            };
+        }
+        lost
+    }
+}
+
+impl Core {
+    pub fn new(
+        vmm: &Vmm,
+        properties: &AllocationProperties,
+        reservation: Reservation,
+        (page, count): (usize, usize),
+        ahead: usize,
+        pool: HandlePool,
+    ) -> Self {
+        Self {
+            table: Mutex::default(),
+            changed: Condvar::default(),
+            thread_runs: AtomicBool::new(false),
+            zero: None,
+            ahead,
+            page,
+            count,
+            reservation,
+            properties: *properties,
+            pool,
+            vmm: vmm.clone(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    pub fn address_of(&self, page: usize) -> Address {
+        Address::new(self.reservation.address().get() + page * self.page)
+    }
+
+    /// Checks that pages exist, and that the lock can be taken.
+    pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
+        check_alive(&self.vmm)?;
+        self.check_exists(pages)
+    }
+
+    /// Checks that pages exist. A range that ends before it begins is empty.
+    pub fn check_exists(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
+        let end = pages.end.max(pages.start);
+        if end > self.count {
+            let problem = Problem::NoSuchPage { pages: self.count };
+            return Err(invalid(pages.start.max(self.count), problem));
+        }
+        Ok(pages.start..end)
+    }
+
+    /// Takes memory for `count` pages, or none.
+    pub fn take(&self, table: &mut Table, count: usize) -> Result<Vec<PageMemory>, Error> {
+        let mut memory = table.spare.split_off(table.spare.len().saturating_sub(count));
+        let mut taken = self.pool.take(count - memory.len());
+        let ahead: Vec<_> = table.ahead(0..self.count).collect();
+        if let Err(error) = &taken
+            && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
+            && !ahead.is_empty()
+            && self.make_idle(table, ahead).is_ok()
+        {
+            // Pages mapped ahead are less important than this.
+            let more = count - memory.len();
+            memory.extend(table.spare.split_off(table.spare.len().saturating_sub(more)));
+            taken = self.pool.take(count - memory.len());
+        }
+        match taken {
+            Ok(more) => Ok(memory.into_iter().chain(more).map(Arc::new).collect()),
+            Err(error) => {
+                self.put(table, memory.into_iter().map(Arc::new));
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back references to memory; memory without another reference is free.
+    pub fn put(&self, table: &mut Table, memory: impl IntoIterator<Item = PageMemory>) {
+        for memory in memory.into_iter().filter_map(Arc::into_inner) {
+            if self.vmm.quirks().memory_returns_with_addresses {
+                table.spare.push(memory);
+            } else {
+                self.pool.put(memory);
+            }
+        }
+    }
+
+    /// Unmaps pages, all or none, and takes their memory back.
+    pub fn make_idle(
         &self,
-        count: usize,
-        page: usize,
-        zero: bool,
-        fill: impl FnOnce(&mut PagedStatistics),
-    ) -> PagedStatistics {
-        let mut figures = self.figures.clone();
-        let present = self.pages.len();
-        figures.pages = count;
-        figures.page_size = page;
-        figures.ahead = present - figures.mapped - figures.lost;
-        figures.zero = if zero { count - present } else { 0 };
-        figures.ready = self.spare.len();
-        fill(&mut figures);
-        figures
+        table: &mut Table,
+        pages: impl IntoIterator<Item = usize>,
+    ) -> Result<(), Error> {
+        let pages = pages.into_iter().map(|page| (page, Next::Idle)).collect();
+        self.change(Operation::UnmapPages, table, pages)
     }
+
+    /// Changes pages, all or none. Takes back the memory that is free then.
+    pub fn change(
+        &self,
+        operation: Operation,
+        table: &mut Table,
+        pages: Vec<(usize, Next)>,
+    ) -> Result<(), Error> {
+        let mut changes = [Change { core: self, table, pages }];
+        apply(operation, &mut changes)
+    }
+
+    /// The thread: maps pages ahead until the end. It holds the lock only while it maps one page.
+    pub fn map_ahead(&self) {
+        let _end = ThreadEnd(&self.thread_runs);
+        let mut table = self.lock();
+        while !table.ended {
+            let Some(page) = table.next_ahead(self) else {
+                table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let mut memory = table.spare.pop();
+            if memory.is_none() {
+                drop(table);
+                let created = self.pool.take(1);
+                table = self.lock();
+                match created {
+                    Ok(mut created) => memory = created.pop(),
+                    Err(error) => {
+                        table.note_failure_ahead(error);
+                        continue;
+                    }
+                }
+            }
+            let Some(memory) = memory.map(Arc::new) else { continue };
+            // The page may have been mapped meanwhile, or the one before it unmapped.
+            if table.ended || table.next_ahead(self) != Some(page) {
+                self.put(&mut table, [memory]);
+                continue;
+            }
+            let next = vec![(page, Next::Ahead(memory))];
+            if let Err(error) = self.change(Operation::MapPages, &mut table, next) {
+                table.note_failure_ahead(error);
+            }
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if self.vmm.runtime().has_forked() {
+            return;
+        }
+        let pages = core::mem::take(&mut self.lock().pages);
+        let (mappings, memory): (Vec<_>, Vec<_>) =
+            pages.into_values().map(|page| (page.mapping, page.memory)).unzip();
+        // On failure the mappings are dropped, each by itself.
+        if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
+            crate::log::warning!(error = %rejected.error, "pages were not unmapped at once");
+        }
+        drop(memory);
+    }
+}
+
+/// Notes that the thread has ended, also by a panic.
+struct ThreadEnd<'a>(&'a AtomicBool);
+
+impl Drop for ThreadEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Changes pages of one or two buffers, all or none. Takes back the memory that is free then: the old
+/// memory of the pages, or the new one if it fails.
+pub(super) fn apply(operation: Operation, changes: &mut [Change<'_>]) -> Result<(), Error> {
+    let mut old = Vec::new();
+    for change in &mut *changes {
+        for (page, _) in &change.pages {
+            let entry = change.table.pages.get_mut(page);
+            old.extend(entry.and_then(|entry| entry.mapping.take()));
+        }
+    }
+    let zero_access: Vec<_> = changes.iter().map(|it| it.table.grants.for_reading()).collect();
+    let mut new = Vec::new();
+    for (change, zero_access) in changes.iter().zip(&zero_access) {
+        let core = change.core;
+        for (page, next) in &change.pages {
+            let (allocation, access) = match (next, &core.zero) {
+                (Next::Ahead(memory) | Next::Mapped(memory), _) => {
+                    (&**memory, change.table.grants.list())
+                }
+                (Next::Idle, Some(zero)) => (zero, zero_access.as_slice()),
+                (Next::Idle, None) => continue,
+            };
+            let (reservation, offset) = (&core.reservation, page * core.page);
+            new.push(MapRequest { reservation, offset, allocation, access });
+        }
+    }
+    match Mapping::replace_many(old, &new) {
+        Ok(made) => {
+            drop(new);
+            let mut made = made.into_iter();
+            for change in changes {
+                let mut freed = Vec::new();
+                for (page, next) in core::mem::take(&mut change.pages) {
+                    let is_empty = matches!(next, Next::Idle) && change.core.zero.is_none();
+                    let mapping = if is_empty { None } else { made.next() };
+                    freed.extend(change.table.enter(page, next, mapping));
+                }
+                change.core.put(change.table, freed);
+            }
+            Ok(())
+        }
+        Err(Rejected { value: restored, error }) => {
+            drop(new);
+            for mapping in restored {
+                let base = mapping.reservation().address();
+                let is_there = |it: &&mut Change<'_>| it.core.reservation.address() == base;
+                let Some(change) = changes.iter_mut().find(is_there) else { continue };
+                let page = (mapping.address().get() - base.get()) / change.core.page;
+                if let Some(entry) = change.table.pages.get_mut(&page) {
+                    entry.mapping = Some(mapping);
+                }
+            }
+            let mut lost = None;
+            for change in changes {
+                lost = lost.or(change.table.lose(&change.pages));
+                let memory = core::mem::take(&mut change.pages).into_iter();
+                let memory = memory.filter_map(|(_, next)| match next {
+                    Next::Idle => None,
+                    Next::Ahead(memory) | Next::Mapped(memory) => Some(memory),
+                });
+                if !is_quarantine(&error) {
+                    change.core.put(change.table, memory);
+                }
+            }
+            let Some((first, count)) = lost else { return Err(error) };
+            crate::log::error!(%error, first, count, "pages are lost");
+            let cause = Box::new(error);
+            Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))
+        }
+    }
+}
+
+pub(super) fn invalid(page: usize, problem: Problem) -> ErrorKind {
+    ErrorKind::invalid(Argument::Page, Value::Number(page as u64), problem)
 }

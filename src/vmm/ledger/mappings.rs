@@ -125,11 +125,15 @@ impl Mappings {
         Ok(inside.map(|(&start, entry)| (start, entry.record())))
     }
 
-    /// Checks that nothing is mapped in a range.
-    pub fn check_empty(&self, range: Range) -> Result<(), ErrorKind> {
-        let first = self.entry_at(range.start).map(|(start, _)| start);
-        let inside = || Some(*self.entries.range(range.start..range.end()).next()?.0);
-        match first.or_else(inside) {
+    /// Checks that nothing is mapped in a range, but mappings whose start `except` accepts.
+    pub fn check_empty(
+        &self,
+        range: Range,
+        except: impl Fn(usize) -> bool,
+    ) -> Result<(), ErrorKind> {
+        let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
+        let mut starts = self.entries.range(first..range.end()).map(|(&start, _)| start);
+        match starts.find(|&start| !except(start)) {
             None => Ok(()),
             Some(at) => Err(range.invalid(Problem::AlreadyMapped { at: Address::new(at) })),
         }

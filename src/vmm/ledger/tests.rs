@@ -117,7 +117,7 @@ fn check_empty_finds_every_overlap() {
         (5, 2, Some(6)),
     ] {
         let range = range(first, pages);
-        let empty = ledger.reservations.at(range.start, |it| it.mappings().check_empty(range));
+        let empty = ledger.reservations.at(range.start, |it| it.mappings().check_empty(range, |_| false));
         let found = empty.unwrap().err().map(|kind| problem(Err::<(), _>(kind)));
         assert_eq!(found, expected.map(|page| Problem::AlreadyMapped { at: at(page) }), "{first}");
     }
@@ -339,7 +339,7 @@ proptest! {
                 Step::Map(first, count) => {
                     let wanted = range(first, count);
                     let reservation = ledger.reservations.around(wanted).unwrap();
-                    let empty = reservation.mappings().check_empty(wanted).is_ok();
+                    let empty = reservation.mappings().check_empty(wanted, |_| false).is_ok();
                     prop_assert_eq!(empty, pages[first..first + count].iter().all(Option::is_none));
                     if empty {
                         map(&ledger, wanted, handle);

@@ -33,12 +33,12 @@ use core::fmt;
 /// # }
 /// ```
 pub struct Mapping {
-    reservation: Reservation,
-    allocation: Allocation,
-    address: Address,
-    size: usize,
-    serial: Serial,
-    mapped: bool,
+    pub(super) reservation: Reservation,
+    pub(super) allocation: Allocation,
+    pub(super) address: Address,
+    pub(super) size: usize,
+    pub(super) serial: Serial,
+    pub(super) mapped: bool,
 }
 
 impl fmt::Debug for Mapping {
@@ -99,7 +99,7 @@ impl Mapping {
     /// As for [`Vmm::set_access`].
     pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared, only| {
-            shared.set_access(&[(self.address, self.size)], descriptors, only)
+            shared.set_access(&[(self.range(), descriptors)], only)
         })
     }
 
@@ -117,7 +117,7 @@ impl Mapping {
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
         self.run(Operation::Revoke, |shared, only| {
-            shared.revoke(self.address, self.size, agents, only)
+            shared.revoke(&[self.range()], agents, only)
         })
     }
 
@@ -168,6 +168,33 @@ impl Mapping {
         self.run(Operation::Fill, |shared, only| {
             let address = self.at(offset, size)?;
             shared.fill(address, value, size, only).map_err(|kind| kind.about_offset(self.address))
+        })
+    }
+
+    /// Copies from it to the host, by an agent, `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// As for [`Vmm::copy_to_host`]; also if the bytes extend past the mapping.
+    pub fn copy_to_host(
+        &self,
+        agent: AgentId,
+        bytes: &mut [u8],
+        offset: usize,
+    ) -> Result<(), Error> {
+        self.run(Operation::CopyToHost, |shared, only| {
+            let source = self.at(offset, bytes.len())?;
+            shared.copy_to_host(agent, bytes, source, only)
+        })
+    }
+
+    /// Copies to it from the host, by an agent, `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
+    pub fn copy_from_host(&self, agent: AgentId, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.run(Operation::CopyFromHost, |shared, only| {
+            let destination = self.at(offset, bytes.len())?;
+            shared.copy_from_host(agent, destination, bytes, only)
         })
     }
 
@@ -257,28 +284,6 @@ impl Mapping {
         }
     }
 
-    /// Unmaps mappings that follow each other in one reservation: all of them, or none
-    /// (`hipMemUnmap`). They may be listed in any order; an empty list is no error.
-    ///
-    /// # Errors
-    /// As for [`Vmm::unmap`], also if there is a gap between them; they are returned with the error, by
-    /// address.
-    pub fn unmap_run(mut run: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
-        run.sort_unstable_by_key(Self::address);
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
-        let start = first.address;
-        let size = last.address.get() - start.get() + last.size;
-        let serials: Vec<Serial> = run.iter().map(|mapping| mapping.serial).collect();
-        let unmapped = first.vmm().run(Operation::Unmap, |shared| {
-            shared.unmap(&[(start, size)], Expected::Only(&serials))
-        });
-        if let Err(error) = unmapped {
-            return Err(Rejected { value: run, error });
-        }
-        run.iter_mut().for_each(|mapping| mapping.mapped = false);
-        Ok(())
-    }
-
     /// Returns whether its memory is still mapped at its address, and not by a call by address another
     /// mapping.
     #[must_use]
@@ -292,7 +297,7 @@ impl Mapping {
         self.reservation.vmm()
     }
 
-    fn range(&self) -> Range {
+    pub(super) fn range(&self) -> Range {
         Range { start: self.address.get(), size: self.size }
     }
 
@@ -316,7 +321,9 @@ impl Mapping {
     }
 
     fn unmap_now(&self) -> Result<(), Error> {
-        self.run(Operation::Unmap, |shared, only| shared.unmap(&[(self.address, self.size)], only))
+        self.run(Operation::Unmap, |shared, only| {
+            shared.replace(Operation::Unmap, &[self.range()], only, &[]).map(drop)
+        })
     }
 }
 

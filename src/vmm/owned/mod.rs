@@ -5,9 +5,11 @@
 //! forgotten about (short of `mem::forget`; and then the `Vmm`'s own end cleans up).
 
 mod allocation;
+mod batch;
 mod mapping;
 mod reservation;
 
 pub use allocation::Allocation;
+pub use batch::MapRequest;
 pub use mapping::Mapping;
 pub use reservation::{Reservation, ReservationBuilder};

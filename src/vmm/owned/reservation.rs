@@ -4,8 +4,9 @@ use super::{Allocation, Mapping};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::map::NewRange;
 use crate::vmm::reserve::Placement;
-use crate::vmm::{Address, Vmm};
+use crate::vmm::{Address, Expected, Vmm};
 use core::fmt;
 use std::sync::Arc;
 
@@ -151,7 +152,8 @@ impl Reservation {
             let range = self.part(offset, size)?;
             let range = Range::new(range.address(), size)?;
             let handle = allocation.handle_of(vmm)?;
-            let mapped = shared.map(&[(range, handle)], &[], Some(*serial));
+            let new = NewRange { range, handle, access: &[], reservation: Some(*serial) };
+            let mapped = shared.replace(Operation::Map, &[], Expected::Any, &[new]);
             Ok((range.address(), mapped.map_err(|kind| kind.about_offset(*address))?))
         });
         let (address, serials) = mapped?;

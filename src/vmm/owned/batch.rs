@@ -1,0 +1,288 @@
+//! Many owned mappings in one call: it takes effect for all of them, or for none.
+//!
+//! Every method first checks that each value still is the mapping at its address. Where a call by
+//! address has unmapped one, it returns [`Problem::NotMapped`] and changes nothing.
+
+use super::{Allocation, Mapping, Reservation};
+use crate::agent::AgentId;
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::map::NewRange;
+use crate::vmm::permission::check_disjoint;
+use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
+
+/// A mapping that [`Mapping::map_many`] or [`Mapping::replace_many`] makes: all of `allocation`,
+/// `offset` bytes from the start of `reservation`.
+///
+/// ```
+/// use hsa_vmm::vmm::MapRequest;
+/// use hsa_vmm::{Allocation, Error, Mapping, Reservation};
+///
+/// /// Maps allocations one after the other.
+/// fn map_all(reservation: &Reservation, all: &[Allocation]) -> Result<Vec<Mapping>, Error> {
+///     let mut offset = 0;
+///     let mut requests = Vec::new();
+///     for allocation in all {
+///         requests.push(MapRequest { reservation, offset, allocation, access: &[] });
+///         offset += allocation.size();
+///     }
+///     Mapping::map_many(&requests)
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct MapRequest<'a> {
+    /// The addresses.
+    pub reservation: &'a Reservation,
+    /// The offset from the start of the reservation in bytes, a multiple of the granule.
+    pub offset: usize,
+    /// The physical memory.
+    pub allocation: &'a Allocation,
+    /// The access that agents get; none if it is empty.
+    pub access: &'a [AccessDescriptor],
+}
+
+/// Mappings, sorted by address.
+struct Sorted<'a> {
+    mappings: Vec<&'a Mapping>,
+    ranges: Vec<Range>,
+    serials: Vec<Serial>,
+}
+
+impl<'a> Sorted<'a> {
+    /// Refuses mappings of another `Vmm`.
+    fn new(vmm: &Vmm, all: impl Iterator<Item = &'a Mapping>) -> Result<Self, ErrorKind> {
+        let mut mappings: Vec<&Mapping> = all.collect();
+        mappings.sort_by_key(|mapping| mapping.address);
+        mappings.iter().try_for_each(|it| it.allocation.handle_of(vmm).map(drop))?;
+        let ranges = mappings.iter().map(|mapping| mapping.range()).collect();
+        let serials = mappings.iter().map(|mapping| mapping.serial).collect();
+        Ok(Self { mappings, ranges, serials })
+    }
+
+    fn expected(&self) -> Expected<'_> {
+        Expected::Only(&self.serials)
+    }
+}
+
+impl Mapping {
+    /// Maps many allocations and grants access to them, all or none (`hipMemMap`,
+    /// `hipMemSetAccess`). The mappings are in the order of the requests.
+    ///
+    /// # Errors
+    /// As for [`Reservation::map`] and [`set_access`](Self::set_access). Nothing is mapped then,
+    /// unless the error is a quarantine.
+    pub fn map_many(new: &[MapRequest<'_>]) -> Result<Vec<Self>, Error> {
+        Ok(Self::replace_many(Vec::new(), new)?)
+    }
+
+    /// Unmaps many, all or none (`hipMemUnmap`). They may be in any order, in several reservations.
+    ///
+    /// # Errors
+    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still there: all of
+    /// them, unless it is a quarantine.
+    pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
+        Self::replace_many(mappings, &[]).map(drop)
+    }
+
+    /// Unmaps many mappings and maps others, at the same or other addresses: all of it or nothing
+    /// (`hipMemUnmap`, `hipMemMap`, `hipMemSetAccess`). To other threads it is a single step.
+    ///
+    /// # Errors
+    /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains
+    /// the old mappings that are still there, with the access that they had.
+    pub fn replace_many(
+        mut old: Vec<Self>,
+        new: &[MapRequest<'_>],
+    ) -> Result<Vec<Self>, Rejected<Vec<Self>>> {
+        let vmm = match (old.first(), new.first()) {
+            (Some(mapping), _) => mapping.vmm().clone(),
+            (None, Some(request)) => request.reservation.vmm().clone(),
+            (None, None) => return Ok(Vec::new()),
+        };
+        let operation = if new.is_empty() { Operation::Unmap } else { Operation::Map };
+        match vmm.run(operation, |shared| replace(&vmm, shared, operation, &old, new)) {
+            Ok(made) => {
+                old.iter_mut().for_each(|mapping| mapping.mapped = false);
+                Ok(made)
+            }
+            Err(error) => {
+                old.retain_mut(|mapping| {
+                    mapping.mapped = mapping.is_current();
+                    mapping.mapped
+                });
+                Err(Rejected { value: old, error })
+            }
+        }
+    }
+
+    /// Exchanges the memory of adjacent mappings with that of others, of the same sizes and also
+    /// adjacent, without copying it. Each keeps its address and its access. Both are listed by address.
+    ///
+    /// # Errors
+    /// As for [`exchange`](Self::exchange).
+    pub fn exchange_run(ours: &mut [Self], theirs: &mut [Self]) -> Result<(), Error> {
+        let Some(first) = ours.first() else { return Ok(()) };
+        let vmm = first.vmm().clone();
+        vmm.run(Operation::Exchange, |shared| {
+            let [from, to] = [Sorted::new(&vmm, ours.iter())?, Sorted::new(&vmm, theirs.iter())?];
+            let range = |run: &Sorted<'_>| {
+                let (first, last) = (run.ranges.first()?, run.ranges.last()?);
+                Some(Range { start: first.start, size: last.end() - first.start })
+            };
+            let different = || ErrorKind::invalid_list(Argument::Source, Problem::DifferentLayout);
+            let (Some(from_range), Some(to_range)) = (range(&from), range(&to)) else {
+                return Err(different());
+            };
+            if from_range.size != to_range.size {
+                return Err(different());
+            }
+            shared.exchange(to_range, from_range, (to.expected(), from.expected()))
+        })?;
+        for (here, there) in ours.iter_mut().zip(theirs) {
+            core::mem::swap(&mut here.allocation, &mut there.allocation);
+        }
+        Ok(())
+    }
+
+    /// Sets access to many, each its own, for all or none (`hipMemSetAccess`).
+    ///
+    /// # Errors
+    /// As for [`set_access`](Self::set_access).
+    pub fn set_access_many(changes: &[(&Self, &[AccessDescriptor])]) -> Result<(), Error> {
+        let Some((first, _)) = changes.first() else { return Ok(()) };
+        let vmm = first.vmm();
+        vmm.run(Operation::SetAccess, |shared| {
+            let sorted = Sorted::new(vmm, changes.iter().map(|&(mapping, _)| mapping))?;
+            let mut runs: Vec<_> =
+                changes.iter().map(|&(mapping, access)| (mapping.range(), access)).collect();
+            runs.sort_by_key(|(range, _)| range.start);
+            check_disjoint(sorted.ranges.iter().copied())?;
+            shared.set_access(&runs, sorted.expected())
+        })
+    }
+
+    /// Revokes all access of agents to many, for all or none.
+    ///
+    /// # Errors
+    /// As for [`revoke`](Self::revoke).
+    pub fn revoke_many(mappings: &[&Self], agents: &[AgentId]) -> Result<(), Error> {
+        let Some(first) = mappings.first() else { return Ok(()) };
+        let vmm = first.vmm();
+        vmm.run(Operation::Revoke, |shared| {
+            let sorted = Sorted::new(vmm, mappings.iter().copied())?;
+            check_disjoint(sorted.ranges.iter().copied())?;
+            shared.revoke(&sorted.ranges, agents, sorted.expected())
+        })
+    }
+
+    /// Copies bytes that may extend across several mappings. They are adjacent; a reservation may end
+    /// between two of them.
+    ///
+    /// # Errors
+    /// As for [`Vmm::read`], of each reservation.
+    pub fn read_many(mappings: &[&Self], address: Address, bytes: &mut [u8]) -> Result<(), Error> {
+        let (size, mut rest) = (bytes.len(), bytes);
+        across(mappings, Operation::Read, (address, size), |shared, only, at, size| {
+            let (now, later) = core::mem::take(&mut rest).split_at_mut(size);
+            rest = later;
+            shared.read(at, now, only)
+        })
+    }
+
+    /// Copies to memory that may extend across several mappings, as [`read_many`](Self::read_many).
+    ///
+    /// # Errors
+    /// As for [`Vmm::write`], of each reservation.
+    pub fn write_many(mappings: &[&Self], address: Address, bytes: &[u8]) -> Result<(), Error> {
+        let (size, mut rest) = (bytes.len(), bytes);
+        across(mappings, Operation::Write, (address, size), |shared, only, at, size| {
+            let (now, later) = rest.split_at(size);
+            rest = later;
+            shared.write(at, now, only)
+        })
+    }
+
+    /// Fills memory that may extend across several mappings, as [`read_many`](Self::read_many).
+    ///
+    /// # Errors
+    /// As for [`Vmm::fill`], of each reservation.
+    pub fn fill_many(
+        mappings: &[&Self],
+        address: Address,
+        value: u32,
+        size: usize,
+    ) -> Result<(), Error> {
+        across(mappings, Operation::Fill, (address, size), |shared, only, at, size| {
+            shared.fill(at, value, size, only)
+        })
+    }
+}
+
+fn replace(
+    vmm: &Vmm,
+    shared: &Shared,
+    operation: Operation,
+    old: &[Mapping],
+    new: &[MapRequest<'_>],
+) -> Result<Vec<Mapping>, ErrorKind> {
+    let sorted = Sorted::new(vmm, old.iter())?;
+    let mut wanted = Vec::with_capacity(new.len());
+    for (index, request) in new.iter().enumerate() {
+        let handle = request.allocation.handle_of(vmm)?;
+        let range = request.reservation.part(request.offset, request.allocation.size())?;
+        let reservation = Some(request.reservation.serial());
+        wanted.push((index, NewRange { range, handle, access: request.access, reservation }));
+    }
+    wanted.sort_by_key(|(_, new)| new.range.start);
+    let (order, wanted): (Vec<usize>, Vec<NewRange<'_>>) = wanted.into_iter().unzip();
+    for ranges in [sorted.ranges.clone(), wanted.iter().map(|new| new.range).collect()] {
+        if !ranges.is_empty() {
+            check_disjoint(ranges.into_iter())?;
+        }
+    }
+    let serials = shared.replace(operation, &sorted.ranges, sorted.expected(), &wanted)?;
+    let mut made: Vec<(usize, Mapping)> = Vec::with_capacity(new.len());
+    for ((index, it), serial) in order.into_iter().zip(wanted).zip(serials) {
+        let MapRequest { reservation, allocation, .. } = new[index];
+        let (reservation, allocation) = (reservation.clone(), allocation.clone());
+        let (address, size) = (it.range.address(), it.range.size);
+        made.push((index, Mapping::new(reservation, allocation, address, size, serial)));
+    }
+    made.sort_by_key(|(index, _)| *index);
+    Ok(made.into_iter().map(|(_, mapping)| mapping).collect())
+}
+
+/// Accesses bytes reservation by reservation.
+fn across(
+    mappings: &[&Mapping],
+    operation: Operation,
+    (address, size): (Address, usize),
+    mut act: impl FnMut(&Shared, Expected<'_>, Address, usize) -> Result<(), ErrorKind>,
+) -> Result<(), Error> {
+    if size == 0 {
+        return Ok(());
+    }
+    let problem = Problem::NotMapped { at: address };
+    let not_mapped = || ErrorKind::invalid(Argument::Address, address, problem);
+    let Some(first) = mappings.first() else { return Err(Error::new(operation, not_mapped())) };
+    first.vmm().run(operation, |shared| {
+        let sorted = Sorted::new(first.vmm(), mappings.iter().copied())?;
+        let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
+        let mut next = address.get();
+        let mut at = 0;
+        let same = |one: &&Mapping, next: &&Mapping| {
+            one.reservation.serial() == next.reservation.serial()
+        };
+        for run in sorted.mappings.chunk_by(same) {
+            let serials = &sorted.serials[at..at + run.len()];
+            let until = run.last().map_or(next, |last| last.range().end()).min(end);
+            let begins = run.first().is_none_or(|first| first.address.get() <= next);
+            if !begins || until <= next {
+                return Err(not_mapped());
+            }
+            act(shared, Expected::Only(serials), Address::new(next), until - next)?;
+            (next, at) = (until, at + run.len());
+        }
+        if next == end { Ok(()) } else { Err(not_mapped()) }
+    })
+}
