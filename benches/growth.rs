@@ -77,7 +77,7 @@ fn allocate_copy_free(bencher: Bencher, gib: usize) {
     let vmm = vmm();
     let gpu = vmm.runtime().gpus().next().unwrap().id();
     let whole = |size: usize| -> Mapping {
-        let reservation = Reservation::of(size).reserve(&vmm).unwrap();
+        let reservation = Reservation::builder(size).reserve(&vmm).unwrap();
         let memory = Allocation::create(&vmm, size, &properties(&vmm)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         mapping.grant(&[gpu], Access::ReadWrite).unwrap();

@@ -17,7 +17,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let page = 2 << 20;
 
     let properties = AllocationProperties::on(gpu);
-    let reservation = Reservation::of(PAGES * page).reserve(&vmm)?;
+    let reservation = Reservation::builder(PAGES * page).reserve(&vmm)?;
     let (red, blue) = (
         Allocation::create(&vmm, page, &properties)?,
         Allocation::create(&vmm, page, &properties)?,

@@ -22,7 +22,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // Addresses: plenty of them, they cost nothing.
     let properties = AllocationProperties::on(gpu.id());
     let granule = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
-    let reservation = Reservation::of(8 * granule).reserve(&vmm)?;
+    let reservation = Reservation::builder(8 * granule).reserve(&vmm)?;
     println!("reserved {:#x} bytes at {}", reservation.size(), reservation.address());
 
     // Memory: as much as is needed now, at any of the addresses.

@@ -24,7 +24,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("{} on {}", gpu.name(), runtime.info().name);
 
     // Where there is room for more behind it.
-    let room = Reservation::of(2 * STEPS * STEP).reserve(&vmm)?.address();
+    let room = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let there = options.exactly_at(room).reserve(&vmm, &properties);
     let mut buffer = there.or_else(|_| options.reserve(&vmm, &properties))?;

@@ -88,7 +88,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     );
 
     let properties = AllocationProperties::on(gpu.id());
-    let options = PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_pages_ahead(2);
+    let options =
+        PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_pages_ahead(2);
     let cache = options.reserve(&vmm, &properties)?;
     cache.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     let mut sequences: Vec<Sequence> = (0..SEQUENCES)
@@ -119,7 +120,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw(&cache, "What is left of D is in B's place by now, and no byte was copied:")?;
 
     // With zeros behind all that is not mapped, a kernel may read over the end of a sequence.
-    let options = PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_zero_page();
+    let options =
+        PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_zero_page();
     let zeros = options.reserve(&vmm, &properties)?;
     zeros.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     cache.move_pages(sequences[1].first..sequences[1].first + 3, &zeros, 20)?;

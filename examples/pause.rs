@@ -7,7 +7,7 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::buffer::{BufferError, Contents};
+use hsa_vmm::buffer::{Contents, Error};
 use hsa_vmm::{Access, AllocationProperties, PausableBuffer, Runtime, Vmm};
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
 fn pause(buffer: &mut PausableBuffer, contents: Contents) -> anyhow::Result<()> {
     let begun = Instant::now();
     match buffer.pause(contents) {
-        Err(lost @ BufferError::AddressLost { .. }) => println!("  {lost}"),
+        Err(lost @ Error::AddressLost { .. }) => println!("  {lost}"),
         paused => paused?,
     }
     println!("  paused in {:.1?}", begun.elapsed());

@@ -136,7 +136,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let gpu = runtime.gpus().next().context("there is no GPU")?;
 
     // Our memory: two mappings that the GPU and the CPU may access.
-    let reservation = Reservation::of(2 * SIZE).reserve(&vmm)?;
+    let reservation = Reservation::builder(2 * SIZE).reserve(&vmm)?;
     let map = |offset| -> anyhow::Result<_> {
         let memory = Allocation::create(&vmm, SIZE, &AllocationProperties::on(gpu.id()))?;
         let mapping = reservation.map(offset, &memory)?;

@@ -28,13 +28,13 @@ pub fn main() -> anyhow::Result<()> {
     };
 
     // Weights that all GPUs read, and the CPU writes.
-    let weights = Reservation::of(24 * MIB).reserve(&vmm)?.named("weights");
+    let weights = Reservation::builder(24 * MIB).reserve(&vmm)?.named("weights");
     let layers = weights.map(0, &memory(first, 24 * MIB, "layers 0 to 11")?)?;
     layers.grant(&gpus, Access::Read)?;
     layers.grant(&[runtime.host().id()], Access::ReadWrite)?;
 
     // Room for many pages of a KV cache; some are mapped, two of those were given back.
-    let cache = Reservation::of(64 * MIB).reserve(&vmm)?.named("kv cache");
+    let cache = Reservation::builder(64 * MIB).reserve(&vmm)?.named("kv cache");
     let page = |number: usize| -> anyhow::Result<Mapping> {
         let mapping = cache.map(2 * MIB * number, &memory(last, 2 * MIB, "page")?)?;
         mapping.grant(&gpus, Access::ReadWrite)?;
@@ -44,11 +44,11 @@ pub fn main() -> anyhow::Result<()> {
     drop((pages.remove(9), pages.remove(4)));
 
     // A buffer that may grow to 16 GiB and has 6 MiB; nobody was let in yet.
-    let growing = Reservation::of(16 << 30).reserve(&vmm)?.named("activations");
+    let growing = Reservation::builder(16 << 30).reserve(&vmm)?.named("activations");
     let begun = growing.map(0, &memory(first, 6 * MIB, "first 6 MiB")?)?;
 
     // The same memory twice in a row.
-    let ring = Reservation::of(8 * MIB).reserve(&vmm)?.named("ring");
+    let ring = Reservation::builder(8 * MIB).reserve(&vmm)?.named("ring");
     let turn = memory(last, 4 * MIB, "turn")?;
     let turns = [ring.map(0, &turn)?, ring.map(4 * MIB, &turn)?];
     for mapping in &turns {

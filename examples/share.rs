@@ -84,7 +84,7 @@ fn receive(runtime: &Runtime, vmm: &Vmm, here: &str) -> anyhow::Result<()> {
 
 /// The memory at addresses of this process, for its CPU and all GPUs.
 fn mapped(runtime: &Runtime, vmm: &Vmm, memory: &Allocation) -> anyhow::Result<Mapping> {
-    let mapping = Reservation::of(SIZE).reserve(vmm)?.map(0, memory)?;
+    let mapping = Reservation::builder(SIZE).reserve(vmm)?.map(0, memory)?;
     let everyone: Vec<_> = runtime.agents().iter().map(|agent| agent.id()).collect();
     mapping.grant(&everyone, Access::ReadWrite)?;
     Ok(mapping)

@@ -17,7 +17,7 @@
 //! let gpu = runtime.gpus().next().ok_or("no GPU")?;
 //!
 //! let size = 2 << 20;
-//! let reservation = Reservation::of(8 * size).reserve(&vmm)?;
+//! let reservation = Reservation::builder(8 * size).reserve(&vmm)?;
 //! let allocation = Allocation::create(&vmm, size, &AllocationProperties::on(gpu.id()))?;
 //! let mapping = reservation.map(0, &allocation)?;
 //! mapping.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
@@ -105,7 +105,7 @@ pub use runtime::Runtime;
 pub use trust::{Trust, UntrustedUser};
 pub use vmm::{
     Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
-    HandleType, Mapping, NewMapping, Reservation, Vmm, VmmError,
+    HandleType, Mapping, NewMapping, Reservation, Vmm,
 };
 
 /// The README's program is compiled and run.

@@ -119,7 +119,7 @@ fn by_values(machine: &Machine, name: &str) {
     let granule = machine.granule();
     let gpus = machine.gpus();
     let cpu = machine.cpu(0);
-    let reservation = Reservation::of(4 * granule).aligned_to(2 * MIB).reserve(&machine.vmm);
+    let reservation = Reservation::builder(4 * granule).aligned_to(2 * MIB).reserve(&machine.vmm);
     let reservation = reservation.unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(reservation.address().get() % (2 * MIB), 0, "{name}");
     let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();

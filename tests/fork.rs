@@ -8,9 +8,9 @@ use hsa_vmm::area::MmapOptions;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{
-    Access, Allocation, AllocationProperties, Area, AreaFlags, AreaMemory, BufferError,
-    Granularity, GrowableBuffer, HandleType, Ipc, Mapping, PagedBuffer, PausableBuffer, PoolMemory,
-    Reservation, RingBuffer, Vmm, VmmError,
+    Access, Allocation, AllocationProperties, Area, AreaFlags, AreaMemory, Error, Granularity,
+    GrowableBuffer, HandleType, Ipc, Mapping, PagedBuffer, PausableBuffer, PoolMemory, Reservation,
+    RingBuffer, Vmm, VmmError,
 };
 use machine::{Library, Machine, access};
 use process::{Child, End};
@@ -37,7 +37,7 @@ fn every_call_of_a_child_is_refused() {
         let both = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
         vmm.set_access(base, granule, &both).unwrap();
         vmm.write(base, b"kept").unwrap();
-        let reservation = Reservation::of(granule).reserve(vmm).unwrap();
+        let reservation = Reservation::builder(granule).reserve(vmm).unwrap();
         let allocation = Allocation::create(vmm, granule, &machine.on(0)).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         let shared = allocation.export().unwrap();
@@ -76,7 +76,7 @@ fn every_call_of_a_child_is_refused() {
                 vmm.relocate(base, base, granule),
                 vmm.fill(base, 0, 4),
                 Vmm::open(&machine.runtime).map(drop),
-                Reservation::of(granule).reserve(vmm).map(drop),
+                Reservation::builder(granule).reserve(vmm).map(drop),
                 Allocation::create(vmm, granule, &machine.on(0)).map(drop),
                 Allocation::import(vmm, &shared).map(drop),
                 Allocation::at(vmm, base).map(drop),
@@ -109,7 +109,7 @@ fn a_child_that_drops_everything_harms_nobody() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
-        let reservation = Reservation::of(granule).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
         let allocation = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -200,13 +200,16 @@ impl Values {
     fn new() -> Self {
         let machine = Machine::new(Config::mi300x(2));
         let (vmm, granule, on) = (&machine.vmm, machine.granule(), machine.on(0));
-        let reservation = Reservation::of(4 * granule).reserve(vmm).unwrap().named("addresses");
+        let reservation = Reservation::builder(4 * granule).reserve(vmm).unwrap().named("addresses");
         let allocation = Allocation::create(vmm, granule, &on).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
-        let growable = GrowableBuffer::builder(4 * granule).with_handle_pool(2).reserve(vmm, &on).unwrap();
-        let paged =
-            PagedBuffer::builder(4 * granule).with_page_size(granule).with_pages_ahead(1).with_handle_pool(2);
+        let growable =
+            GrowableBuffer::builder(4 * granule).with_handle_pool(2).reserve(vmm, &on).unwrap();
+        let paged = PagedBuffer::builder(4 * granule)
+            .with_page_size(granule)
+            .with_pages_ahead(1)
+            .with_handle_pool(2);
         let paged = paged.reserve(vmm, &on).unwrap();
         let pausable = PausableBuffer::create(vmm, granule, &on).unwrap();
         let ring = RingBuffer::builder(granule).map(vmm, &on).unwrap();
@@ -273,8 +276,8 @@ impl Values {
         let forked = |answer: Result<(), VmmError>| {
             assert!(matches!(answer, Err(VmmError::Forked { .. })), "{answer:?}");
         };
-        let unusable = |answer: Result<(), BufferError>| {
-            assert!(matches!(answer, Err(BufferError::Vmm(VmmError::Forked { .. }))), "{answer:?}");
+        let unusable = |answer: Result<(), Error>| {
+            assert!(matches!(answer, Err(Error::Vmm(VmmError::Forked { .. }))), "{answer:?}");
         };
         macro_rules! calls {
             ($($name:literal => $act:expr;)+) => { vec![$(($name, Box::new(move || { let _ = $act; }))),+] };
@@ -344,7 +347,7 @@ impl Values {
             "Ipc::get_mem_handle" => self.ipc.get_mem_handle(self.pool.address()).unwrap_err();
             "Ipc::close_mem_handle" => self.ipc.close_mem_handle(there).unwrap_err();
             "Ipc: Debug" => format!("{:?}", self.ipc);
-            "Reservation::reserve" => forked(Reservation::of(granule).reserve(vmm).map(drop));
+            "Reservation::reserve" => forked(Reservation::builder(granule).reserve(vmm).map(drop));
         };
         for memory in &self.areas {
             calls.push((

@@ -14,7 +14,7 @@ fn machine() -> Machine {
 }
 
 fn reservation(machine: &Machine, granules: usize) -> Reservation {
-    Reservation::of(granules * machine.granule()).reserve(&machine.vmm).unwrap()
+    Reservation::builder(granules * machine.granule()).reserve(&machine.vmm).unwrap()
 }
 
 fn allocation(machine: &Machine) -> Allocation {
@@ -133,7 +133,7 @@ fn a_reservation_does_not_take_another_with_it_that_came_to_its_address() {
         let mine = reservation(&machine, 1);
         let address = mine.address();
         machine.vmm.address_free(address, granule).unwrap();
-        let theirs = Reservation::of(granule).exactly_at(address).reserve(&machine.vmm);
+        let theirs = Reservation::builder(granule).exactly_at(address).reserve(&machine.vmm);
         let Ok(theirs) = theirs else { continue };
         let error = mine.map(0, &memory).expect_err("the addresses are another's by now");
         assert_eq!(error.problem(), Some(Problem::NotReserved));
@@ -198,7 +198,7 @@ fn the_end_does_not_panic_when_nothing_can_be_given_back() {
     for (release, config) in machine::releases() {
         let Machine { simulation, library: Library { runtime, vmm } } = Machine::new(config);
         let granule = simulation.config().granule as usize;
-        let reservation = Reservation::of(granule).reserve(&vmm).unwrap();
+        let reservation = Reservation::builder(granule).reserve(&vmm).unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
         let properties = hsa_vmm::AllocationProperties::on(gpu);
         let memory = Allocation::create(&vmm, granule, &properties).unwrap();

@@ -68,7 +68,7 @@ const _: () = {
     both::<Access>();
     both::<AccessDescriptor>();
     both::<NewMapping>();
-    both::<BufferError>();
+    both::<Error>();
     both::<GrowableBuffer>();
     both::<GrowableVec<u32>>();
     both::<buffer::GrowableBuilder>();

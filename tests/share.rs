@@ -184,7 +184,7 @@ fn an_import_can_be_exported_again() {
         let again = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
         assert!(is_closed_on_exec(&again), "{release}");
         let second = Allocation::import(&machine.vmm, again).unwrap();
-        let reservation = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let views =
             [reservation.map(0, &original).unwrap(), reservation.map(granule, &second).unwrap()];
         for view in &views {

@@ -55,7 +55,7 @@ fn panics_of_a_subscriber_disturb_no_operation() {
     let host = runtime.host().id();
     let size = vmm.reservation_granule();
 
-    let reservation = Reservation::of(4 * size).reserve(&vmm).unwrap();
+    let reservation = Reservation::builder(4 * size).reserve(&vmm).unwrap();
     let allocation = Allocation::create(&vmm, size, &AllocationProperties::on(gpus[0])).unwrap();
     let mapping = reservation.map(0, &allocation).unwrap();
     mapping.grant(&[gpus[0], gpus[1], host], Access::ReadWrite).unwrap();

@@ -29,7 +29,7 @@ fn memory(library: &Library) -> Allocation {
 
 /// Memory where the CPU can use it.
 fn view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
-    let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+    let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
     mapping.grant(&[library.cpu(0)], Access::ReadWrite).unwrap();
     mapping

@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Range;
 use hsa_vmm::buffer::Contents;
 use hsa_vmm::{
-    Access, Address, AgentId, AllocationProperties, BufferError, GrowableBuffer, PagedBuffer,
+    Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, PagedBuffer,
     PausableBuffer, RingBuffer, Vmm,
 };
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 fn make(
     to: *mut *mut c_void,
     device: c_int,
-    act: impl FnOnce(&Vmm, &AllocationProperties) -> Result<Object, BufferError>,
+    act: impl FnOnce(&Vmm, &AllocationProperties) -> Result<Object, Error>,
 ) -> Result<(), Refusal> {
     not_null("buffer", to)?;
     let process = process()?;
@@ -287,7 +287,7 @@ unsafe extern "C" fn hsavmm_ring_map(
 ) -> hipError_t {
     answer("hsavmm_ring_map", || {
         make(buffer, device, |vmm, properties| {
-            let made = RingBuffer::builder(size).times(times).map(vmm, properties)?;
+            let made = RingBuffer::builder(size).with_times(times).map(vmm, properties)?;
             Ok(Object::Ring(Arc::new(made)))
         })
     })

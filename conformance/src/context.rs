@@ -7,7 +7,7 @@ use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::vmm::{Argument, VmmOptions};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, BufferError, Handle,
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
     HandleType, HipError, HipProfile, Runtime, Vmm, VmmError,
 };
 use std::cell::RefCell;
@@ -243,9 +243,9 @@ impl Context {
     pub fn refuses_buffer<T: fmt::Debug>(
         &self,
         expected: HipError,
-        call: impl FnOnce() -> Result<T, BufferError>,
-    ) -> Verdict<BufferError> {
-        self.refuses_as(expected, BufferError::hip, call)
+        call: impl FnOnce() -> Result<T, Error>,
+    ) -> Verdict<Error> {
+        self.refuses_as(expected, Error::hip, call)
     }
 
     fn refuses_as<T: fmt::Debug, E: fmt::Display>(

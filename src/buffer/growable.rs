@@ -57,7 +57,7 @@ impl GrowableBuilder {
         let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
         let step = self.step.unwrap_or(recommended).max(1);
         let step = round_up(step, vmm.reservation_granule())?;
-        let reservation = Reservation::of(round_up(self.maximum, step)?);
+        let reservation = Reservation::builder(round_up(self.maximum, step)?);
         let reservation = match self.address {
             None => reservation,
             Some(address) => reservation.exactly_at(address),
@@ -278,7 +278,7 @@ impl GrowableBuffer {
     pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
         let size = round_up(bytes, self.step)?;
         let end = Address::new(self.address.get() + self.maximum());
-        self.reservations.push(Reservation::of(size).exactly_at(end).reserve(&self.vmm)?);
+        self.reservations.push(Reservation::builder(size).exactly_at(end).reserve(&self.vmm)?);
         Ok(())
     }
 

@@ -103,7 +103,7 @@ impl PausableBuffer {
         properties: &AllocationProperties,
     ) -> Result<Self, Error> {
         let (owner, extent) = (owner(properties)?, whole_granules(vmm, size)?);
-        let reservation = Reservation::of(extent).reserve(vmm)?;
+        let reservation = Reservation::builder(extent).reserve(vmm)?;
         let memory = Allocation::create(vmm, extent, properties)?;
         let mapping = reservation.map(0, &memory)?;
         Ok(Self {
@@ -313,7 +313,7 @@ impl PausableBuffer {
                     && !self.holds_addresses() => {}
             answer => return answer.map(|()| self.address),
         }
-        let reservation = Reservation::of(self.extent).reserve(&self.vmm)?;
+        let reservation = Reservation::builder(self.extent).reserve(&self.vmm)?;
         let before = core::mem::replace(&mut self.address, reservation.address());
         if let State::Paused { rest, .. } = &mut self.state {
             *rest = Rest::Addresses(reservation);
@@ -403,7 +403,7 @@ impl PausableBuffer {
     /// Reserves the addresses again after they were freed.
     fn reserve(&self, operation: Operation) -> Result<Reservation, Error> {
         let Self { address, extent, .. } = *self;
-        let reserved = Reservation::of(extent).exactly_at(address).reserve(&self.vmm);
+        let reserved = Reservation::builder(extent).exactly_at(address).reserve(&self.vmm);
         reserved.map_err(|cause| {
             let cause = Box::new(Error::from(cause));
             Error::new(operation, ErrorKind::AddressLost { address, size: extent, cause })
@@ -438,7 +438,7 @@ impl PausableBuffer {
         access: Access,
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let reservation = Reservation::of(self.extent).reserve(&self.vmm)?;
+        let reservation = Reservation::builder(self.extent).reserve(&self.vmm)?;
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
         act(&window)?;

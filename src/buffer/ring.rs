@@ -40,7 +40,7 @@ impl RingBuilder {
         }
         let size = round_up(size, vmm.reservation_granule())?;
         let whole = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
-        let reservation = Reservation::of(whole).reserve(vmm)?;
+        let reservation = Reservation::builder(whole).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, properties)?;
         let request = |time: usize| MapRequest {
             reservation: &reservation,

@@ -1,5 +1,6 @@
 //! What the caller asked for.
 
+use super::{Argument, Error, ErrorKind, Problem, Value};
 use core::fmt;
 
 macro_rules! operations {
@@ -51,6 +52,7 @@ operations! {
     ExportToShareableHandle: "export_to_shareable_handle", "export a shareable handle";
     ImportFromShareableHandle: "import_from_shareable_handle", "import a shareable handle";
     RetainAllocationHandle: "retain_allocation_handle", "retain a handle";
+    MapArrayAsync: "map_array_async", "map a sparse array";
     Name: "name", "set a name";
     Exchange: "exchange", "exchange memory";
     Relocate: "relocate", "relocate a mapping";
@@ -81,6 +83,27 @@ operations! {
     Receive: "receive", "receive memory";
     Offer: "offer", "offer memory";
     Fetch: "fetch", "fetch memory";
+}
+
+impl Operation {
+    /// Checks HIP's `flags` argument, of which only 0 is legal: for interfaces that have it.
+    ///
+    /// ```
+    /// use hsa_vmm::error::Operation;
+    ///
+    /// assert!(Operation::Create.check_flags(0).is_ok());
+    /// assert!(Operation::Create.check_flags(1).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for any other flags.
+    pub fn check_flags(self, flags: u64) -> Result<(), Error> {
+        if flags == 0 {
+            return Ok(());
+        }
+        let problem = Problem::UndefinedFlags { defined: 0 };
+        Err(Error::new(self, ErrorKind::invalid(Argument::Flags, Value::Bytes(flags), problem)))
+    }
 }
 
 impl fmt::Display for Operation {

@@ -10,7 +10,7 @@
 //! # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 //! # let vmm = Vmm::open(&runtime)?;
 //! # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
-//! let cache = Reservation::of(64 << 20).reserve(&vmm)?.named("kv cache");
+//! let cache = Reservation::builder(64 << 20).reserve(&vmm)?.named("kv cache");
 //! let page = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?.named("page 0");
 //! let mapping = cache.map(0, &page)?;
 //!

@@ -20,10 +20,10 @@
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
-//! | `hipMemMapArrayAsync` | none: not supported ([`hip::map_array_async`](crate::hip::map_array_async)) | none |
+//! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
 //! HIP's `flags`, of which only 0 is legal, are no arguments here; an interface that has them checks them
-//! by [`hip::check_flags`](crate::hip::check_flags). HIP has no calls for [`Vmm::map_many`],
+//! by [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`],
 //! [`Vmm::set_access_many`] and [`Vmm::unmap_many`], which do many of these at once, or none.
 //!
 //! # Memory model

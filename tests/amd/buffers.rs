@@ -5,7 +5,7 @@ use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
 use crate::process::limit::{allow_more, no_limit};
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::buffer::Error;
 use hsa_vmm::vmm::{MappingInfo, Problem};
 use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
 
@@ -102,7 +102,7 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
                     break error;
                 }
             };
-            let out = matches!(error, BufferError::Vmm(VmmError::OutOfMemory { .. }));
+            let out = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
             assert!(out, "{round}: {error}");
             assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
             assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
@@ -136,7 +136,7 @@ fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
             no_limit();
             let Err(error) = answer else { break };
             failures += 1;
-            let out = matches!(error, BufferError::Vmm(VmmError::OutOfDescriptors { .. }));
+            let out = matches!(error.kind(), ErrorKind::OutOfDescriptors);
             assert!(out, "{more}: {error}");
             assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{more}");
             assert_eq!((buffer.size(), buffer.mapped()), (2 * STEP, 2 * STEP), "{more}");
@@ -176,7 +176,7 @@ fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
         buffer.grow(5 * STEP).unwrap();
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
-            Err(BufferError::Vmm(error)) => {
+            Err(Error::Vmm(error)) => {
                 assert_eq!(error.problem(), Some(Problem::AddressTaken));
             }
             other => panic!("the addresses are taken: {other:?}"),
@@ -193,7 +193,7 @@ fn a_ring_has_no_seam_for_anybody() {
         let library = Library::load(ground.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {
-            let options = RingBuffer::builder(STEP).times(times);
+            let options = RingBuffer::builder(STEP).with_times(times);
             let ring = options.map(&library.vmm, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();

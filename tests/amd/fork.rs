@@ -56,7 +56,7 @@ fn every_call_of_a_child_is_refused() {
 fn a_child_that_drops_everything_harms_nobody() {
     on_each("fork::a_child_that_drops_everything_harms_nobody", |ground| {
         let library = Library::load(ground.runtime());
-        let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+        let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();

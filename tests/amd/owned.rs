@@ -21,7 +21,7 @@ fn values_may_be_dropped_in_any_order() {
 fn a_dropped_mapping_leaves_its_addresses_reserved_and_empty() {
     on_each("owned::a_dropped_mapping_leaves_its_addresses_reserved_and_empty", |ground| {
         let library = Library::load(ground.runtime());
-        let reservation = Reservation::of(2 * SIZE).reserve(&library.vmm).unwrap();
+        let reservation = Reservation::builder(2 * SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
         let before = descriptors();
         for round in 0..20u8 {
@@ -47,7 +47,7 @@ fn a_panic_gives_everything_back() {
     on_each("owned::a_panic_gives_everything_back", |ground| {
         let library = Library::load(ground.runtime());
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+            let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
             let mapping = reservation.map(0, &memory).unwrap();
             mapping.grant(&library.gpus(), Access::ReadWrite).unwrap();

@@ -4,7 +4,7 @@ use super::refused_calls::{Named, Stage, each_in_turn};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
-use hsa_vmm::buffer::{BufferError, Contents, PageState};
+use hsa_vmm::buffer::{Contents, Error, PageState};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
 use hsa_vmm::{Access, PagedBuffer, PausableBuffer, Runtime, VmmError};
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ fn take_turns(library: &Library) {
         let mut other = PausableBuffer::create(&library.vmm, size, &library.on(0))
             .unwrap_or_else(|error| panic!("{round}: the memory was not given back: {error}"));
         let full = one.resume().unwrap_err();
-        let full_is = matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. }));
+        let full_is = matches!(full.kind(), ErrorKind::OutOfMemory { .. });
         assert!(full_is && one.is_paused(), "{round}: {full}");
         other.pause(Contents::Drop).unwrap();
         one.resume().unwrap();

@@ -7,7 +7,7 @@ use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::buffer::Error;
 use std::fmt::Debug;
 
 /// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
@@ -50,7 +50,7 @@ pub trait Stage: Sized {
     fn end(self, when: &str) -> Library;
 }
 
-pub type Act<S> = fn(&mut S) -> Result<(), BufferError>;
+pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
 /// One act, its name, and the operation among [`ABORTS`] that it is.
 pub type Named<S> = (&'static str, &'static str, Act<S>);

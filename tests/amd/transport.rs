@@ -15,7 +15,7 @@ const SIZE: usize = 256 << 10;
 
 /// The memory, for the CPU and all GPUs.
 fn view(library: &Library, memory: &Allocation) -> Mapping {
-    let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+    let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
     let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
     mapping.grant(&all, Access::ReadWrite).unwrap();

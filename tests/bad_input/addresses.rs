@@ -53,7 +53,7 @@ fn address_reserve_refuses_bad_input() {
         (
             "exactly nowhere",
             |s| {
-                let options = Reservation::of(s.granule).exactly_at(Address::NULL);
+                let options = Reservation::builder(s.granule).exactly_at(Address::NULL);
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Address,
@@ -62,7 +62,7 @@ fn address_reserve_refuses_bad_input() {
         (
             "exactly beside the granule",
             |s| {
-                let options = Reservation::of(s.granule).exactly_at(at(s.used, 1));
+                let options = Reservation::builder(s.granule).exactly_at(at(s.used, 1));
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Address,
@@ -72,7 +72,7 @@ fn address_reserve_refuses_bad_input() {
             "exactly beside the alignment",
             |s| {
                 let beside = at(Address::new(1 << 40), s.granule);
-                let options = Reservation::of(s.granule).aligned_to(2 * MIB).exactly_at(beside);
+                let options = Reservation::builder(s.granule).aligned_to(2 * MIB).exactly_at(beside);
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Address,
@@ -81,7 +81,7 @@ fn address_reserve_refuses_bad_input() {
         (
             "exactly at the end of all addresses",
             |s| {
-                let options = Reservation::of(2 * s.granule).exactly_at(top());
+                let options = Reservation::builder(2 * s.granule).exactly_at(top());
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Size,

@@ -49,7 +49,7 @@ impl Scene {
         machine.grant(used, granule, machine.cpu(0), Access::Read);
         machine.grant(used, granule, machine.gpu(0), Access::Read);
         let foreign = other.create(0, granule);
-        let reservation = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         let private = private.unwrap();
@@ -77,7 +77,7 @@ impl Scene {
 
 /// Two reservations, one directly behind the other.
 pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
-    let exactly = |address| Reservation::of(size).exactly_at(address).reserve(&machine.vmm);
+    let exactly = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
     for _ in 0..1000 {
         let both = machine.reserve(2 * size);
         machine.vmm.address_free(both, 2 * size).unwrap();

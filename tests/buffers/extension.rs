@@ -2,9 +2,8 @@
 
 use crate::machine::{KIB, Machine, eras};
 use hsa_vmm::Access;
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::vmm::Problem;
 
 const STEP: usize = 16 * KIB;
 
@@ -53,7 +52,6 @@ fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
         let before = (machine.vmm.reservations(), machine.vmm.mappings());
         for _ in 0..2 {
             let error = buffer.extend(1).expect_err("the addresses are taken");
-            let BufferError::Vmm(error) = error else { panic!("{error}") };
             assert_eq!(error.problem(), Some(Problem::AddressTaken), "{era}");
         }
         assert_eq!((machine.vmm.reservations(), machine.vmm.mappings()), before, "{era}");

@@ -3,7 +3,7 @@
 
 use crate::machine::{Machine, eras, without_cpu_mapping};
 use crate::process::rights;
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::Error;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
 use hsa_vmm::vmm::MappingInfo;
 use std::fmt::Debug;
@@ -23,7 +23,7 @@ pub trait Stage: Sized {
     fn state(&self) -> Self::State;
 }
 
-pub type Act<S> = fn(&mut S) -> Result<(), BufferError>;
+pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
 /// What must not change below the buffers: what the library believes, what the GPUs and this
 /// process may do, and what the runtime has in use.
@@ -70,7 +70,7 @@ pub struct Failed<S: Stage> {
     pub act: Act<S>,
     /// The first function that failed.
     pub function: &'static str,
-    pub answer: Result<(), BufferError>,
+    pub answer: Result<(), Error>,
     /// The calls work again.
     pub stage: S,
     pub before: S::State,

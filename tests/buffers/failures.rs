@@ -5,9 +5,9 @@ use crate::failing_calls::{
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer};
 use std::sync::LazyLock;
 
 const STEP: usize = 16 * KIB;
@@ -45,7 +45,8 @@ impl Stage for Buffers {
             buffer
         };
         let (small, full) = (GrowableVec::new(buffer(2)), buffer(6));
-        let ring = RingBuffer::builder(STEP).times(3).map(&machine.vmm, &machine.on(1)).unwrap();
+        let ring =
+            RingBuffer::builder(STEP).with_times(3).map(&machine.vmm, &machine.on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, text(STEP)).unwrap();
         Self { small, full, ring, machine }
@@ -99,7 +100,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
         buffer.grow(3 * STEP)
     }),
     ("make a ring", |s| {
-        RingBuffer::builder(STEP).times(3).map(&s.machine.vmm, &s.machine.on(1)).map(drop)
+        RingBuffer::builder(STEP).with_times(3).map(&s.machine.vmm, &s.machine.on(1)).map(drop)
     }),
     ("let a peer at the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),
@@ -131,7 +132,7 @@ fn one_failure_changes_nothing() {
             match &failed.answer {
                 Ok(()) => assert!(is_survived(name, failed.function), "{when}: it came about"),
                 Err(error) => {
-                    let lost = matches!(error, BufferError::Vmm(VmmError::Quarantined { .. }));
+                    let lost = matches!(error.kind(), ErrorKind::Quarantined { .. });
                     assert!(!lost, "{when}: {error}");
                     failed.assert_unchanged();
                     failed.stage.assert_contents(&when);

@@ -54,7 +54,8 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 fn memory_is_mapped_a_whole_step_at_a_time() {
     let machine = Machine::new(eras()[1].1.clone());
     let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
-    let mut buffer = GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let mut buffer =
+        GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
     for size in [1, 100, MIB, 2 * MIB] {
         buffer.resize(size).unwrap();
         assert_eq!((buffer.mapped(), creates()), (2 * MIB, 1), "{size}");

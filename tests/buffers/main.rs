@@ -5,6 +5,7 @@ mod machine;
 #[path = "../process/mod.rs"]
 mod process;
 
+mod errors;
 mod extension;
 mod failing_calls;
 mod failures;

@@ -1,7 +1,7 @@
 //! A growable buffer against a plain vector: whatever is done to both, they hold the same.
 
 use crate::machine::{KIB, Machine, eras};
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, GrowableBuffer};
 use proptest::prelude::*;
@@ -131,7 +131,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn perform(&mut self, operation: &Operation) -> Result<(), BufferError> {
+    fn perform(&mut self, operation: &Operation) -> Result<(), Error> {
         let agents = [self.machine.cpu(0), self.machine.gpu(0), self.machine.gpu(1)];
         let buffer = &mut self.buffer;
         match *operation {

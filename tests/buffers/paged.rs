@@ -1,11 +1,13 @@
 //! Pages that get memory and lose it, and zeros where they have none.
 
+use crate::errors::{out_of_bounds, page_error};
 use crate::machine::{KIB, MIB, Machine, eras};
 use crate::process::{FAULT, assert_untouchable, loading_from, ran_alone, storing_at};
-use hsa_vmm::buffer::{BufferError, PageState};
+use hsa_vmm::Error;
+use hsa_vmm::buffer::PageState;
+use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, Era, GpuPermissions};
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, PagedBuffer, VmmError};
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, PagedBuffer};
 
 const PAGE: usize = 16 * KIB;
 
@@ -75,7 +77,7 @@ fn three_gibibytes_in_pages_and_in_one_run() {
         }
         let beyond = PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
         let full = beyond.map(0..4096).unwrap_err();
-        let full = matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. }));
+        let full = matches!(full.kind(), ErrorKind::OutOfMemory { .. });
         assert!(full && beyond.statistics().mapped == 0, "{era}");
         assert_eq!(machine.used_by(0), 0, "{era}");
     }
@@ -95,14 +97,18 @@ fn pages_that_are_not_mapped_are_empty_and_reserved() {
             let address = buffer.address_of(page).unwrap();
             assert_untouchable(address.get(), PAGE, era);
             assert!(machine.simulation.page(0, address.get()).is_none(), "{era}");
-            let refused = Err(BufferError::PageNotMapped { page });
-            assert_eq!(buffer.read(page * PAGE, &mut [0]), refused, "{era}");
-            assert_eq!(buffer.write(page * PAGE, &[0]), refused, "{era}");
-            assert_eq!(buffer.fill(page * PAGE, 0, 4), refused, "{era}");
+            let refused = Err(page_error(page, Problem::PageNotMapped));
+            assert_eq!(
+                buffer.read(page * PAGE, &mut [0]).map_err(Error::into_kind),
+                refused,
+                "{era}"
+            );
+            assert_eq!(buffer.write(page * PAGE, &[0]).map_err(Error::into_kind), refused, "{era}");
+            assert_eq!(buffer.fill(page * PAGE, 0, 4).map_err(Error::into_kind), refused, "{era}");
         }
         assert_eq!(
-            buffer.write(4 * PAGE - 1, &[0; 2]),
-            Err(BufferError::PageNotMapped { page: 4 })
+            buffer.write(4 * PAGE - 1, &[0; 2]).map_err(Error::into_kind),
+            Err(page_error(4, Problem::PageNotMapped))
         );
         buffer.write(4 * PAGE - 1, &[0]).unwrap();
         assert!(buffer.zero_page_is_clean().unwrap(), "{era}: there is none");
@@ -142,7 +148,10 @@ fn a_zero_page_is_behind_all_that_is_not_mapped() {
             assert_eq!(storing_at(address), FAULT, "{era}: but to store");
             let entry = machine.simulation.page(0, address).expect("for GPUs, too");
             assert_eq!((entry.readable, entry.writable), (true, false), "{era}");
-            assert_eq!(buffer.write(page * PAGE, &[1]), Err(BufferError::PageNotMapped { page }));
+            assert_eq!(
+                buffer.write(page * PAGE, &[1]).map_err(Error::into_kind),
+                Err(page_error(page, Problem::PageNotMapped))
+            );
         }
         let mut both = [1; 2];
         buffer.read(4 * PAGE - 1, &mut both).unwrap();
@@ -171,39 +180,49 @@ fn ranges_that_make_no_sense_are_refused() {
         let buffer = buffer(&machine, zero);
         buffer.map(4..8).unwrap();
         let calls = machine.simulation.all_calls();
-        let none = |page| Err(BufferError::NoSuchPage { page, pages: 16 });
-        assert_eq!(buffer.map(15..17), none(16));
-        assert_eq!(buffer.map(20..21), none(20));
-        assert_eq!(buffer.map(usize::MAX - 1..usize::MAX), none(usize::MAX - 1));
-        assert_eq!(buffer.unmap(7..17), none(16));
-        assert_eq!(buffer.state(16).map(drop), none(16));
-        assert_eq!(buffer.state(usize::MAX).map(drop), none(usize::MAX));
-        assert_eq!(buffer.address_of(16).map(drop), none(16));
-        assert_eq!(buffer.map(2..5), Err(BufferError::PageMapped { page: 4 }));
-        assert_eq!(buffer.unmap(2..5), Err(BufferError::PageNotMapped { page: 2 }));
-        assert_eq!(buffer.unmap(7..9), Err(BufferError::PageNotMapped { page: 8 }));
+        let none = |page| Err(page_error(page, Problem::NoSuchPage { pages: 16 }));
+        assert_eq!(buffer.map(15..17).map_err(Error::into_kind), none(16));
+        assert_eq!(buffer.map(20..21).map_err(Error::into_kind), none(20));
+        assert_eq!(
+            buffer.map(usize::MAX - 1..usize::MAX).map_err(Error::into_kind),
+            none(usize::MAX - 1)
+        );
+        assert_eq!(buffer.unmap(7..17).map_err(Error::into_kind), none(16));
+        assert_eq!(buffer.state(16).map(drop).map_err(Error::into_kind), none(16));
+        assert_eq!(buffer.state(usize::MAX).map(drop).map_err(Error::into_kind), none(usize::MAX));
+        assert_eq!(buffer.address_of(16).map(drop).map_err(Error::into_kind), none(16));
+        assert_eq!(
+            buffer.map(2..5).map_err(Error::into_kind),
+            Err(page_error(4, Problem::PageMapped))
+        );
+        assert_eq!(
+            buffer.unmap(2..5).map_err(Error::into_kind),
+            Err(page_error(2, Problem::PageNotMapped))
+        );
+        assert_eq!(
+            buffer.unmap(7..9).map_err(Error::into_kind),
+            Err(page_error(8, Problem::PageNotMapped))
+        );
         #[allow(clippy::reversed_empty_ranges, reason = "what a caller may pass")]
         for nothing in [4..4, 9..9, 16..16, 9..2] {
             buffer.map(nothing.clone()).expect("no page is mapped");
             buffer.unmap(nothing).expect("no page is unmapped");
         }
-        let end = BufferError::BeyondEnd { offset: 16 * PAGE - 1, size: 2, end: 16 * PAGE };
-        assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]), Err(end));
-        let end = BufferError::BeyondEnd { offset: usize::MAX, size: 2, end: 16 * PAGE };
-        assert_eq!(buffer.write(usize::MAX, &[0; 2]), Err(end));
+        let end = out_of_bounds(16 * PAGE - 1, 2, 16 * PAGE);
+        assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]).map_err(Error::into_kind), Err(end));
+        let end = out_of_bounds(usize::MAX, 2, 16 * PAGE);
+        assert_eq!(buffer.write(usize::MAX, &[0; 2]).map_err(Error::into_kind), Err(end));
         assert_eq!(machine.simulation.all_calls(), calls, "nobody was asked");
     }
-    let refuse =
-        |options: hsa_vmm::buffer::PagedBuilder, properties: &AllocationProperties| match options
-            .reserve(&machine.vmm, properties)
-            .unwrap_err()
-        {
-            BufferError::Vmm(error) => error,
-            error => panic!("{error}"),
-        };
+    let refuse = |options: hsa_vmm::buffer::PagedBuilder, properties: &AllocationProperties| {
+        options.reserve(&machine.vmm, properties).unwrap_err()
+    };
     let on = machine.on(0);
     assert_eq!(refuse(PagedBuffer::builder(0), &on).problem(), Some(Problem::Zero));
-    assert_eq!(refuse(PagedBuffer::builder(1).with_page_size(0), &on).problem(), Some(Problem::Zero));
+    assert_eq!(
+        refuse(PagedBuffer::builder(1).with_page_size(0), &on).problem(),
+        Some(Problem::Zero)
+    );
     assert_eq!(refuse(PagedBuffer::builder(usize::MAX), &on).problem(), Some(Problem::Overflow));
     refuse(PagedBuffer::builder(1), &AllocationProperties::on(machine.cpu(0)));
     machine.assert_empty();

@@ -6,9 +6,10 @@ use crate::failing_calls::{
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
-use hsa_vmm::buffer::{BufferError, PageState};
+use hsa_vmm::buffer::PageState;
+use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, PagedBuffer, VmmError};
+use hsa_vmm::{Access, PagedBuffer};
 
 const PAGE: usize = 16 * KIB;
 const PAGES: usize = 8;
@@ -162,12 +163,13 @@ fn what_a_runtime_that_goes_on_failing_takes_is_known() {
             let missing: usize = failed.stage.buffers().iter().map(|it| it.statistics().lost).sum();
             if missing > 0 {
                 lost += 1;
-                let told = matches!(answer, Err(BufferError::PagesLost { .. }));
+                let told = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
                 assert!(told, "{when}: {answer:?}");
                 let again = (failed.act)(&mut failed.stage).unwrap_err();
                 let refused = matches!(
-                    again,
-                    BufferError::PageLost { .. } | BufferError::Vmm(VmmError::Quarantined { .. })
+                    again.kind(),
+                    ErrorKind::InvalidArgument { problem: Problem::PageLost, .. }
+                        | ErrorKind::Quarantined { .. }
                 );
                 assert!(refused || name.starts_with("move"), "{when}: {again}");
             }

@@ -1,11 +1,14 @@
 //! The thread that maps pages before they are asked for.
 
+use crate::errors::page_error;
 use crate::machine::{KIB, Machine, eras};
 use crate::pausable::alone;
 use crate::process::{End, in_child, within};
-use hsa_vmm::buffer::{BufferError, PageState, PagedStatistics};
+use hsa_vmm::Error;
+use hsa_vmm::buffer::{PageState, PagedStatistics};
+use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
-use hsa_vmm::{Access, PagedBuffer, VmmError};
+use hsa_vmm::{Access, PagedBuffer};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 16 * KIB;
@@ -43,7 +46,10 @@ fn a_sequence_that_grows_finds_its_pages_there() {
         assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{era}");
         assert_eq!(buffer.state(15), Ok(PageState::Empty), "{era}");
         // Nobody has asked for them yet.
-        assert_eq!(buffer.read(12 * PAGE, &mut [0]), Err(BufferError::PageNotMapped { page: 12 }));
+        assert_eq!(
+            buffer.read(12 * PAGE, &mut [0]).map_err(Error::into_kind),
+            Err(page_error(12, Problem::PageNotMapped))
+        );
         let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
         buffer.map(12..14).unwrap();
         buffer.write(13 * PAGE, &[5]).unwrap();
@@ -77,7 +83,7 @@ fn pages_in_stock_need_no_new_memory() {
             buffer.write(pages.start * PAGE, &[7]).unwrap();
         }
         let error = buffer.map(7..8).expect_err("none is ready, and none can be made");
-        assert!(matches!(error, BufferError::Vmm(VmmError::OutOfMemory { .. })), "{era}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {error}");
         drop(buffer);
         machine.assert_empty();
     }
@@ -119,8 +125,8 @@ fn a_failure_of_the_thread_is_seen_and_harms_nobody() {
             buffer.map(0..1).unwrap();
             wait_for(&buffer, |found| found.failures_ahead == 1);
             let found = buffer.statistics();
-            let failure = found.last_failure_ahead.expect("it is kept");
-            assert!(matches!(failure, VmmError::Runtime { .. }), "{era}: {failure}");
+            let failure = found.last_failure_ahead.clone().expect("it is kept");
+            assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{era}: {failure}");
             assert!(found.to_string().contains("failed 1 times"), "{found}");
             assert!(found.thread_runs && found.ahead == 0, "{era}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
@@ -146,8 +152,11 @@ fn what_cannot_be_taken_back_is_lost_and_counted() {
     // Either the page is lost, or the library has put all of the reservation into quarantine.
     assert_eq!(buffer.statistics().lost, 1);
     assert_eq!(buffer.state(1), Ok(PageState::Lost));
-    assert_eq!(buffer.map(1..2), Err(BufferError::PageLost { page: 1 }));
-    assert_eq!(buffer.read(PAGE, &mut [0]), Err(BufferError::PageLost { page: 1 }));
+    assert_eq!(buffer.map(1..2).map_err(Error::into_kind), Err(page_error(1, Problem::PageLost)));
+    assert_eq!(
+        buffer.read(PAGE, &mut [0]).map_err(Error::into_kind),
+        Err(page_error(1, Problem::PageLost))
+    );
     if machine.vmm.quarantine().is_empty() {
         buffer.map(2..3).unwrap();
         drop(buffer);
@@ -166,7 +175,7 @@ fn pages_ahead_make_room_where_memory_is_short() {
         assert_eq!(buffer.statistics().mapped, 8, "{era}");
         wait_for(&buffer, |found| found.failures_ahead > 0);
         let full = buffer.map(40..41).unwrap_err();
-        assert!(matches!(full, BufferError::Vmm(VmmError::OutOfMemory { .. })), "{era}: {full}");
+        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {full}");
         buffer.unmap(0..2).unwrap();
         buffer.map(40..42).unwrap();
         drop(buffer);
@@ -296,8 +305,8 @@ fn a_fork_at_any_moment_leaves_the_child_able_to_go_on() {
                     buffer.exchange_pages(first..first + 1, &buffer, 51),
                 ];
                 for (number, answer) in answers.into_iter().enumerate() {
-                    let forked = |error: &VmmError| matches!(error, VmmError::Forked { .. });
-                    let refused = matches!(&answer, Err(BufferError::Vmm(error)) if forked(error));
+                    let forked = |error: &Error| matches!(error.kind(), ErrorKind::Forked);
+                    let refused = matches!(&answer, Err(error) if forked(error));
                     assert!(refused, "{number}: {answer:?}");
                 }
                 assert_eq!(buffer.statistics(), PagedStatistics::default());

@@ -1,8 +1,11 @@
 //! Paged and pausable buffers against plain vectors: whatever is done to both, they hold the same.
 
+use crate::errors::page_error;
 use crate::machine::{KIB, Machine, eras};
 use crate::pausable::alone;
-use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
+use hsa_vmm::Error;
+use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, PagedBuffer};
 use proptest::prelude::*;
@@ -110,7 +113,8 @@ impl Pair {
     fn new(era: usize, zeros: [bool; 2], ahead: usize) -> Self {
         let machine = Machine::new(eras()[era].1.clone());
         let buffers = zeros.map(|zero| {
-            let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
+            let options =
+                PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
             let options = if zero { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -133,7 +137,7 @@ impl Pair {
             (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
             (Some(_), Err(error)) => {
                 assert!(failed, "{operation:?}: {error}");
-                assert!(!matches!(error, BufferError::PagesLost { .. }), "{error}");
+                assert!(!matches!(error.kind(), ErrorKind::PagesLost { .. }), "{error}");
                 self.models = before;
                 if let PageOperation::Write { .. } | PageOperation::Fill { .. } = operation {
                     self.forget(operation);
@@ -213,7 +217,7 @@ impl Pair {
         Some(Bytes::new())
     }
 
-    fn ask(&self, operation: &PageOperation) -> (Result<(), BufferError>, Vec<u8>) {
+    fn ask(&self, operation: &PageOperation) -> (Result<(), Error>, Vec<u8>) {
         let buffer = &self.buffers[0];
         let mut found = Vec::new();
         let answer = match *operation {
@@ -253,7 +257,7 @@ impl Pair {
                     }
                     (Err(error), known) => {
                         assert!(!model.zero && known.is_none(), "page {page}: {error}");
-                        assert_eq!(error, BufferError::PageNotMapped { page });
+                        assert_eq!(error.into_kind(), page_error(page, Problem::PageNotMapped));
                     }
                 }
             }
@@ -406,7 +410,11 @@ fn sleep(era: usize, operations: &[(PauseOperation, Option<u64>)]) {
             (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
             (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
             // It is paused all the same.
-            (Some(_), Err(BufferError::AddressLost { .. })) if !before.paused => assert!(failed),
+            (Some(_), Err(error))
+                if !before.paused && matches!(error.kind(), ErrorKind::AddressLost { .. }) =>
+            {
+                assert!(failed);
+            }
             (Some(_), Err(error)) => {
                 assert!(failed, "{operation:?}: {error}");
                 model = before;

@@ -3,12 +3,15 @@
 //! Where addresses are freed and reserved anew, any other thread may take them meanwhile; such tests
 //! run in a process of their own, which has one.
 
+use crate::errors::out_of_bounds;
 use crate::machine::{KIB, MIB, Machine, eras, with_two_cpus};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
-use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
+use hsa_vmm::Error;
+use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
-use hsa_vmm::vmm::{Location, Problem};
-use hsa_vmm::{Access, AllocationProperties, Reservation, VmmError};
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, AllocationProperties, Reservation};
 
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
@@ -77,8 +80,12 @@ fn contents_and_address_come_back_at_every_size() {
                     buffer.fill(8, 0x0403_0201, 16).unwrap();
                     let found = &contents(&buffer)[8..24];
                     assert_eq!(found, [1, 2, 3, 4].repeat(4), "{when}");
-                    let beyond = BufferError::BeyondEnd { offset: size - 3, size: 4, end: size };
-                    assert_eq!(buffer.fill(size - 3, 0, 4), Err(beyond), "{when}");
+                    let beyond = out_of_bounds(size - 3, 4, size);
+                    assert_eq!(
+                        buffer.fill(size - 3, 0, 4).map_err(Error::into_kind),
+                        Err(beyond),
+                        "{when}"
+                    );
                 }
                 drop(buffer);
                 machine.assert_empty();
@@ -105,8 +112,8 @@ fn three_gibibytes_are_given_back() {
                 assert_eq!(buffer.address(), address, "{era}");
             }
             let beyond = buffer.write(size - 4, b"there");
-            let expected = BufferError::BeyondEnd { offset: size - 4, size: 5, end: size };
-            assert_eq!(beyond, Err(expected), "{era}");
+            let expected = out_of_bounds(size - 4, 5, size);
+            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{era}");
         }
     });
 }
@@ -162,16 +169,40 @@ fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
         for (era, config) in eras() {
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 100);
-            assert_eq!(buffer.resume(), Err(BufferError::NotPaused), "{era}");
-            assert_eq!(buffer.resume_anywhere(), Err(BufferError::NotPaused), "{era}");
+            assert_eq!(
+                buffer.resume().map_err(Error::into_kind),
+                Err(ErrorKind::NotPaused),
+                "{era}"
+            );
+            assert_eq!(
+                buffer.resume_anywhere().map_err(Error::into_kind),
+                Err(ErrorKind::NotPaused),
+                "{era}"
+            );
             buffer.pause(Contents::Save).unwrap();
             let calls = machine.simulation.all_calls();
             for again in [Contents::Save, Contents::Drop] {
-                assert_eq!(buffer.pause(again), Err(BufferError::Paused), "{era}");
+                assert_eq!(
+                    buffer.pause(again).map_err(Error::into_kind),
+                    Err(ErrorKind::Paused),
+                    "{era}"
+                );
             }
-            assert_eq!(buffer.read(0, &mut [0]), Err(BufferError::Paused), "{era}");
-            assert_eq!(buffer.write(0, &[0]), Err(BufferError::Paused), "{era}");
-            assert_eq!(buffer.fill(0, 0, 4), Err(BufferError::Paused), "{era}");
+            assert_eq!(
+                buffer.read(0, &mut [0]).map_err(Error::into_kind),
+                Err(ErrorKind::Paused),
+                "{era}"
+            );
+            assert_eq!(
+                buffer.write(0, &[0]).map_err(Error::into_kind),
+                Err(ErrorKind::Paused),
+                "{era}"
+            );
+            assert_eq!(
+                buffer.fill(0, 0, 4).map_err(Error::into_kind),
+                Err(ErrorKind::Paused),
+                "{era}"
+            );
             assert_eq!(machine.simulation.all_calls(), calls, "{era}: nobody was asked");
             buffer.resume().unwrap();
             assert!(contents(&buffer) == pattern(100, 1), "{era}");
@@ -198,7 +229,6 @@ fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
             buffer.revoke(&[machine.cpu(0)]).unwrap();
             assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{era}");
             let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
-            let BufferError::Vmm(foreign) = foreign else { panic!("{era}: {foreign}") };
             assert_eq!(foreign.problem(), Some(Problem::ForeignAgent), "{era}");
             assert!(
                 buffer.revoke(&[other.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
@@ -259,11 +289,11 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let lost = buffer.pause(Contents::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     let (address, size) = (buffer.address(), buffer.extent());
-    let BufferError::AddressLost { address: at, size: of, cause } = lost else {
+    let ErrorKind::AddressLost { address: at, size: of, cause } = lost.kind() else {
         panic!("{lost}");
     };
-    assert_eq!((at, of), (address, size));
-    assert!(matches!(cause, VmmError::OutOfMemory { .. }), "{cause}");
+    assert_eq!((*at, *of), (address, size));
+    assert!(matches!(cause.kind(), ErrorKind::OutOfMemory { .. }), "{cause}");
     buffer
 }
 
@@ -277,10 +307,10 @@ fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
         let (address, extent) = (buffer.address(), buffer.extent());
 
         // Somebody else has them now.
-        let taken = Reservation::of(extent).exactly_at(address).reserve(&machine.vmm).unwrap();
+        let taken = Reservation::builder(extent).exactly_at(address).reserve(&machine.vmm).unwrap();
         for _ in 0..2 {
             let lost = buffer.resume().unwrap_err();
-            assert!(matches!(lost, BufferError::AddressLost { .. }), "{lost}");
+            assert!(matches!(lost.kind(), ErrorKind::AddressLost { .. }), "{lost}");
             assert!(lost.to_string().contains("anywhere"), "{lost}");
             assert!(buffer.is_paused() && !buffer.holds_addresses());
             assert_eq!((buffer.saved(), vram(&machine)), (5000, 0));
@@ -300,7 +330,7 @@ fn a_buffer_without_addresses_resumes_anywhere() {
         let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
         let mut buffer = without_addresses(&machine, 5000);
         let (before, extent) = (buffer.address(), buffer.extent());
-        let taken = Reservation::of(extent).exactly_at(before).reserve(&machine.vmm).unwrap();
+        let taken = Reservation::builder(extent).exactly_at(before).reserve(&machine.vmm).unwrap();
         for function in [RESERVE, "hsa_amd_vmem_handle_create", "hsa_amd_vmem_map"] {
             // The first reservation is the one that fails because somebody has the addresses.
             let call = if function == RESERVE { 2 } else { 1 };
@@ -327,24 +357,17 @@ fn a_buffer_without_addresses_resumes_anywhere() {
 #[test]
 fn what_makes_no_buffer_is_refused() {
     let machine = Machine::new(Config::mi300x(1));
-    let create = |size, properties: &AllocationProperties| match PausableBuffer::create(
-        &machine.vmm,
-        size,
-        properties,
-    )
-    .unwrap_err()
-    {
-        BufferError::Vmm(error) => error,
-        error => panic!("{error}"),
+    let create = |size, properties: &AllocationProperties| {
+        PausableBuffer::create(&machine.vmm, size, properties).unwrap_err()
     };
     assert_eq!(create(0, &machine.on(0)).problem(), Some(Problem::Zero));
     assert_eq!(create(usize::MAX, &machine.on(0)).problem(), Some(Problem::Overflow));
     let huge = create(1 << 45, &machine.on(0));
-    assert!(matches!(huge, VmmError::OutOfMemory { .. }), "{huge}");
+    assert!(matches!(huge.kind(), ErrorKind::OutOfMemory { .. }), "{huge}");
     let on_cpu = AllocationProperties::on(machine.cpu(0));
     create(1, &on_cpu);
     let nowhere = AllocationProperties::at(Location::Unknown);
-    assert_eq!(create(1, &nowhere).problem(), Some(Problem::NoLocation));
+    assert_eq!(create(1, &nowhere).problem(), Some(Problem::MissingLocation));
     machine.assert_empty();
 }
 
@@ -370,8 +393,8 @@ fn a_forks_child_can_do_nothing_and_harms_nobody() {
                 resident.pause(Contents::Drop),
             ];
             for (number, answer) in answers.into_iter().enumerate() {
-                let forked = |error: &VmmError| matches!(error, VmmError::Forked { .. });
-                let refused = matches!(&answer, Err(BufferError::Vmm(error)) if forked(error));
+                let forked = |error: &Error| matches!(error.kind(), ErrorKind::Forked);
+                let refused = matches!(&answer, Err(error) if forked(error));
                 assert!(refused, "{number}: {answer:?}");
             }
         });

@@ -5,9 +5,11 @@ use crate::failing_calls::{
 };
 use crate::machine::Machine;
 use crate::pausable::{alone, contents, filled, pattern};
-use hsa_vmm::buffer::{BufferError, Contents, PausableBuffer};
+use hsa_vmm::Error;
+use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Address, VmmError};
+use hsa_vmm::{Access, Address};
 
 const SIZE: usize = 5000;
 
@@ -96,9 +98,9 @@ fn one_failure_changes_nothing() {
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
         let failures = one_call(ACTS, statuses, |mut failed| {
             let (name, function, when) = (failed.name, failed.function, failed.when.clone());
-            match failed.answer {
+            match &failed.answer {
                 Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
-                Err(BufferError::AddressLost { .. }) => {
+                Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
                     assert!(name.starts_with("pause") && failed.ground == "era B", "{when}");
                     assert!(function.contains("address_reserve"), "{when}");
                     assert!(!failed.stage.resident.holds_addresses(), "{when}");
@@ -125,14 +127,12 @@ fn a_runtime_that_goes_on_failing_loses_no_contents() {
         let mut kept = 0;
         let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {
             let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
-            let quarantined = |answer: &Result<(), BufferError>| {
-                matches!(answer, Err(BufferError::Vmm(VmmError::Quarantined { .. })))
-            };
+            let quarantined = |answer: &Result<(), Error>| matches!(answer, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
             let quarantine = failed.stage.machine.vmm.quarantine();
             let places = [failed.stage.resident.address(), failed.stage.paused.address()];
             if quarantine.iter().all(|entry| !places.contains(&entry.address)) {
                 // Paused against its will, it has kept the memory and what is in it.
-                let lost = matches!(answer, Err(BufferError::AddressLost { .. }));
+                let lost = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = answer.is_err() && !lost;
                 kept += usize::from(fails && failed.stage.resident.is_paused());
                 failed.stage.assert_contents(name == DROPS && !fails, when);

@@ -1,13 +1,14 @@
 //! The same memory at other addresses, and other memory at the same ones.
 
+use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, access, at, eras, without_cpu_mapping};
 use crate::pausable::alone;
 use crate::process::{assert_untouchable, within};
+use hsa_vmm::Error;
 use hsa_vmm::Kept;
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
-use hsa_vmm::vmm::{Argument, Problem};
-use hsa_vmm::{Access, Address, Allocation, Mapping, PagedBuffer, Reservation, VmmError};
+use hsa_vmm::{Access, Address, Allocation, Mapping, PagedBuffer, Reservation};
 use std::time::Duration;
 
 fn machine(config: Config) -> Machine {
@@ -145,8 +146,8 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
     let exchanges: [(Address, Address, usize, Expected); 10] = [
         (one, second, 2 * granule, overlaps),
         (one, one, granule, overlaps),
-        (one, double, 2 * granule, (from, |it| it == Problem::CutDifferently)),
-        (one, double, granule, (size, |it| matches!(it, Problem::CutsMapping { .. }))),
+        (one, double, 2 * granule, (from, |it| it == Problem::DifferentLayout)),
+        (one, double, granule, (size, |it| matches!(it, Problem::SplitsMapping { .. }))),
         (one, empty, granule, not_mapped_from),
         (empty, one, granule, (to, |it| matches!(it, Problem::NotMapped { .. }))),
         (null, one, granule, (to, |it| it == Problem::Null)),
@@ -157,7 +158,7 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
     for (number, (to, from, size, (argument, is_it))) in exchanges.into_iter().enumerate() {
         vmm.set_access(one, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
         let calls = machine.simulation.all_calls();
-        let error = vmm.exchange(to, from, size).expect_err("refused");
+        let error = Error::from(vmm.exchange(to, from, size).expect_err("refused"));
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_it), "{number}: {error}");
         assert_eq!(machine.simulation.all_calls(), calls, "{number}");
@@ -169,12 +170,12 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
         (empty, at(one, 4 * granule), granule, (from, |it| it == Problem::NotReserved)),
         (at(empty, 2 * granule), one, 2 * granule, (to, |it| it == Problem::NotReserved)),
         (at(empty, 1), one, granule, (to, |it| matches!(it, Problem::NotAligned { .. }))),
-        (empty, double, granule, (size, |it| matches!(it, Problem::CutsMapping { .. }))),
+        (empty, double, granule, (size, |it| matches!(it, Problem::SplitsMapping { .. }))),
     ];
     drop(calls);
     let calls = machine.simulation.all_calls();
     for (number, (to, from, size, (argument, is_it))) in moves.into_iter().enumerate() {
-        let error = vmm.relocate(to, from, size).expect_err("refused");
+        let error = Error::from(vmm.relocate(to, from, size).expect_err("refused"));
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_it), "{number}: {error}");
     }
@@ -187,7 +188,7 @@ fn owned_mappings_keep_what_they_own() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let granule = machine.granule();
-        let reservation = Reservation::of(4 * granule).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap();
         let mapping = |place: usize| {
             let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
             let mapping = reservation.map(place * granule, &memory).unwrap();
@@ -206,13 +207,15 @@ fn owned_mappings_keep_what_they_own() {
         assert_eq!([byte(&one), byte(&other)], [1, 0], "{era}");
         assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{era}");
 
-        let elsewhere = Reservation::of(2 * granule).reserve(&machine.vmm).unwrap();
+        let elsewhere = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let Kept { value: one, error } =
             one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
+        let error = Error::from(error);
         assert_eq!(error.argument(), Some(Argument::Offset), "{era}: {error}");
         let Kept { value: one, error } =
             one.relocate(&reservation, granule).expect_err("the other is there");
-        assert!(matches!(error.problem(), Some(Problem::AlreadyMapped { .. })), "{era}: {error}");
+        let problem = Error::from(error).problem();
+        assert!(matches!(problem, Some(Problem::AlreadyMapped { .. })), "{era}: {problem:?}");
         let one = one.relocate(&elsewhere, granule).unwrap();
         assert_eq!(one.address(), at(elsewhere.address(), granule), "{era}");
         assert_eq!(byte(&one), 1, "{era}");
@@ -231,23 +234,24 @@ fn a_stale_mapping_exchanges_nothing() {
     let (machine, stranger) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
     let granule = machine.granule();
     let mapping = |machine: &Machine| {
-        let reservation = Reservation::of(granule).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
         let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         reservation.map(0, &memory).unwrap()
     };
     let (mut one, mut other, mut foreign) =
         (mapping(&machine), mapping(&machine), mapping(&stranger));
-    let error = one.exchange(&mut foreign).expect_err("of another Vmm");
+    let error = Error::from(one.exchange(&mut foreign).expect_err("of another Vmm"));
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Kept { value: mut one, error } =
         one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
+    let error = Error::from(error);
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     // Somebody unmapped it behind its back, and mapped something else there.
     machine.vmm.unmap(other.address(), granule).unwrap();
     let theirs = machine.create(0, granule);
     machine.map(other.address(), granule, theirs);
     for error in [one.exchange(&mut other), other.exchange(&mut one)] {
-        let error = error.expect_err("it is not the same mapping");
+        let error = Error::from(error.expect_err("it is not the same mapping"));
         assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
     }
     drop((one, foreign));
@@ -295,7 +299,11 @@ fn pages_move_between_buffers_and_within_one() {
             if zero_here {
                 assert_eq!(marked(&here, 1), 0, "{era}");
             } else {
-                assert_eq!(gone, Err(BufferError::PageNotMapped { page: 1 }), "{era}");
+                assert_eq!(
+                    gone.map_err(Error::into_kind),
+                    Err(page_error(1, Problem::PageNotMapped)),
+                    "{era}"
+                );
             }
             // Defragmentation: what is left moves together.
             here.move_pages(3..4, &here, 1).unwrap();
@@ -330,21 +338,35 @@ fn pages_that_cannot_move_stay() {
     there.map(2..3).unwrap();
     let calls = machine.simulation.all_calls();
     let foreign = here.move_pages(0..1, &foreign, 0).unwrap_err();
-    let BufferError::Vmm(VmmError::InvalidArgument { problem, .. }) = foreign else { panic!() };
-    assert_eq!(problem, Problem::ForeignHandle);
+    assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
     for other in [&larger, &peers] {
-        assert_eq!(here.move_pages(0..1, other, 0), Err(BufferError::OtherPages));
-        assert_eq!(here.exchange_pages(0..1, other, 0), Err(BufferError::OtherPages));
+        assert_eq!(
+            here.move_pages(0..1, other, 0).map_err(Error::into_kind),
+            Err(different_pages())
+        );
+        assert_eq!(
+            here.exchange_pages(0..1, other, 0).map_err(Error::into_kind),
+            Err(different_pages())
+        );
     }
-    assert_eq!(here.move_pages(2..4, &there, 4), Err(BufferError::PageNotMapped { page: 3 }));
-    assert_eq!(here.move_pages(0..2, &there, 1), Err(BufferError::PageMapped { page: 2 }));
-    let none = BufferError::NoSuchPage { page: 8, pages: 8 };
-    assert_eq!(here.move_pages(0..2, &there, 7), Err(none));
     assert_eq!(
-        here.move_pages(0..2, &there, usize::MAX),
-        Err(BufferError::NoSuchPage { page: usize::MAX, pages: 8 })
+        here.move_pages(2..4, &there, 4).map_err(Error::into_kind),
+        Err(page_error(3, Problem::PageNotMapped))
     );
-    assert_eq!(here.exchange_pages(0..1, &there, 0), Err(BufferError::PageNotMapped { page: 0 }));
+    assert_eq!(
+        here.move_pages(0..2, &there, 1).map_err(Error::into_kind),
+        Err(page_error(2, Problem::PageMapped))
+    );
+    let none = page_error(8, Problem::NoSuchPage { pages: 8 });
+    assert_eq!(here.move_pages(0..2, &there, 7).map_err(Error::into_kind), Err(none));
+    assert_eq!(
+        here.move_pages(0..2, &there, usize::MAX).map_err(Error::into_kind),
+        Err(page_error(usize::MAX, Problem::NoSuchPage { pages: 8 }))
+    );
+    assert_eq!(
+        here.exchange_pages(0..1, &there, 0).map_err(Error::into_kind),
+        Err(page_error(0, Problem::PageNotMapped))
+    );
     let overlapping = here.move_pages(0..2, &here, 1).unwrap_err();
     assert!(overlapping.to_string().contains("shares bytes"), "{overlapping}");
     here.move_pages(1..1, &there, 2).expect("none is none");

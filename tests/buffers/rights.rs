@@ -1,13 +1,13 @@
 //! Access for a set of agents, those added later included.
 
 use crate::machine::{KIB, Machine, eras, with_two_cpus};
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::Error;
+use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::{Argument, Feature, Operation, Problem};
-use hsa_vmm::{Access, AgentId, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer, VmmError};
+use hsa_vmm::{Access, AgentId, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
 
 /// Asks a buffer what an agent may do.
-type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, BufferError>;
+type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
 
 const STEP: usize = 16 * KIB;
 
@@ -68,7 +68,8 @@ fn every_buffer_says_who_may_use_it() {
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
         let (vmm, properties) = (&machine.vmm, machine.on(0));
         let mut growable = buffer(&machine);
-        let paged = PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
+        let paged =
+            PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
         let mut pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
         let ring = RingBuffer::builder(STEP).map(vmm, &properties).unwrap();
         growable.grow(STEP).unwrap();
@@ -93,7 +94,7 @@ fn every_buffer_says_who_may_use_it() {
             assert_eq!(access(owner), Ok(Access::ReadWrite), "{era}: {kind}");
             assert_eq!(access(peer), Ok(Access::None), "{era}: {kind}");
             assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{era}: {kind}");
-            let Err(BufferError::Vmm(error)) = access(stranger) else { panic!("{era}: {kind}") };
+            let Err(error) = access(stranger) else { panic!("{era}: {kind}") };
             let told = (error.operation(), error.problem());
             assert_eq!(told, (Operation::GetAccess, Some(Problem::ForeignAgent)), "{era}: {kind}");
         }
@@ -117,7 +118,6 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
         (vec![], Problem::Zero),
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");
-        let BufferError::Vmm(error) = error else { panic!("{error}") };
         assert_eq!(error.problem(), Some(problem));
         assert_eq!(buffer.access(machine.gpu(0)), Ok(Access::None), "nothing of it is done");
     }
@@ -126,16 +126,12 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
     let machine = Machine::new(apart);
     let mut buffer = self::buffer(&machine);
     let error = buffer.grant(&[machine.gpu(0), machine.gpu(1)], Access::Read).expect_err("no peer");
-    let BufferError::Vmm(error) = error else { panic!("{error}") };
     assert_eq!(error.argument(), Some(Argument::Agent), "{error}");
     let machine = Machine::new(Config::consumer());
     let mut buffer = self::buffer(&machine);
     let error = buffer.grant(&[machine.cpu(0)], Access::Read).expect_err("no large BAR");
     let feature = Feature::CpuAccess;
-    assert!(
-        matches!(error, BufferError::Vmm(VmmError::NotSupported { feature: it, .. }) if it == feature),
-        "{error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::NotSupported(it) if *it == feature), "{error}");
     buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer.grow(1).expect("what was refused is not tried");
 }

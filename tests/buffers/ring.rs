@@ -1,8 +1,10 @@
 //! The same memory several times in a row.
 
+use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, eras, releases, without_cpu_mapping};
 use crate::pausable::alone;
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::Error;
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, RingBuffer};
 use std::collections::VecDeque;
@@ -19,7 +21,7 @@ fn reads_and_writes_go_over_the_seam() {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
             for times in [2, 3, 5] {
-                let options = RingBuffer::builder(SIZE).times(times);
+                let options = RingBuffer::builder(SIZE).with_times(times);
                 let ring = options.map(&machine.vmm, &machine.on(0)).unwrap();
                 ring.grant(&agents, Access::ReadWrite).unwrap();
                 assert_eq!(machine.simulation.usage().vram_used[0], SIZE as u64, "once: {release}");
@@ -55,13 +57,13 @@ fn reads_and_writes_go_over_the_seam() {
 #[test]
 fn a_ring_holds_no_more_than_its_size() {
     let machine = Machine::new(Config::mi300x(1));
-    let ring = RingBuffer::builder(SIZE).times(4).map(&machine.vmm, &machine.on(0)).unwrap();
+    let ring = RingBuffer::builder(SIZE).with_times(4).map(&machine.vmm, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut bytes = vec![0; SIZE + 1];
-    let error = BufferError::BeyondEnd { offset: SIZE - 1, size: SIZE + 1, end: SIZE };
-    assert_eq!(ring.read(u64::MAX, &mut bytes), Err(error));
-    assert_eq!(ring.write(u64::MAX, &bytes), Err(error));
-    assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1), Err(error));
+    let error = || Err(size_error(SIZE + 1, Problem::ExceedsBuffer { size: SIZE }));
+    assert_eq!(ring.read(u64::MAX, &mut bytes).map_err(Error::into_kind), error());
+    assert_eq!(ring.write(u64::MAX, &bytes).map_err(Error::into_kind), error());
+    assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1).map_err(Error::into_kind), error());
     ring.write(u64::MAX, &bytes[1..]).unwrap();
 }
 
@@ -69,7 +71,8 @@ fn a_ring_holds_no_more_than_its_size() {
 fn a_ring_is_taken_away_on_every_turn() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let ring = RingBuffer::builder(SIZE).times(3).map(&machine.vmm, &machine.on(0)).unwrap();
+        let ring =
+            RingBuffer::builder(SIZE).with_times(3).map(&machine.vmm, &machine.on(0)).unwrap();
         ring.grant(&[machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.revoke(&[machine.gpu(1)]).unwrap();
         assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{era}");

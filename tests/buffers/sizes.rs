@@ -1,8 +1,9 @@
 //! Every size from a byte on: rounded up inside, remembered as it was asked for.
 
+use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, eras};
-use hsa_vmm::buffer::BufferError;
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::Error;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, GrowableBuffer, RingBuffer};
 
 const GIB: usize = 1 << 30;
@@ -12,7 +13,8 @@ const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 
 fn a_buffer_may_be_of_any_size() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let mut buffer = GrowableBuffer::builder(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let mut buffer =
+            GrowableBuffer::builder(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
         assert_eq!((buffer.step(), buffer.maximum()), (2 * MIB, 4 * GIB), "{era}");
         buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
         let address = buffer.address();
@@ -28,9 +30,13 @@ fn a_buffer_may_be_of_any_size() {
             let mut byte = [0];
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!(&byte, b"z", "{when}");
-            let beyond = BufferError::BeyondEnd { offset: size, size: 1, end: size };
-            assert_eq!(buffer.read(size, &mut byte), Err(beyond), "{when}");
-            assert_eq!(buffer.write(size, b"!"), Err(beyond), "{when}");
+            let beyond = out_of_bounds(size, 1, size);
+            assert_eq!(
+                buffer.read(size, &mut byte).map_err(Error::into_kind),
+                Err(beyond.clone()),
+                "{when}"
+            );
+            assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(beyond), "{when}");
             buffer.resize(0).unwrap();
             assert_eq!((buffer.size(), buffer.mapped()), (0, 0), "{when}");
             assert_eq!(machine.used_by(0), 0, "{when}");
@@ -84,10 +90,7 @@ fn a_maximum_and_a_step_are_rounded_up() {
 fn sizes_that_cannot_be_are_refused() {
     let machine = Machine::new(crate::machine::eras()[0].1.clone());
     let (vmm, properties) = (&machine.vmm, machine.on(0));
-    let problem = |error: BufferError| match error {
-        BufferError::Vmm(error) => (error.argument(), error.problem()),
-        other => panic!("{other}"),
-    };
+    let problem = |error: Error| (error.argument(), error.problem());
     let zero = (Some(Argument::Size), Some(Problem::Zero));
     let overflow = (Some(Argument::Size), Some(Problem::Overflow));
     for (options, expected) in [
@@ -101,28 +104,30 @@ fn sizes_that_cannot_be_are_refused() {
     for (options, expected) in [
         (RingBuffer::builder(0), zero),
         (RingBuffer::builder(usize::MAX), overflow),
-        (RingBuffer::builder(1 << 60).times(16), overflow),
+        (RingBuffer::builder(1 << 60).with_times(16), overflow),
     ] {
         let error = options.map(vmm, &properties).expect_err("no such size");
         assert_eq!(problem(error), expected, "{options:?}");
     }
     for times in [0, 1] {
-        let error = RingBuffer::builder(1).times(times).map(vmm, &properties).expect_err("no ring");
-        assert_eq!(error, BufferError::NoRing { times });
+        let error =
+            RingBuffer::builder(1).with_times(times).map(vmm, &properties).expect_err("no ring");
+        assert_eq!(error.problem(), Some(Problem::TooFewTimes));
     }
     let mut buffer = GrowableBuffer::builder(4 * MIB).reserve(vmm, &properties).unwrap();
     let maximum = 4 * MIB;
     buffer.grow(3 * MIB).unwrap();
     for (by, wanted) in [(MIB + 1, 4 * MIB + 1), (usize::MAX, usize::MAX)] {
         let error = buffer.grow(by).expect_err("more than is reserved");
-        assert_eq!(error, BufferError::BeyondMaximum { wanted, maximum });
+        let expected = size_error(wanted, Problem::ExceedsMaximum { maximum });
+        assert_eq!(error.into_kind(), expected);
     }
     let error = buffer.shrink(3 * MIB + 1).expect_err("more than there is");
     let end = 3 * MIB;
-    assert_eq!(error, BufferError::BeyondEnd { offset: 0, size: 3 * MIB + 1, end });
+    assert_eq!(error.into_kind(), size_error(3 * MIB + 1, Problem::ExceedsBuffer { size: end }));
     assert_eq!((buffer.size(), buffer.mapped()), (3 * MIB, 4 * MIB));
     let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("no such offset");
-    assert_eq!(error, BufferError::BeyondEnd { offset: usize::MAX, size: 2, end });
+    assert_eq!(error.into_kind(), out_of_bounds(usize::MAX, 2, end));
     drop(buffer);
     machine.assert_empty();
 }

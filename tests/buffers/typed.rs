@@ -1,8 +1,10 @@
 //! Values of one type.
 
+use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, Machine, eras};
 use bytemuck::{Pod, Zeroable};
-use hsa_vmm::buffer::BufferError;
+use hsa_vmm::Error;
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, GrowableBuffer, GrowableVec};
 
@@ -62,14 +64,15 @@ fn values_that_are_not_there_are_refused() {
     words.extend(&[1, 2, 3]).unwrap();
     let end = 24;
     for (index, offset) in [(3, 24), (4, 32), (usize::MAX, usize::MAX)] {
-        let beyond = BufferError::BeyondEnd { offset, size: 8, end };
-        assert_eq!(words.get(index), Err(beyond));
-        assert_eq!(words.set(index, 0), Err(beyond));
+        let beyond = out_of_bounds(offset, 8, end);
+        assert_eq!(words.get(index).map_err(Error::into_kind), Err(beyond.clone()));
+        assert_eq!(words.set(index, 0).map_err(Error::into_kind), Err(beyond));
     }
     assert!(words.read(2, &mut [0; 2]).is_err());
     let (wanted, maximum) = (4 * KIB + 8, 4 * KIB);
     let too_many = words.extend(&[0; 510]);
-    assert_eq!(too_many, Err(BufferError::BeyondMaximum { wanted, maximum }));
+    let expected = size_error(wanted, Problem::ExceedsMaximum { maximum });
+    assert_eq!(too_many.map_err(Error::into_kind), Err(expected));
     assert_eq!(words.to_vec().unwrap(), [1, 2, 3]);
     words.extend(&[9; 509]).unwrap();
     assert_eq!(words.len(), 512);

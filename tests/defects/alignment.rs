@@ -60,7 +60,7 @@ fn through_the_library() {
         let free = free_addresses(&Raw::start(ground));
         let hint = hsa_vmm::Address::new(free + PAGE);
         for alignment in [2 * MIB, 64 * MIB] {
-            let aligned = Reservation::of(SIZE).aligned_to(alignment).near(hint).reserve(vmm);
+            let aligned = Reservation::builder(SIZE).aligned_to(alignment).near(hint).reserve(vmm);
             let address = aligned.unwrap().address().get();
             assert!(address.is_multiple_of(alignment), "{address:#x}");
         }

@@ -33,7 +33,7 @@ impl View {
     }
 
     fn of(library: &Library, memory: Allocation) -> Self {
-        let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+        let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
         mapping.grant(&all, Access::ReadWrite).unwrap();

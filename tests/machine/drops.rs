@@ -17,7 +17,7 @@ pub fn orders() -> Vec<[usize; 4]> {
 /// readable until the mapping itself is dropped.
 pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize, when: &str) {
     let gpu = runtime.gpus().next().unwrap().id();
-    let reservation = Reservation::of(2 * size).reserve(&vmm).unwrap();
+    let reservation = Reservation::builder(2 * size).reserve(&vmm).unwrap();
     let memory = Allocation::create(&vmm, size, &AllocationProperties::on(gpu)).unwrap();
     let mapping = reservation.map(size, &memory).unwrap();
     mapping.grant(&[gpu, runtime.host().id()], Access::ReadWrite).unwrap();

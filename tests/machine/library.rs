@@ -1,9 +1,10 @@
 //! The library, open on a runtime of any kind.
 
-use hsa_vmm::vmm::{Problem, VmmOptions};
+use hsa_vmm::error::Problem;
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, BufferError, GrowableBuffer,
-    Handle, HandleType, Reservation, Runtime, Vmm,
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, GrowableBuffer, Handle,
+    HandleType, Reservation, Runtime, Vmm,
 };
 use std::path::Path;
 
@@ -89,7 +90,7 @@ impl Library {
     pub fn two_that_touch(&self, size: usize) -> [Address; 2] {
         for _ in 0..1000 {
             // Where there was room for both just before.
-            let low = Reservation::of(2 * size).reserve(&self.vmm).expect("room").address();
+            let low = Reservation::builder(2 * size).reserve(&self.vmm).expect("room").address();
             let high = low.checked_add(size).expect("there is room");
             if self.vmm.address_reserve_at(low, size).is_err() {
                 continue;
@@ -122,17 +123,16 @@ impl Library {
         for _ in 0..1000 {
             // Where there was room for all of it just before.
             let steps = 4 + extensions.iter().sum::<usize>() + behind;
-            let room = Reservation::of(steps * step).reserve(&self.vmm).expect("room").address();
+            let room = Reservation::builder(steps * step).reserve(&self.vmm).expect("room").address();
             let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(room);
             let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
             assert_eq!(buffer.address(), room);
             let extend = |&steps: &usize| match buffer.extend(steps * step) {
                 Ok(()) => true,
-                Err(BufferError::Vmm(error)) => {
-                    assert_eq!(error.problem(), Some(Problem::AddressTaken));
+                Err(error) => {
+                    assert_eq!(error.problem(), Some(Problem::AddressTaken), "{error}");
                     false
                 }
-                Err(other) => panic!("{other}"),
             };
             if extensions.iter().all(extend) {
                 return buffer;
@@ -147,7 +147,7 @@ impl Library {
         for _ in 0..1000 {
             let buffer = self.extended_before_room(step, &[2], 1);
             let end = buffer.address().checked_add(buffer.maximum()).expect("there are more");
-            if let Ok(neighbour) = Reservation::of(step).exactly_at(end).reserve(&self.vmm) {
+            if let Ok(neighbour) = Reservation::builder(step).exactly_at(end).reserve(&self.vmm) {
                 return (buffer, neighbour);
             }
         }

@@ -13,8 +13,10 @@ fn every_buffer_is_in_it_under_its_name() {
     let mut growable =
         GrowableBuffer::builder(64 * GRANULE).with_step(GRANULE).reserve(vmm, &properties).unwrap();
     growable.resize(3 * GRANULE).unwrap();
-    let paged =
-        PagedBuffer::builder(16 * GRANULE).with_page_size(GRANULE).reserve(vmm, &properties).unwrap();
+    let paged = PagedBuffer::builder(16 * GRANULE)
+        .with_page_size(GRANULE)
+        .reserve(vmm, &properties)
+        .unwrap();
     paged.map(2..4).unwrap();
     paged.map(9..10).unwrap();
     let mut pausable = PausableBuffer::create(vmm, GRANULE, &properties).unwrap();

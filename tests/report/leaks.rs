@@ -55,7 +55,7 @@ fn what_was_not_given_back_is_named() {
 fn what_cleans_up_after_itself_is_no_leak() {
     let seen = warnings(|| {
         let machine = machine();
-        let reservation = Reservation::of(GRANULE).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(GRANULE).reserve(&machine.vmm).unwrap();
         let memory = Allocation::create(&machine.vmm, GRANULE, &machine.on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         // The last of them ends the library's use of the runtime.

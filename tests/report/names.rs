@@ -79,7 +79,7 @@ fn a_name_goes_with_what_it_was_given_to() {
 /// program was given them meanwhile.
 fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
     vmm.address_free(base, 2 * GRANULE).unwrap();
-    match Reservation::of(2 * GRANULE).exactly_at(base).reserve(vmm) {
+    match Reservation::builder(2 * GRANULE).exactly_at(base).reserve(vmm) {
         Ok(again) => Some(again),
         Err(error) => {
             assert_eq!(error.problem(), Some(Problem::AddressTaken));
@@ -112,7 +112,7 @@ fn an_owned_value_names_nothing_but_its_own() {
 fn names_nothing_but_its_own() -> Option<()> {
     let machine = machine();
     let vmm = &machine.vmm;
-    let reservation = Reservation::of(2 * GRANULE).reserve(vmm).unwrap().named("mine");
+    let reservation = Reservation::builder(2 * GRANULE).reserve(vmm).unwrap().named("mine");
     let memory = Allocation::create(vmm, GRANULE, &machine.on(0)).unwrap().named("memory");
     let mapping = reservation.map(0, &memory).unwrap().named("mapping");
     let some = |name: &str| vec![Some(name.to_owned())];

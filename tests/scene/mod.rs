@@ -128,7 +128,7 @@ pub const ACTS: &[(&str, Act)] = &[
         s.library.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint), 0).map(drop)
     }),
     ("reserve where something is", |s| {
-        match Reservation::of(s.granule()).exactly_at(s.used).reserve(&s.library.vmm) {
+        match Reservation::builder(s.granule()).exactly_at(s.used).reserve(&s.library.vmm) {
             Ok(_) => unreachable!("it is taken"),
             Err(error) if error.problem() == Some(Problem::AddressTaken) => Ok(()),
             Err(error) => Err(error),

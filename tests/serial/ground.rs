@@ -97,7 +97,7 @@ impl<'a> Ground<'a> {
                 vmm.address_free(self.bases[reservation], PLACES * self.granule).map(done)
             }
             Operation::Reserve { reservation } => {
-                let wanted = Reservation::of(PLACES * self.granule);
+                let wanted = Reservation::builder(PLACES * self.granule);
                 let reserved = wanted.exactly_at(self.bases[reservation]).reserve(vmm)?;
                 self.reserved_again.lock().unwrap().push(reserved);
                 Ok(Answer::Done)

@@ -6,8 +6,8 @@ use hsa_vmm::area::MmapOptions;
 use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::vmm::{MappingInfo, Problem};
 use hsa_vmm::{
-    Access, Address, Allocation, Area, AreaFlags, BufferError, GrowableBuffer, GrowableVec, Handle,
-    Kept, Mapping, Reservation, RingBuffer, VmmError,
+    Access, Address, Allocation, Area, AreaFlags, Error, GrowableBuffer, GrowableVec, Handle, Kept,
+    Mapping, Reservation, RingBuffer, VmmError,
 };
 
 const SIZE: usize = 2 * MIB;
@@ -54,10 +54,10 @@ impl<'a> Successor<'a> {
 
     /// Fails unless a method said that its mapping is not there, and changed nothing.
     #[track_caller]
-    fn refused<T>(&self, method: &str, answer: Result<T, impl Into<BufferError>>) {
+    fn refused<T>(&self, method: &str, answer: Result<T, impl Into<Error>>) {
         match answer.map_err(Into::into) {
             Ok(_) => panic!("{method} did not fail"),
-            Err(BufferError::Vmm(error)) => {
+            Err(Error::Vmm(error)) => {
                 let problem = error.problem();
                 assert!(matches!(problem, Some(Problem::NotMapped { .. })), "{method}: {error}");
             }
@@ -87,7 +87,7 @@ fn free_the_rest(library: &Library) {
 }
 
 fn new_mapping(library: &Library) -> Mapping {
-    let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+    let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
     let mapping = reservation.map(0, &memory).unwrap();
     mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
@@ -109,7 +109,7 @@ pub fn of_mapping(library: &Library) {
     successor.refused("access", mapping.access(gpu));
     successor.refused("exchange", mapping.exchange(&mut other));
     successor.refused("exchange with it", other.exchange(&mut mapping));
-    let elsewhere = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+    let elsewhere = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let Kept { value: mapping, error } = mapping.relocate(&elsewhere, 0).expect_err("relocate");
     successor.refused("relocate", Err::<(), _>(error));
     let Kept { value: mapping, error } = mapping.unmap().expect_err("unmap");
@@ -262,7 +262,7 @@ pub fn of_area_memory(library: &Library) {
 pub fn of_reservation(library: &Library) {
     // Another thread of the process may take the addresses in between.
     for _ in 0..1000 {
-        let reservation = Reservation::of(SIZE).reserve(&library.vmm).unwrap();
+        let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let address = reservation.address();
         library.vmm.address_free(address, SIZE).unwrap();
         if library.vmm.address_reserve_at(address, SIZE).is_err() {

@@ -124,7 +124,7 @@ fn owned_values_may_be_dropped_by_any_thread() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
-        let reservation = Reservation::of(8 * granule).reserve(&machine.vmm).unwrap();
+        let reservation = Reservation::builder(8 * granule).reserve(&machine.vmm).unwrap();
         let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         std::thread::scope(|scope| {
             for number in 0..8 {

@@ -52,10 +52,10 @@ fn a_copy_does_not_wait_for_itself_when_two_reservations_become_one() {
                 }
             });
             for _ in 0..300 {
-                let one = Reservation::of(2 * granule).exactly_at(both).reserve(&machine.vmm);
+                let one = Reservation::builder(2 * granule).exactly_at(both).reserve(&machine.vmm);
                 drop(one);
-                let low = Reservation::of(granule).exactly_at(both).reserve(&machine.vmm);
-                let high = Reservation::of(granule).exactly_at(at(both, granule));
+                let low = Reservation::builder(granule).exactly_at(both).reserve(&machine.vmm);
+                let high = Reservation::builder(granule).exactly_at(at(both, granule));
                 drop((low, high.reserve(&machine.vmm)));
             }
             over.store(1, Ordering::Relaxed);

@@ -46,7 +46,7 @@ impl Owned {
     }
 
     pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
-        let reservation = Reservation::of(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
+        let reservation = Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
         let base = reservation.address().get();
         let field = Field::new(base, live);
@@ -59,7 +59,7 @@ impl Owned {
     }
 
     fn cycle_once(&self) -> Result<(), VmmError> {
-        let reservation = Reservation::of(SIZE).aligned_to(SIZE).reserve(&self.vmm)?;
+        let reservation = Reservation::builder(SIZE).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
         let mapping = reservation.map(0, &memory)?;
         mapping.grant(&self.gpus, Access::ReadWrite)?;
@@ -72,7 +72,7 @@ impl Owned {
 
 impl Caller for Owned {
     fn reserve(&mut self, n: usize) -> Outcome {
-        self.reserved[n] = Some(Reservation::of(SIZE).aligned_to(SIZE).reserve(&self.vmm)?);
+        self.reserved[n] = Some(Reservation::builder(SIZE).aligned_to(SIZE).reserve(&self.vmm)?);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use hsa_vmm::vmm::{Argument, Problem};
-use hsa_vmm::{Access, BufferError, GrowableBuffer, GrowableVec, HipError, VmmError};
+use hsa_vmm::{Access, Error, GrowableBuffer, GrowableVec, HipError, VmmError};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -44,13 +44,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.growable.beyond_maximum",
-        "documentation: BufferError::BeyondMaximum",
+        "documentation: Error::BeyondMaximum",
         "growth beyond the addresses is refused, and the buffer is as it was",
         beyond_maximum,
     ),
     Case::new(
         "buffer.growable.beyond_end",
-        "documentation: BufferError::BeyondEnd",
+        "documentation: Error::BeyondEnd",
         "bytes that it does not have are neither read, written, filled nor given up",
         beyond_end,
     ),
@@ -76,7 +76,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// An empty buffer that grows by granules, for the first GPU and the CPU.
 fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
-    let options = GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
+    let options =
+        GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.users(), Access::ReadWrite)?;
     Ok(buffer)
@@ -191,7 +192,7 @@ fn beyond_maximum(context: &Context) -> Verdict {
     buffer.fill(0, 0xc600, granule)?;
     for more in [granule + 1, 2 * granule, usize::MAX] {
         let error = context.refuses_buffer(HipError::InvalidValue, || buffer.grow(more))?;
-        ensure!(matches!(error, BufferError::BeyondMaximum { .. }), "{error}");
+        ensure!(matches!(error, Error::BeyondMaximum { .. }), "{error}");
         ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes more were refused");
     }
     context.holds(buffer.address(), 1, 0xc600)
@@ -201,8 +202,8 @@ fn beyond_end(context: &Context) -> Verdict {
     let mut buffer = growable(context, 2)?;
     let size = context.granule() - 8;
     buffer.grow(size)?;
-    let beyond = |error: BufferError| {
-        ensure!(matches!(error, BufferError::BeyondEnd { .. }), "{error}");
+    let beyond = |error: Error| {
+        ensure!(matches!(error, Error::BeyondEnd { .. }), "{error}");
         Ok(())
     };
     let refused = HipError::InvalidValue;
@@ -250,10 +251,10 @@ fn address_taken(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn is_taken(error: &BufferError) -> bool {
+fn is_taken(error: &Error) -> bool {
     matches!(
         error,
-        BufferError::Vmm(VmmError::InvalidArgument {
+        Error::Vmm(VmmError::InvalidArgument {
             argument: Argument::Address,
             problem: Problem::AddressTaken,
             ..
@@ -274,6 +275,6 @@ fn typed(context: &Context) -> Verdict {
     values.truncate(2)?;
     ensure_eq!(values.to_vec()?, [0, 1], "the first two");
     let refused = context.refuses_buffer(HipError::InvalidValue, || values.get(2))?;
-    ensure!(matches!(refused, BufferError::BeyondEnd { .. }), "{refused}");
+    ensure!(matches!(refused, Error::BeyondEnd { .. }), "{refused}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use hsa_vmm::buffer::PageState;
-use hsa_vmm::{Access, BufferError, HipError, PagedBuffer};
+use hsa_vmm::{Access, Error, HipError, PagedBuffer};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -20,13 +20,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.no_such_page",
-        "documentation: BufferError::NoSuchPage",
+        "documentation: Error::NoSuchPage",
         "pages that there are not are refused",
         no_such_page,
     ),
     Case::new(
         "buffer.paged.not_mapped",
-        "documentation: BufferError::PageNotMapped",
+        "documentation: Error::PageNotMapped",
         "a page without memory is neither read, written nor filled, nor one that lost it",
         not_mapped,
     ),
@@ -56,7 +56,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.other_pages",
-        "documentation: BufferError::OtherPages",
+        "documentation: other_pages()",
         "pages of another size cannot be moved or exchanged, nor over each other",
         other_pages,
     ),
@@ -117,9 +117,9 @@ fn runs(context: &Context) -> Verdict {
     }
     // Page 3 is there already, page 4 is not.
     let error = context.refuses_buffer(HipError::InvalidValue, || buffer.map(3..6))?;
-    ensure_eq!(error, BufferError::PageMapped { page: 3 }, "the error");
+    ensure_eq!(error.into_kind(), page_error(3, Problem::PageMapped), "the error");
     let error = context.refuses_buffer(HipError::InvalidValue, || buffer.unmap(2..6))?;
-    ensure_eq!(error, BufferError::PageNotMapped { page: 4 }, "the error");
+    ensure_eq!(error.into_kind(), page_error(4, Problem::PageNotMapped), "the error");
     for page in 1..4 {
         holds(context, &buffer, page, 0xd200 + page as u32)?;
     }
@@ -136,7 +136,7 @@ fn no_such_page(context: &Context) -> Verdict {
             context.refuses_buffer(refused, || buffer.map(pages.clone()))?,
             context.refuses_buffer(refused, || buffer.unmap(pages.clone()))?,
         ] {
-            ensure!(matches!(error, BufferError::NoSuchPage { pages: 3, .. }), "{error}");
+            ensure!(matches!(error, Error::NoSuchPage { pages: 3, .. }), "{error}");
         }
     }
     context.refuses_buffer(refused, || buffer.address_of(3))?;
@@ -157,7 +157,11 @@ fn not_mapped(context: &Context) -> Verdict {
             context.refuses_buffer(refused, || buffer.write(offset, &[0; 8]))?,
             context.refuses_buffer(refused, || buffer.fill(offset, 0, 8))?,
         ] {
-            ensure_eq!(error, BufferError::PageNotMapped { page }, "the error at {offset:#x}");
+            ensure_eq!(
+                error.into_kind(),
+                page_error(page, Problem::PageNotMapped),
+                "the error at {offset:#x}"
+            );
         }
     }
     holds(context, &buffer, 0, 0xd300)
@@ -185,7 +189,7 @@ fn zero_page(context: &Context) -> Verdict {
             context.refuses_buffer(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
             context.refuses_buffer(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
         ] {
-            ensure_eq!(error, BufferError::PageNotMapped { page }, "the error");
+            ensure_eq!(error.into_kind(), page_error(page, Problem::PageNotMapped), "the error");
         }
     }
     let at = buffer.address_of(3)?;
@@ -231,7 +235,7 @@ fn moved(context: &Context) -> Verdict {
     ensure_eq!((one.statistics().mapped, other.statistics().mapped), (0, 2), "pages");
     let taken =
         context.refuses_buffer(HipError::InvalidValue, || other.move_pages(2..3, &other, 3))?;
-    ensure_eq!(taken, BufferError::PageMapped { page: 3 }, "the error");
+    ensure_eq!(taken.into_kind(), page_error(3, Problem::PageMapped), "the error");
     // Within a buffer.
     other.move_pages(3..4, &other, 0)?;
     holds(context, &other, 0, 0xd601)?;
@@ -266,7 +270,7 @@ fn other_pages(context: &Context) -> Verdict {
         context.refuses_buffer(refused, || one.move_pages(0..1, &large, 0))?,
         context.refuses_buffer(refused, || one.exchange_pages(0..1, &large, 0))?,
     ] {
-        ensure_eq!(error, BufferError::OtherPages, "the error");
+        ensure_eq!(error.into_kind(), other_pages(), "the error");
     }
     context.refuses_buffer(refused, || one.exchange_pages(0..2, &one, 1))?;
     context.refuses_buffer(refused, || one.move_pages(0..2, &one, 1)).map(|_| ())

@@ -3,7 +3,7 @@
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::buffer::Contents;
-use hsa_vmm::{Access, BufferError, HipError, PausableBuffer};
+use hsa_vmm::{Access, Error, HipError, PausableBuffer};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.pausable.twice",
-        "documentation: BufferError::Paused, NotPaused",
+        "documentation: ErrorKind::Paused, NotPaused",
         "what is paused cannot be paused, and what is not cannot resume",
         |c| unless_lost(c, twice),
     ),
@@ -66,7 +66,7 @@ const LOST: &str = "another thread of this process took the addresses, again and
 /// this process may get these; that nobody does can be asked for if the process is ours alone.
 fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> Verdict {
     match buffer.pause(contents) {
-        Err(BufferError::AddressLost { .. }) if !context.counts_descriptors() => {
+        Err(Error::AddressLost { .. }) if !context.counts_descriptors() => {
             Err(NotPassed::Skipped(LOST.to_owned()))
         }
         answer => Ok(answer?),
@@ -105,7 +105,7 @@ fn memory_goes(context: &Context) -> Verdict {
     context.refuses(refused, || context.vmm().read(at, &mut [0; 4]))?;
     context.refuses(refused, || context.vmm().fill(at, 0, context.granule()))?;
     let error = context.refuses_buffer(refused, || buffer.write(0, &[0; 4]))?;
-    ensure_eq!(error, BufferError::Paused, "the error");
+    ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     buffer.resume()?;
     context.holds(at, 2, 0xda00)
 }
@@ -155,11 +155,11 @@ fn twice(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xde00)?;
     let refused = HipError::InvalidValue;
     let error = context.refuses_buffer(refused, || buffer.resume())?;
-    ensure_eq!(error, BufferError::NotPaused, "the error");
+    ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
     pause(context, &mut buffer, Contents::Save)?;
     for contents in [Contents::Save, Contents::Drop] {
         let error = context.refuses_buffer(refused, || buffer.pause(contents))?;
-        ensure_eq!(error, BufferError::Paused, "the error");
+        ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     }
     buffer.resume()?;
     context.holds(buffer.address(), 1, 0xde00)

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::{Access, BufferError, HipError, RingBuffer};
+use hsa_vmm::{Access, Error, HipError, RingBuffer};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -31,13 +31,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.ring.larger_than_itself",
-        "documentation: BufferError::BeyondEnd",
+        "documentation: Error::BeyondEnd",
         "more bytes than the ring has are neither read nor written",
         larger,
     ),
     Case::new(
         "buffer.ring.no_ring",
-        "documentation: BufferError::NoRing",
+        "documentation: Error::NoRing",
         "what is mapped once is no ring, nor what has no size",
         no_ring,
     ),
@@ -50,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
-    let options = RingBuffer::builder(context.granule()).times(times);
+    let options = RingBuffer::builder(context.granule()).with_times(times);
     let ring = options.map(context.vmm(), &context.properties())?;
     ring.grant(&context.users(), Access::ReadWrite)?;
     Ok(ring)
@@ -150,11 +150,11 @@ fn larger(context: &Context) -> Verdict {
 fn no_ring(context: &Context) -> Verdict {
     for times in [0, 1] {
         let map = || {
-            let options = RingBuffer::builder(context.granule()).times(times);
+            let options = RingBuffer::builder(context.granule()).with_times(times);
             options.map(context.vmm(), &context.properties()).map(|_| ())
         };
         let error = context.refuses_buffer(HipError::InvalidValue, map)?;
-        ensure_eq!(error, BufferError::NoRing { times }, "the error");
+        ensure_eq!(error, Error::NoRing { times }, "the error");
     }
     let nothing = RingBuffer::builder(0).map(context.vmm(), &context.properties());
     ensure!(nothing.is_err(), "a ring without a size was mapped");

@@ -81,7 +81,7 @@ impl PagedBuilder {
         let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
         let page = whole_granules(vmm, self.page.unwrap_or(recommended))?;
         let count = self.capacity.div_ceil(page);
-        let reservation = Reservation::of(whole_granules(vmm, count.saturating_mul(page))?);
+        let reservation = Reservation::builder(whole_granules(vmm, count.saturating_mul(page))?);
         let reservation = reservation.reserve(vmm)?;
         let (ahead, pool) =
             if self.zero { (0, self.pool.max(self.ahead)) } else { (self.ahead, self.pool) };

@@ -58,7 +58,7 @@ pub fn descriptors(stage: &Stage<'_>, mut rng: Rng) {
             }
             None => {
                 // Everything else must go on well, or say what it lacks.
-                if let Some(reservation) = stage.call(Reservation::of(size).reserve(stage.vmm))
+                if let Some(reservation) = stage.call(Reservation::builder(size).reserve(stage.vmm))
                     && let Some(mapping) = stage.call(reservation.map(0, &memory))
                     && let Some(cpu) = stage.cpu()
                 {
@@ -89,7 +89,7 @@ pub fn mappings(stage: &Stage<'_>, mut rng: Rng) {
     let full = allowed.saturating_sub(MAPPINGS_LEFT);
     let mut held: Vec<Mapping> = Vec::new();
     while stage.goes_on() {
-        let reservation = stage.call(Reservation::of(size).reserve(stage.vmm));
+        let reservation = stage.call(Reservation::builder(size).reserve(stage.vmm));
         let mapping = reservation.and_then(|reservation| stage.call(reservation.map(0, &memory)));
         let Some(mapping) = mapping else { continue };
         stage.call(mapping.grant(&[cpu], Access::ReadWrite));

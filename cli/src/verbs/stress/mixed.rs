@@ -65,7 +65,7 @@ fn item(stage: &Stage<'_>, rng: &mut Rng, owner: AgentId, granule: usize) -> Opt
     let size = granule * rng.usize(1..=GRANULES);
     let shareable = HandleType::PosixFileDescriptor;
     let properties = AllocationProperties::on(owner).shareable_as(shareable);
-    let reservation = stage.call(Reservation::of(size).reserve(stage.vmm))?;
+    let reservation = stage.call(Reservation::builder(size).reserve(stage.vmm))?;
     let memory = stage.call(Allocation::create(stage.vmm, size, &properties))?;
     let mapping = stage.call(reservation.map(0, &memory))?;
     let all: Vec<_> = [owner].into_iter().chain(stage.cpu()).collect();
@@ -150,7 +150,7 @@ fn alias(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
 
 fn second_view(stage: &Stage<'_>, rng: &mut Rng, item: &Item, memory: &Allocation) {
     let size = item.mapping.size();
-    let Some(reservation) = stage.call(Reservation::of(size).reserve(stage.vmm)) else { return };
+    let Some(reservation) = stage.call(Reservation::builder(size).reserve(stage.vmm)) else { return };
     let Some(view) = stage.call(reservation.map(0, memory)) else { return };
     let all: Vec<_> = [item.owner].into_iter().chain(stage.cpu()).collect();
     if stage.call(view.grant(&all, Access::ReadWrite)).is_some() {
@@ -163,7 +163,7 @@ fn leak(stage: &Stage<'_>, plant: Plant, gpu: AgentId) {
     let shareable = HandleType::PosixFileDescriptor;
     let properties = AllocationProperties::on(gpu).shareable_as(shareable);
     let memory = |vmm: &Vmm| Allocation::create(vmm, 1 << 21, &properties);
-    let mapping = |vmm: &Vmm| Reservation::of(1 << 21).reserve(vmm)?.map(0, &memory(vmm)?);
+    let mapping = |vmm: &Vmm| Reservation::builder(1 << 21).reserve(vmm)?.map(0, &memory(vmm)?);
     match plant {
         Plant::Vmm => {
             if let Ok(vmm) = Vmm::open(stage.runtime) {
@@ -178,6 +178,6 @@ fn leak(stage: &Stage<'_>, plant: Plant, gpu: AgentId) {
             }
         }
         Plant::Kept => KEPT.call_once(|| leak(stage, Plant::Descriptor, gpu)),
-        Plant::Addresses => std::mem::forget(Reservation::of(1 << 21).reserve(stage.vmm)),
+        Plant::Addresses => std::mem::forget(Reservation::builder(1 << 21).reserve(stage.vmm)),
     }
 }

@@ -1,6 +1,5 @@
 //! HIP's error codes, and what its releases answer differently.
 
-mod errors;
 
 use core::fmt;
 use core::str::FromStr;
