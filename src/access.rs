@@ -73,9 +73,6 @@ pub(crate) const MOST_AGENTS: usize = 128;
 pub(crate) struct AccessSet([u64; 4]);
 
 impl AccessSet {
-    /// Nobody may do anything.
-    pub const NONE: Self = Self([0; 4]);
-
     pub fn get(&self, agent: usize) -> Access {
         // Written only by `set`, from an `Access`.
         Access::from_bits((self.0[agent / 32] >> (agent % 32 * 2) & 3) as u32).unwrap_or_default()

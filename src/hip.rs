@@ -1,12 +1,11 @@
 //! HIP's error codes, and what its releases answer differently.
 
-
 use core::fmt;
 use core::str::FromStr;
 
 /// Whose answers are given where HIP's releases differ.
 ///
-/// That is the error of each mistake ([`VmmError::hip`](crate::VmmError::hip) has the table) and
+/// That is the error of each mistake ([`Error::hip`](crate::Error::hip) has the table) and
 /// the recommended granularity
 /// ([`allocation_granularity`](crate::Vmm::allocation_granularity)). How an import is passed, by
 /// value or by pointer, is the C interface's concern; here it is a descriptor.

@@ -200,7 +200,8 @@ impl Values {
     fn new() -> Self {
         let machine = Machine::new(Config::mi300x(2));
         let (vmm, granule, on) = (&machine.vmm, machine.granule(), machine.on(0));
-        let reservation = Reservation::builder(4 * granule).reserve(vmm).unwrap().named("addresses");
+        let reservation =
+            Reservation::builder(4 * granule).reserve(vmm).unwrap().named("addresses");
         let allocation = Allocation::create(vmm, granule, &on).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();

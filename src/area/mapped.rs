@@ -3,8 +3,7 @@
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::vmm::{
-    Access, Address, Allocation, AllocationProperties, Granularity, Mapping,
-    Reservation, Vmm,
+    Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
 
 /// Mapped memory. The fields are dropped in this order: unmapped, released, freed.

@@ -90,9 +90,7 @@ unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
 /// As for [`map_shared`].
 pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    unsafe {
-        map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing))
-    }
+    unsafe { map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing)) }
 }
 
 /// Takes a range that should be empty, without replacing anything.

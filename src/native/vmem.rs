@@ -145,7 +145,12 @@ impl Native {
     /// # Safety
     /// The range is reserved and nothing is mapped in it; the handle is alive until it is unmapped, and is
     /// at least as large.
-    pub unsafe fn map(&self, address: usize, size: usize, handle: NativeHandle) -> Result<(), Failure> {
+    pub unsafe fn map(
+        &self,
+        address: usize,
+        size: usize,
+        handle: NativeHandle,
+    ) -> Result<(), Failure> {
         let table = self.vmem_for("hsa_amd_vmem_map")?;
         // SAFETY: the caller's promise.
         unsafe { call!(table, hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0)) }
@@ -212,7 +217,11 @@ impl Native {
     ///
     /// # Safety
     /// The handle is alive.
-    pub unsafe fn export(&self, handle: NativeHandle, kept: bool) -> Result<OwnedFd, ExportFailure> {
+    pub unsafe fn export(
+        &self,
+        handle: NativeHandle,
+        kept: bool,
+    ) -> Result<OwnedFd, ExportFailure> {
         let table = self.vmem_for("hsa_amd_vmem_export_shareable_handle")?;
         let mut number = -1;
         // SAFETY: the caller's promise; `number` is writable.

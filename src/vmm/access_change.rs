@@ -154,7 +154,8 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         let mut granted = changes.iter().filter(|it| it.access != Access::None);
         // Of imported memory the owner may be unknown; then the runtime decides.
-        let Some((owner, peers)) = owner.and_then(|owner| Some((owner, self.reached_by.get(owner)?)))
+        let Some((owner, peers)) =
+            owner.and_then(|owner| Some((owner, self.reached_by.get(owner)?)))
         else {
             // But it grants access to a CPU that then faults, so that every GPU needs a large BAR.
             let all_in_reach = self.runtime.gpus().all(Agent::large_bar);
@@ -204,7 +205,8 @@ impl Shared {
         // The CPU first, and by itself, so that it is known whether the runtime has mapped for it.
         let host = self.host_index();
         let is_mapped = known.contains(host);
-        let view = MappedRange { access: AccessState { runtime_granted: known, ..it.access }, ..*it };
+        let view =
+            MappedRange { access: AccessState { runtime_granted: known, ..it.access }, ..*it };
         let mut granted = AgentSet::NONE;
         if is_mapped || !self.show_view(&view, &it.access)? {
             granted.insert(host);
@@ -248,10 +250,7 @@ impl Shared {
             self.protect_view(before, had)?;
         }
         let restored = MappedRange {
-            access: AccessState {
-                runtime_granted: now.access.runtime_granted,
-                ..before.access
-            },
+            access: AccessState { runtime_granted: now.access.runtime_granted, ..before.access },
             ..*before
         };
         self.drop_unused_view(&restored, &now.access);
@@ -279,11 +278,11 @@ impl Shared {
     /// The request for those of the changes that are news to the runtime. To forbid what was never
     /// granted would make AMD's runtime map it; to repeat what is set already costs a call.
     fn request(&self, it: &MappedRange, changes: &[AccessChange]) -> Request {
-        let is_news = |change: &&AccessChange| match it.access.runtime_granted.contains(change.agent())
-        {
-            true => self.access_in_runtime(&it.access, change.agent()) != change.access,
-            false => change.access != Access::None,
-        };
+        let is_news =
+            |change: &&AccessChange| match it.access.runtime_granted.contains(change.agent()) {
+                true => self.access_in_runtime(&it.access, change.agent()) != change.access,
+                false => change.access != Access::None,
+            };
         let news: AccessChanges = changes.iter().filter(is_news).copied().collect();
         self.request_all(it, &news)
     }

@@ -98,7 +98,11 @@ impl Shared {
     /// unmapped.
     ///
     /// Returns `false` if the runtime has to map the memory for the CPU.
-    pub(super) fn show_view(&self, it: &MappedRange, access: &AccessState) -> Result<bool, ErrorKind> {
+    pub(super) fn show_view(
+        &self,
+        it: &MappedRange,
+        access: &AccessState,
+    ) -> Result<bool, ErrorKind> {
         match self.protection(access) {
             Protection::Nothing => Ok(true),
             _ if self.by_runtime() || self.runtime_mapped_for_cpu(&it.access) => Ok(false),

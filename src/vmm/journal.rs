@@ -79,9 +79,21 @@ pub(super) struct Journal<'a> {
 }
 
 impl<'a> Journal<'a> {
-    pub fn new(shared: &'a Shared, operation: Operation, guards: &'a [ReservationGuard<'a>]) -> Self {
+    pub fn new(
+        shared: &'a Shared,
+        operation: Operation,
+        guards: &'a [ReservationGuard<'a>],
+    ) -> Self {
         let (targets, steps) = (SmallVec::new(), SmallVec::new());
-        Self { shared, operation, guards, targets, steps, quarantined: None, broken: SmallVec::new() }
+        Self {
+            shared,
+            operation,
+            guards,
+            targets,
+            steps,
+            quarantined: None,
+            broken: SmallVec::new(),
+        }
     }
 
     /// Returns the locked reservation that contains all of a range.
@@ -97,7 +109,15 @@ impl<'a> Journal<'a> {
         for (start, record) in run {
             let Some(now) = self.shared.mapped_range(start, record) else { continue };
             let (before, asked) = (now.access, AgentSet::NONE);
-            self.targets.push(Target { now, before, asked, mapped: true, fresh: false, lost: false, new: None });
+            self.targets.push(Target {
+                now,
+                before,
+                asked,
+                mapped: true,
+                fresh: false,
+                lost: false,
+                new: None,
+            });
         }
         Ok(())
     }
@@ -106,7 +126,15 @@ impl<'a> Journal<'a> {
     pub fn add_new(&mut self, now: MappedRange, listing: Listing) {
         let before = AccessState::default();
         let (asked, new) = (AgentSet::NONE, Some(listing));
-        self.targets.push(Target { now, before, asked, mapped: false, fresh: false, lost: false, new });
+        self.targets.push(Target {
+            now,
+            before,
+            asked,
+            mapped: false,
+            fresh: false,
+            lost: false,
+            new,
+        });
     }
 
     /// Splits targets into rows of neighbours in one reservation.
@@ -225,7 +253,8 @@ impl<'a> Journal<'a> {
         let before = self.targets[index].before();
         if self.shared.is_mapped(&before)? {
             let granted = self.shared.grant_again(&before)?;
-            self.targets[index].now.access = AccessState { runtime_granted: granted, ..before.access };
+            self.targets[index].now.access =
+                AccessState { runtime_granted: granted, ..before.access };
             return Ok(());
         }
         self.targets[index].mapped = false;

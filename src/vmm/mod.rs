@@ -294,11 +294,7 @@ enum Expected<'a> {
 impl Expected<'_> {
     /// Refuses found mappings that are not the expected ones. The reservation is locked, so that they
     /// stay what they are.
-    fn check(
-        self,
-        range: Range,
-        mut found: impl Iterator<Item = Serial>,
-    ) -> Result<(), ErrorKind> {
+    fn check(self, range: Range, mut found: impl Iterator<Item = Serial>) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
         if serials.iter().all(|serial| found.next() == Some(*serial)) && found.next().is_none() {
             return Ok(());
@@ -434,7 +430,8 @@ impl Shared {
         };
         if let Err(failure) = self.call_locked(release) {
             let failure = ErrorKind::of_call(failure, size);
-            let entry = Quarantined { address: Address::NULL, size, operation, failure, rollback: None };
+            let entry =
+                Quarantined { address: Address::NULL, size, operation, failure, rollback: None };
             crate::log::error!(memory = %entry, "quarantined");
             self.quarantined().push(Arc::new(entry));
         }

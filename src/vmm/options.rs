@@ -52,4 +52,3 @@ impl VmmOptions {
         Self { quirks: QuirkChoice::Exact(quirks), ..self }
     }
 }
-

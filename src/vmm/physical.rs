@@ -46,9 +46,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if nothing is mapped there.
     pub fn retain_allocation_handle(&self, address: Address) -> Result<Handle, Error> {
         self.run(Operation::RetainAllocationHandle, |shared| match address {
-            Address::NULL => {
-                Err(ErrorKind::invalid(Argument::Address, address, Problem::Null))
-            }
+            Address::NULL => Err(ErrorKind::invalid(Argument::Address, address, Problem::Null)),
             _ => shared.ledger.retain(address.get()),
         })
     }
@@ -99,11 +97,7 @@ impl Vmm {
 }
 
 impl Shared {
-    fn create(
-        &self,
-        size: usize,
-        properties: &AllocationProperties,
-    ) -> Result<Handle, ErrorKind> {
+    fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, ErrorKind> {
         if size == 0 {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }

@@ -129,7 +129,11 @@ impl Shared {
         let native = imported.map_err(|failure| match failure.status {
             // The runtime answers the same to everything that goes wrong.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
-                if out_of_descriptors() { ErrorKind::OutOfDescriptors } else { not_importable() }
+                if out_of_descriptors() {
+                    ErrorKind::OutOfDescriptors
+                } else {
+                    not_importable()
+                }
             }
             _ => ErrorKind::of_call(failure, size),
         })?;

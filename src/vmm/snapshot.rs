@@ -198,8 +198,9 @@ fn mapping_entry(
     let access = agents.iter().enumerate().filter_map(|(index, agent)| {
         let access = record.access.requested.get(index);
         let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
-        let can_do_more =
-            is_only_remembered && record.access.runtime_granted.contains(index) && access != Access::ReadWrite;
+        let can_do_more = is_only_remembered
+            && record.access.runtime_granted.contains(index)
+            && access != Access::ReadWrite;
         let is_listed = access != Access::None || can_do_more;
         is_listed.then_some(AccessEntry { agent: agent.id(), access, can_do_more })
     });

@@ -72,7 +72,8 @@ fn address_reserve_refuses_bad_input() {
             "exactly beside the alignment",
             |s| {
                 let beside = at(Address::new(1 << 40), s.granule);
-                let options = Reservation::builder(s.granule).aligned_to(2 * MIB).exactly_at(beside);
+                let options =
+                    Reservation::builder(s.granule).aligned_to(2 * MIB).exactly_at(beside);
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Address,

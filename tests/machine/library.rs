@@ -123,7 +123,8 @@ impl Library {
         for _ in 0..1000 {
             // Where there was room for all of it just before.
             let steps = 4 + extensions.iter().sum::<usize>() + behind;
-            let room = Reservation::builder(steps * step).reserve(&self.vmm).expect("room").address();
+            let room =
+                Reservation::builder(steps * step).reserve(&self.vmm).expect("room").address();
             let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(room);
             let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
             assert_eq!(buffer.address(), room);

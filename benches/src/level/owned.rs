@@ -46,7 +46,8 @@ impl Owned {
     }
 
     pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
-        let reservation = Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
+        let reservation =
+            Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
         let base = reservation.address().get();
         let field = Field::new(base, live);

@@ -268,8 +268,9 @@ fn hint_misaligned(context: &Context) -> Verdict {
 
 fn exactly_taken(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
-    let insist =
-        || Reservation::builder(context.granule()).exactly_at(at).reserve(context.vmm()).map(|_| ());
+    let insist = || {
+        Reservation::builder(context.granule()).exactly_at(at).reserve(context.vmm()).map(|_| ())
+    };
     let error = context.refuses(bad_reservation(context), insist)?;
     ensure_eq!(error.problem(), Some(Problem::AddressTaken), "{error}");
     Ok(())

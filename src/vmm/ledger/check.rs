@@ -41,8 +41,7 @@ impl<H> Ledger<H> {
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
             // A mapping in the making is counted and not in the map yet.
-            let writers: Option<Vec<_>> =
-                all.iter().map(|it| it.reservation.try_lock()).collect();
+            let writers: Option<Vec<_>> = all.iter().map(|it| it.reservation.try_lock()).collect();
             let mut end = 0;
             let mut mapped: HashMap<Handle, u32> = HashMap::new();
             for it in all {

@@ -199,7 +199,8 @@ impl Reservations {
     /// uses nothing else of the ledger but handles.
     pub fn snapshot<T>(&self, act: impl FnOnce(&[Frozen<'_>]) -> T) -> T {
         let tree = self.tree();
-        let freeze = |reservation| Frozen { reservation, mappings: Reservation::mappings(reservation) };
+        let freeze =
+            |reservation| Frozen { reservation, mappings: Reservation::mappings(reservation) };
         let all: Vec<Frozen<'_>> = tree.values().map(|it| freeze(it)).collect();
         act(&all)
     }

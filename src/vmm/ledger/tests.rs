@@ -72,7 +72,8 @@ fn three() -> (Ledger<()>, Handle) {
 }
 
 fn run(ledger: &Ledger<()>, range: Range) -> Result<usize, ErrorKind> {
-    let found = ledger.reservations.at(range.start, |it| it.mappings().run(range).map(|it| it.count()));
+    let found =
+        ledger.reservations.at(range.start, |it| it.mappings().run(range).map(|it| it.count()));
     found.unwrap()
 }
 
@@ -117,7 +118,8 @@ fn check_empty_finds_every_overlap() {
         (5, 2, Some(6)),
     ] {
         let range = range(first, pages);
-        let empty = ledger.reservations.at(range.start, |it| it.mappings().check_empty(range, |_| false));
+        let empty =
+            ledger.reservations.at(range.start, |it| it.mappings().check_empty(range, |_| false));
         let found = empty.unwrap().err().map(|kind| problem(Err::<(), _>(kind)));
         assert_eq!(found, expected.map(|page| Problem::AlreadyMapped { at: at(page) }), "{first}");
     }

@@ -31,7 +31,10 @@ pub struct Allocation {
 impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { handle, size, .. } = &*self.inner;
-        f.debug_struct("Allocation").field("handle", handle).field("size", size).finish_non_exhaustive()
+        f.debug_struct("Allocation")
+            .field("handle", handle)
+            .field("size", size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -128,9 +131,9 @@ impl Allocation {
     /// As for [`Vmm::release`]; the allocation comes back with the error.
     pub fn release(self) -> Result<(), Rejected<Self>> {
         match Arc::try_unwrap(self.inner) {
-            Ok(inner) => {
-                inner.release().map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error })
-            }
+            Ok(inner) => inner
+                .release()
+                .map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error }),
             Err(inner) => {
                 let kind = ErrorKind::invalid(Argument::Handle, inner.handle, Problem::InUse);
                 let error = Error::new(Operation::Release, kind);

@@ -270,9 +270,8 @@ fn across(
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
         let mut at = 0;
-        let same = |one: &&Mapping, next: &&Mapping| {
-            one.reservation.serial() == next.reservation.serial()
-        };
+        let same =
+            |one: &&Mapping, next: &&Mapping| one.reservation.serial() == next.reservation.serial();
         for run in sorted.mappings.chunk_by(same) {
             let serials = &sorted.serials[at..at + run.len()];
             let until = run.last().map_or(next, |last| last.range().end()).min(end);

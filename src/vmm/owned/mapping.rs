@@ -116,9 +116,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        self.run(Operation::Revoke, |shared, only| {
-            shared.revoke(&[self.range()], agents, only)
-        })
+        self.run(Operation::Revoke, |shared, only| shared.revoke(&[self.range()], agents, only))
     }
 
     /// Returns what an agent may do with it (`hipMemGetAccess`).

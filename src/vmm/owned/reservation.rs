@@ -82,8 +82,8 @@ impl ReservationBuilder {
     /// As for [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the exact address is not available.
     pub fn reserve(self, vmm: &Vmm) -> Result<Reservation, Error> {
         let Self { size, alignment, placement } = self;
-        let reserved = vmm
-            .run(Operation::AddressReserve, |shared| shared.reserve(size, alignment, placement));
+        let reserved =
+            vmm.run(Operation::AddressReserve, |shared| shared.reserve(size, alignment, placement));
         let (address, serial) = reserved?;
         let (vmm, freed) = (vmm.clone(), AtomicBool::new(false));
         Ok(Reservation { inner: Arc::new(Inner { vmm, address, size, serial, freed }) })
@@ -206,9 +206,8 @@ impl Inner {
     }
 
     fn free(&self) -> Result<(), Error> {
-        self.vmm.run(Operation::AddressFree, |shared| {
-            shared.free(self.range(), Some(self.serial))
-        })?;
+        self.vmm
+            .run(Operation::AddressFree, |shared| shared.free(self.range(), Some(self.serial)))?;
         self.freed.store(true, Ordering::Relaxed);
         Ok(())
     }

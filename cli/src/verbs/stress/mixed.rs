@@ -150,7 +150,9 @@ fn alias(stage: &Stage<'_>, rng: &mut Rng, item: &Item) {
 
 fn second_view(stage: &Stage<'_>, rng: &mut Rng, item: &Item, memory: &Allocation) {
     let size = item.mapping.size();
-    let Some(reservation) = stage.call(Reservation::builder(size).reserve(stage.vmm)) else { return };
+    let Some(reservation) = stage.call(Reservation::builder(size).reserve(stage.vmm)) else {
+        return;
+    };
     let Some(view) = stage.call(reservation.map(0, memory)) else { return };
     let all: Vec<_> = [item.owner].into_iter().chain(stage.cpu()).collect();
     if stage.call(view.grant(&all, Access::ReadWrite)).is_some() {
