@@ -39,8 +39,8 @@ impl Row {
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let access = gpus.iter().map(grant).collect();
-        let start = vmm.address_reserve(count * SIZE, SIZE, None, 0).expect("addresses");
-        let handle = vmm.create(SIZE, &AllocationProperties::on(gpus[0]), 0).expect("memory");
+        let start = vmm.address_reserve(count * SIZE, SIZE, None).expect("addresses");
+        let handle = vmm.create(SIZE, &AllocationProperties::on(gpus[0])).expect("memory");
         let place = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
         let new = |page| NewMapping { address: place(page), size: SIZE, handle };
         Self { vmm, start, mappings: (0..count).map(new).collect(), access }
@@ -48,7 +48,7 @@ impl Row {
 
     fn one_by_one(&self) {
         for &NewMapping { address, size, handle } in &self.mappings {
-            self.vmm.map(address, size, 0, handle, 0).expect("it is empty");
+            self.vmm.map(address, size, 0, handle).expect("it is empty");
             self.vmm.set_access(address, size, &self.access).expect("it is mapped");
         }
         for mapping in &self.mappings {

@@ -9,8 +9,8 @@
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AllocationProperties, Handle, HandleType, Runtime, Vmm,
-    VmmError,
+    Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, HandleType, Runtime,
+    Vmm,
 };
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ struct Field {
 
 /// What is counted. Not inlined, for it is by its name that callgrind knows it.
 #[inline(never)]
-fn measured(act: &mut dyn FnMut() -> Result<(), VmmError>) -> Result<(), VmmError> {
+fn measured(act: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
     act()
 }
 
@@ -47,8 +47,8 @@ impl Field {
         let vmm = Vmm::open(&runtime)?;
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
         let properties = AllocationProperties::on(gpus[0]);
-        let handle = vmm.create(SIZE, &properties, 0)?;
-        let base = vmm.address_reserve(2 * PAGES * SIZE, SIZE, None, 0)?.get();
+        let handle = vmm.create(SIZE, &properties)?;
+        let base = vmm.address_reserve(2 * PAGES * SIZE, SIZE, None)?.get();
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let grants = gpus.iter().map(grant).collect();
         let (reserved, created) = (Vec::with_capacity(calls), Vec::with_capacity(calls));
@@ -63,33 +63,33 @@ impl Field {
         Address::new(self.base + page * SIZE)
     }
 
-    fn map(&self, page: usize) -> Result<(), VmmError> {
-        self.vmm.map(self.at(page), SIZE, 0, self.handle, 0)
+    fn map(&self, page: usize) -> Result<(), Error> {
+        self.vmm.map(self.at(page), SIZE, 0, self.handle)
     }
 
-    fn shareable(&self) -> Result<Handle, VmmError> {
-        self.vmm.create(SIZE, &self.properties.shareable_as(FILE), 0)
+    fn shareable(&self) -> Result<Handle, Error> {
+        self.vmm.create(SIZE, &self.properties.shareable_as(FILE))
     }
 
-    fn export(&self, handle: Handle) -> Result<OwnedFd, VmmError> {
-        self.vmm.export_to_shareable_handle(handle, FILE, 0)
+    fn export(&self, handle: Handle) -> Result<OwnedFd, Error> {
+        self.vmm.export_to_shareable_handle(handle, FILE)
     }
 
-    fn perform(&mut self, operation: &str) -> Result<bool, VmmError> {
+    fn perform(&mut self, operation: &str) -> Result<bool, Error> {
         // Holes and live mappings, far from each other.
         let calls = self.calls;
         let holes = || (0..calls).map(|number| 2 * (number * 4099 % PAGES) + 1);
         let live = || holes().map(|hole| hole - 1);
-        let all = |act: &mut dyn FnMut(usize) -> Result<(), VmmError>| holes().try_for_each(act);
-        let reserve = |this: &mut Self| -> Result<(), VmmError> {
+        let all = |act: &mut dyn FnMut(usize) -> Result<(), Error>| holes().try_for_each(act);
+        let reserve = |this: &mut Self| -> Result<(), Error> {
             for _ in 0..this.calls {
-                this.reserved.push(this.vmm.address_reserve(SIZE, SIZE, None, 0)?);
+                this.reserved.push(this.vmm.address_reserve(SIZE, SIZE, None)?);
             }
             Ok(())
         };
-        let create = |this: &mut Self| -> Result<(), VmmError> {
+        let create = |this: &mut Self| -> Result<(), Error> {
             for _ in 0..this.calls {
-                this.created.push(this.vmm.create(SIZE, &this.properties, 0)?);
+                this.created.push(this.vmm.create(SIZE, &this.properties)?);
             }
             Ok(())
         };

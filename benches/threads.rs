@@ -9,7 +9,7 @@
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AllocationProperties, Handle, Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm,
 };
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -29,11 +29,11 @@ struct Field {
 }
 
 impl Field {
-    fn new(vmm: &Vmm) -> Result<Self, VmmError> {
+    fn new(vmm: &Vmm) -> Result<Self, Error> {
         let gpu = vmm.runtime().gpus().next().map(|gpu| gpu.id());
         let gpu = gpu.unwrap_or(vmm.runtime().host().id());
-        let handle = vmm.create(SIZE, &AllocationProperties::on(gpu), 0)?;
-        let base = vmm.address_reserve(PAGES * SIZE, 0, None, 0)?;
+        let handle = vmm.create(SIZE, &AllocationProperties::on(gpu))?;
+        let base = vmm.address_reserve(PAGES * SIZE, 0, None)?;
         let grant = AccessDescriptor { agent: gpu, access: Access::ReadWrite };
         Ok(Self { vmm: vmm.clone(), base, handle, grant })
     }
@@ -42,14 +42,14 @@ impl Field {
         Address::new(self.base.get() + page * SIZE)
     }
 
-    fn map_and_unmap(&self) -> Result<(), VmmError> {
+    fn map_and_unmap(&self) -> Result<(), Error> {
         for page in 0..PAGES {
-            self.vmm.map(self.at(page), SIZE, 0, self.handle, 0)?;
+            self.vmm.map(self.at(page), SIZE, 0, self.handle)?;
         }
         self.vmm.unmap(self.base, PAGES * SIZE)
     }
 
-    fn ask(&self) -> Result<(), VmmError> {
+    fn ask(&self) -> Result<(), Error> {
         for page in 0..PAGES {
             std::hint::black_box(self.vmm.get_access(self.grant.agent, self.at(page))?);
         }
@@ -60,8 +60,8 @@ impl Field {
 /// The shortest time in which every field was worked on by a thread of its own.
 fn time(
     fields: &[Field],
-    work: impl Fn(&Field) -> Result<(), VmmError> + Sync,
-) -> Result<Duration, VmmError> {
+    work: impl Fn(&Field) -> Result<(), Error> + Sync,
+) -> Result<Duration, Error> {
     let mut best = Duration::MAX;
     for _ in 0..TRIES {
         let barrier = Barrier::new(fields.len());
@@ -72,7 +72,7 @@ fn time(
                     barrier.wait();
                     let begun = Instant::now();
                     (0..ROUNDS).try_for_each(|_| work(field))?;
-                    Ok::<_, VmmError>((begun, Instant::now()))
+                    Ok::<_, Error>((begun, Instant::now()))
                 })
             };
             let threads: Vec<_> = fields.iter().map(start).collect();
@@ -82,9 +82,7 @@ fn time(
             }
             let begun = spans.iter().map(|span| span.0).min();
             let ended = spans.iter().map(|span| span.1).max();
-            Ok::<_, VmmError>(
-                begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended - begun),
-            )
+            Ok::<_, Error>(begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended - begun))
         })?;
         best = best.min(taken);
     }
@@ -109,7 +107,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     show("map and unmap", time(&fields[..1], change)?, time(&fields, change)?);
     for field in &fields {
         for page in 0..PAGES {
-            vmm.map(field.at(page), SIZE, 0, field.handle, 0)?;
+            vmm.map(field.at(page), SIZE, 0, field.handle)?;
         }
         vmm.set_access(field.base, PAGES * SIZE, &[field.grant])?;
     }

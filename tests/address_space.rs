@@ -6,9 +6,10 @@ mod machine;
 mod process;
 
 use hostile::{Hostile, foreign_page_is_at};
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Era};
-use hsa_vmm::vmm::{Problem, Quirks, VmmOptions};
-use hsa_vmm::{Access, AllocationProperties, Vmm, VmmError};
+use hsa_vmm::vmm::{Quirks, VmmOptions};
+use hsa_vmm::{Access, AllocationProperties, Error, Vmm};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,12 +121,12 @@ fn a_freed_reservation_leaves_nothing_behind() {
 /// Two mappings side by side which the CPU has been given by the hostile runtime.
 fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
     let properties = AllocationProperties::on(gpu);
-    let base = vmm.address_reserve(4 * 4096, 0, None, 0).unwrap();
+    let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();
     let cpu = vmm.runtime().host().id();
     for number in 0..2 {
-        let handle = vmm.create(4096, &properties, 0).unwrap();
+        let handle = vmm.create(4096, &properties).unwrap();
         let address = at(base, number * 4096);
-        vmm.map(address, 4096, 0, handle, 0).unwrap();
+        vmm.map(address, 4096, 0, handle).unwrap();
         let both = [access(gpu, Access::ReadWrite), access(cpu, Access::ReadWrite)];
         vmm.set_access(address, 4096, &both).unwrap();
         vmm.write(address, b"mine").unwrap();
@@ -159,16 +160,16 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
     assert!(listed.iter().any(|entry| entry.address == base), "{listed:?}");
     let entry = listed.iter().find(|entry| entry.address == base).unwrap();
     assert_eq!(entry.size, 4 * 4096);
-    assert!(entry.reason.contains("stranger"), "{entry}");
+    assert!(entry.reason().contains("stranger"), "{entry}");
     let told = format!("0x4000 bytes at {base} since {}: {}", entry.operation, entry.reason);
     assert_eq!(entry.to_string(), told);
     let properties = AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id());
-    let handle = vmm.create(4096, &properties, 0).unwrap();
+    let handle = vmm.create(4096, &properties).unwrap();
     let gpu = vmm.runtime().gpus().next().unwrap().id();
     let answers = [
         vmm.address_free(base, 4 * 4096),
-        vmm.map(at(base, 2 * 4096), 4096, 0, handle, 0),
-        vmm.map(stranger, 4096, 0, handle, 0),
+        vmm.map(at(base, 2 * 4096), 4096, 0, handle),
+        vmm.map(stranger, 4096, 0, handle),
         vmm.unmap(at(base, 4096), 4096),
         vmm.set_access(at(base, 4096), 4096, &[access(gpu, Access::Read)]),
         vmm.revoke(at(base, 4096), 4096, &[gpu]),
@@ -215,7 +216,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
     }
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
-    let other = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
+    let other = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     // The memory goes with the mapping, slowly, so that who waited has time to go wrong.
     hostile.set(c"hostile_release_lingers", 20_000);
     for round in 0..10 {
@@ -227,7 +228,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 loop {
-                    let answer = vmm.map(base, 4096, 0, other, 0);
+                    let answer = vmm.map(base, 4096, 0, other);
                     waits.store(true, Ordering::Relaxed);
                     let mapped = Some(Problem::AlreadyMapped { at: base });
                     if !answer.is_err_and(|error| error.problem() == mapped) {

@@ -5,9 +5,10 @@ mod hostile;
 mod machine;
 
 use hostile::Hostile;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::{Argument, MappingInfo, NewMapping, Problem};
-use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Handle, VmmError};
+use hsa_vmm::vmm::{MappingInfo, NewMapping};
+use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Error, Handle};
 use machine::{Machine, access, at};
 use std::thread;
 
@@ -158,7 +159,7 @@ fn a_batch_leaves_what_the_same_one_by_one_leaves() {
                     (1, true) => vmm.set_access_many(&runs, &list),
                     (_, true) => vmm.unmap_many(&runs),
                     (0, false) => wanted.iter().try_for_each(|it| {
-                        vmm.map(it.address, it.size, 0, it.handle, 0)?;
+                        vmm.map(it.address, it.size, 0, it.handle)?;
                         vmm.set_access(it.address, it.size, &list)
                     }),
                     (1, false) => {
@@ -178,7 +179,7 @@ fn a_batch_leaves_what_the_same_one_by_one_leaves() {
     }
 }
 
-fn problem(answer: Result<(), VmmError>) -> (Argument, Problem) {
+fn problem(answer: Result<(), Error>) -> (Argument, Problem) {
     match answer.unwrap_err() {
         VmmError::InvalidArgument { argument, problem, .. } => (argument, problem),
         other => panic!("{other}"),
@@ -199,7 +200,7 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     let calls = || -> u64 { machine.simulation.all_calls().iter().map(|call| call.1).sum() };
     let (before, mappings) = (calls(), vmm.mappings());
     let not_aligned = Problem::NotAligned { value: at(base, 5 * granule + 64).get(), granule };
-    let beyond = Problem::BeyondHandle { handle: granule };
+    let beyond = Problem::ExceedsHandle { handle: granule };
     for (bad, expected) in [
         (new(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
         (new(base, 0, small), (Argument::Size, Problem::Zero)),
@@ -261,8 +262,8 @@ fn others_find_all_of_a_batch_or_nothing() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let size = 4096;
-    let bases = [0, 1].map(|_| vmm.address_reserve(size, 0, None, 0).unwrap());
-    let handle = vmm.create(size, &AllocationProperties::on(gpu), 0).unwrap();
+    let bases = [0, 1].map(|_| vmm.address_reserve(size, 0, None).unwrap());
+    let handle = vmm.create(size, &AllocationProperties::on(gpu)).unwrap();
     hostile.set(c"hostile_linger", 20_000);
     let wanted = bases.map(|base| new(base, size, handle));
     let all = [access(gpu, Access::ReadWrite)];

@@ -15,10 +15,10 @@ const PAGE: usize = 2 << 20;
 fn field(pages: usize) -> (Vmm, Address, Handle) {
     let runtime = Runtime::simulated(Config::nothing(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
-    let base = vmm.address_reserve(pages * PAGE, PAGE, None, 0).unwrap();
+    let base = vmm.address_reserve(pages * PAGE, PAGE, None).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
     let on = hsa_vmm::AllocationProperties::on(gpu);
-    let handle = vmm.create(PAGE, &on, 0).unwrap();
+    let handle = vmm.create(PAGE, &on).unwrap();
     (vmm, base, handle)
 }
 
@@ -41,7 +41,7 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
         let grants = [grants(0), grants(1)];
         let (allocations, bytes) = (allocations::made(), allocations::bytes());
         for &page in &pages {
-            vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
+            vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
         }
         let each = (allocations::made() - allocations) as f64 / PAGES as f64;
         for &page in &pages {
@@ -76,7 +76,7 @@ fn what_is_left_of_many_mappings_takes_as_little() {
                 number % one_of == 0
             };
             for page in 0..PAGES {
-                vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
+                vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
             }
             for page in (0..PAGES).filter(|&page| !stays(page)) {
                 vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
@@ -102,7 +102,7 @@ fn no_map_allocates_more_than_pages_of_the_book() {
         let mut how_often = [0; 8];
         for (number, page) in pages.into_iter().enumerate() {
             let before = allocations::made();
-            vmm.map(at(base, page * PAGE), PAGE, 0, handle, 0).unwrap();
+            vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
             // While there is little, debug builds check all of it after every step.
             if number < 1000 {
                 continue;

@@ -6,7 +6,7 @@ mod process;
 
 use hostile::Hostile;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AllocationProperties, Handle, HandleType, VmmError};
+use hsa_vmm::{Access, AllocationProperties, Error, Handle, HandleType};
 use machine::{Machine, access, at};
 use process::End;
 use process::limit::{allow_more, no_limit};
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 const FILE: HandleType = HandleType::PosixFileDescriptor;
 
 fn export(machine: &Machine, handle: Handle) -> OwnedFd {
-    machine.vmm.export_to_shareable_handle(handle, FILE, 0).expect("an export")
+    machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
 }
 
 /// Runs a test on a machine of each release, in a process of its own that it may leave without
@@ -47,7 +47,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
         let before = state();
         let cpu = [access(machine.cpu(0), Access::ReadWrite)];
         let answers = [
-            ("export", vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
+            ("export", vmm.export_to_shareable_handle(handle, FILE).map(drop)),
             ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
             ("set_access", vmm.set_access(base, granule, &cpu)),
             ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
@@ -57,7 +57,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
             assert!(out, "{name}: {answer:?}");
         }
         if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
-            let answer = vmm.create(granule, &machine.on(0), 0);
+            let answer = vmm.create(granule, &machine.on(0));
             assert!(matches!(answer, Err(VmmError::OutOfDescriptors { .. })), "{answer:?}");
         }
         assert_eq!(state(), before);
@@ -315,10 +315,10 @@ fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::
             hostile.set(c"hostile_writable", writable);
             let (runtime, vmm, gpu) = hostile.open();
             let cpu = runtime.host().id();
-            let base = vmm.address_reserve(4 * 4096, 0, None, 0).unwrap();
+            let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();
             for number in 0..2 {
-                let memory = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
-                vmm.map(at(base, number * 4096), 4096, 0, memory, 0).unwrap();
+                let memory = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+                vmm.map(at(base, number * 4096), 4096, 0, memory).unwrap();
             }
             let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
             vmm.set_access(base, 2 * 4096, &both).unwrap();

@@ -3,9 +3,9 @@
 mod machine;
 mod process;
 
+use hsa_vmm::error::{Feature, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
-use hsa_vmm::vmm::{Feature, Problem};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HandleType, VmmError};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Error, HandleType};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, loading_from, storing_at};
 
@@ -271,7 +271,7 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
         let (machine, base, granule) = mapped(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar());
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
-        let refused = |answer: Result<(), VmmError>| {
+        let refused = |answer: Result<(), Error>| {
             let feature = Feature::CpuAccess;
             let as_it_should = matches!(
                 answer,
@@ -290,7 +290,7 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
         // Nor does it get there by way of an import, whose owner the runtime may not tell.
         let file = HandleType::PosixFileDescriptor;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
-        let shared = machine.vmm.export_to_shareable_handle(handle, file, 0).unwrap();
+        let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();
         let imported = machine.vmm.import_from_shareable_handle(&shared, file).unwrap();
         machine.map(at(base, granule), granule, imported);
         let there = at(base, granule);

@@ -6,7 +6,7 @@ mod process;
 mod scene;
 
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
-use hsa_vmm::{Access, VmmError};
+use hsa_vmm::{Access, Error};
 use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
 use scene::{ACTS, Act, Books, Scene};
 use std::ops::Deref;
@@ -153,7 +153,7 @@ fn fail_once(config: &Config, release: &str) {
 }
 
 /// After a failure without quarantine nothing has changed; else the quarantine says so.
-fn judge(scene: Stage, before: &State, answer: Result<(), VmmError>, when: &str) {
+fn judge(scene: Stage, before: &State, answer: Result<(), Error>, when: &str) {
     let vmm = &scene.library.vmm;
     match answer {
         Ok(()) => {}

@@ -10,7 +10,7 @@ use hsa_vmm::vmm::Usage;
 use hsa_vmm::{
     Access, Allocation, AllocationProperties, Area, AreaFlags, AreaMemory, Error, Granularity,
     GrowableBuffer, HandleType, Ipc, Mapping, PagedBuffer, PausableBuffer, PoolMemory, Reservation,
-    RingBuffer, Vmm, VmmError,
+    RingBuffer, Vmm,
 };
 use machine::{Library, Machine, access};
 use process::{Child, End};
@@ -44,12 +44,12 @@ fn every_call_of_a_child_is_refused() {
         let end = process::in_child(|| {
             let calls = machine.simulation.all_calls();
             let answers = [
-                vmm.address_reserve(granule, 0, None, 0).map(drop),
+                vmm.address_reserve(granule, 0, None).map(drop),
                 vmm.address_reserve(0, 3, None, 7).map(drop),
                 vmm.address_free(base, granule),
-                vmm.create(granule, &machine.on(0), 0).map(drop),
+                vmm.create(granule, &machine.on(0)).map(drop),
                 vmm.release(handle),
-                vmm.map(base, granule, 0, handle, 0),
+                vmm.map(base, granule, 0, handle),
                 vmm.map(base, 0, 1, handle, 1),
                 vmm.unmap(base, granule),
                 vmm.set_access(base, granule, &both),
@@ -60,7 +60,7 @@ fn every_call_of_a_child_is_refused() {
                     .map(drop),
                 vmm.allocation_properties(handle).map(drop),
                 vmm.allocation_size(handle).map(drop),
-                vmm.export_to_shareable_handle(handle, FILE, 0).map(drop),
+                vmm.export_to_shareable_handle(handle, FILE).map(drop),
                 vmm.import_from_shareable_handle(&shared, FILE).map(drop),
                 vmm.import_from_shareable_handle(File::open("/dev/null").unwrap(), FILE).map(drop),
                 vmm.retain_allocation_handle(base).map(drop),
@@ -274,7 +274,7 @@ impl Values {
         let vmm = &self.machine.vmm;
         let (there, granule) = (self.mapping.address(), self.machine.granule());
         let gpu = self.machine.gpu(0);
-        let forked = |answer: Result<(), VmmError>| {
+        let forked = |answer: Result<(), Error>| {
             assert!(matches!(answer, Err(VmmError::Forked { .. })), "{answer:?}");
         };
         let unusable = |answer: Result<(), Error>| {
@@ -311,7 +311,7 @@ impl Values {
             "Vmm::unmap_many" => forked(vmm.unmap_many(&[]));
             "Vmm::set_access_many" => forked(vmm.set_access_many(&[], &[]));
             "Vmm::export" => forked(
-                vmm.export_to_shareable_handle(self.allocation.handle(), FILE, 0).map(drop),
+                vmm.export_to_shareable_handle(self.allocation.handle(), FILE).map(drop),
             );
             "Reservation::name" => assert_eq!(self.reservation.name(), None);
             "Reservation::named" => drop(self.reservation.clone().named("other"));

@@ -3,19 +3,19 @@
 
 mod machine;
 
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Era};
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Vmm, VmmError};
+use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Vmm};
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
 /// What every call that takes a handle says to it.
-fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), VmmError>; 5] {
+fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
     [
-        vmm.map(at, 4 * KIB, 0, handle, 0),
+        vmm.map(at, 4 * KIB, 0, handle),
         vmm.allocation_properties(handle).map(drop),
         vmm.allocation_size(handle).map(drop),
-        vmm.export_to_shareable_handle(handle, HandleType::PosixFileDescriptor, 0).map(drop),
+        vmm.export_to_shareable_handle(handle, HandleType::PosixFileDescriptor).map(drop),
         vmm.release(handle),
     ]
 }
@@ -95,7 +95,7 @@ fn a_handle_belongs_to_one_vmm_also_on_the_same_runtime() {
     let other = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
     let [mine, theirs] =
-        [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0), 0).unwrap()];
+        [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0)).unwrap()];
     assert_ne!(mine, theirs);
     assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
     assert_refused(&other, mine, base, Problem::ForeignHandle);
@@ -175,7 +175,7 @@ fn an_agent_belongs_to_one_runtime() {
             vmm.get_access(agent, base).map(drop),
             vmm.revoke(base, 4 * KIB, &[agent]),
             vmm.copy(agent, base, base, 4),
-            vmm.create(4 * KIB, &hsa_vmm::AllocationProperties::on(agent), 0).map(drop),
+            vmm.create(4 * KIB, &hsa_vmm::AllocationProperties::on(agent)).map(drop),
         ];
         for answer in answers {
             assert_eq!(answer.unwrap_err().problem(), Some(problem), "{agent:?}");

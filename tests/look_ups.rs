@@ -6,7 +6,7 @@ mod process;
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::Granularity;
-use hsa_vmm::{Access, Address, VmmError};
+use hsa_vmm::{Access, Address, Error};
 use machine::{Machine, at};
 
 /// How often asking this a hundred times allocates.
@@ -29,8 +29,8 @@ fn look_ups_and_refusals_allocate_nothing() {
     }
     let properties = machine.on(0);
     let (inside, hole) = (at(base, 10 * granule + 7), at(base, 11 * granule));
-    let refused = |result: Result<(), VmmError>| result.unwrap_err();
-    let map = |place: Address| vmm.map(place, granule, 0, handle, 0);
+    let refused = |result: Result<(), Error>| result.unwrap_err();
+    let map = |place: Address| vmm.map(place, granule, 0, handle);
     for (what, count) in [
         ("get_access", allocations(|| vmm.get_access(gpu, inside).unwrap())),
         ("get_access of nothing", allocations(|| vmm.get_access(gpu, hole).unwrap_err())),

@@ -13,11 +13,11 @@ const SIZE: usize = 4096;
 fn access_is_told_of_when_the_runtime_has_given_it() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
-    let base = vmm.address_reserve(2 * SIZE, 0, None, 0).unwrap();
+    let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();
     let last = base.checked_add(SIZE).unwrap();
-    let handle = vmm.create(SIZE, &AllocationProperties::on(gpu), 0).unwrap();
+    let handle = vmm.create(SIZE, &AllocationProperties::on(gpu)).unwrap();
     for place in [base, last] {
-        vmm.map(place, SIZE, 0, handle, 0).unwrap();
+        vmm.map(place, SIZE, 0, handle).unwrap();
     }
     hostile.set(c"hostile_linger", 20_000);
     let granted = |place| vmm.get_access(gpu, place).unwrap() == Access::ReadWrite;

@@ -5,7 +5,7 @@ mod machine;
 mod process;
 
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
-use hsa_vmm::{Access, Address, AgentId, HandleType, VmmError};
+use hsa_vmm::{Access, Address, AgentId, Error, HandleType};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
 
@@ -103,7 +103,7 @@ fn a_hint_that_is_aligned_costs_one_call() {
         };
         let (reserved, freed) = calls();
         // Whether it is had is up to other threads, which may have taken it meanwhile.
-        machine.vmm.address_reserve(granule, 0, Some(free), 0).unwrap();
+        machine.vmm.address_reserve(granule, 0, Some(free)).unwrap();
         assert_eq!(calls(), (reserved + 1, freed), "{release}");
     }
 }

@@ -3,9 +3,9 @@
 mod machine;
 
 use hsa_vmm::Kept;
+use hsa_vmm::error::{Argument, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::vmm::{Argument, Operation, Problem};
-use hsa_vmm::{Access, Allocation, Mapping, Reservation, Vmm, VmmError};
+use hsa_vmm::{Access, Allocation, Error, Mapping, Reservation, Vmm};
 use machine::drops::{drop_in, orders};
 use machine::{Library, Machine, access, assert_idle, at};
 
@@ -164,12 +164,12 @@ fn what_is_forgotten_is_given_back_at_the_end() {
         let Machine { simulation, library: Library { runtime, vmm } } = Machine::new(config);
         let granule = simulation.config().granule as usize;
         let gpu = runtime.gpus().next().unwrap().id();
-        let base = vmm.address_reserve(4 * granule, 0, None, 0).unwrap();
+        let base = vmm.address_reserve(4 * granule, 0, None).unwrap();
         let properties = hsa_vmm::AllocationProperties::on(gpu);
-        let handle = vmm.create(granule, &properties, 0).unwrap();
-        let released = vmm.create(granule, &properties, 0).unwrap();
-        vmm.map(base, granule, 0, handle, 0).unwrap();
-        vmm.map(at(base, granule), granule, 0, released, 0).unwrap();
+        let handle = vmm.create(granule, &properties).unwrap();
+        let released = vmm.create(granule, &properties).unwrap();
+        vmm.map(base, granule, 0, handle).unwrap();
+        vmm.map(at(base, granule), granule, 0, released).unwrap();
         let cpu = [access(runtime.host().id(), Access::ReadWrite)];
         vmm.set_access(base, 2 * granule, &cpu).unwrap();
         vmm.release(released).unwrap();

@@ -213,7 +213,7 @@ fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
         assert_eq!(error.problem(), Some(problem), "{error}");
     }
     let vmm = Vmm::open(&runtime).unwrap();
-    let reserved = vmm.address_reserve(4096, 0, None, 0).unwrap();
+    let reserved = vmm.address_reserve(4096, 0, None).unwrap();
     let error = ipc.get_mem_handle(reserved).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }

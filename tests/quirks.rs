@@ -9,7 +9,7 @@ use hsa_vmm::buffer::{Contents, Error, PausableBuffer};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
-use hsa_vmm::{Access, AllocationProperties, HandleType, Runtime, Vmm, VmmError};
+use hsa_vmm::{Access, AllocationProperties, Error, HandleType, Runtime, Vmm};
 use machine::{Machine, without_cpu_mapping};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -113,7 +113,7 @@ const FAILURES: &[Failure] = &[
         is: "two exports are one descriptor, and the runtime's own",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
-            let export = || machine.vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+            let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
             let (one, other) = (export(), export());
             let same = one.as_raw_fd() == other.as_raw_fd();
             if same {
@@ -144,9 +144,9 @@ const FAILURES: &[Failure] = &[
         is: "an import cannot be exported",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
-            let descriptor = machine.vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+            let descriptor = machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
             let imported = machine.vmm.import_from_shareable_handle(descriptor, FILE).unwrap();
-            machine.vmm.export_to_shareable_handle(imported, FILE, 0).is_err()
+            machine.vmm.export_to_shareable_handle(imported, FILE).is_err()
         },
     },
 ];
@@ -246,20 +246,20 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks(runtime.info())) };
     let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
-    let shared = vmm.create(4096, &properties.shareable_as(FILE), 0).unwrap();
+    let shared = vmm.create(4096, &properties.shareable_as(FILE)).unwrap();
     let over = AtomicBool::new(false);
     // An export stays in the runtime for a while.
     hostile.set(c"hostile_linger", 2000);
     std::thread::scope(|scope| {
         let exports = scope.spawn(|| {
-            let export = |_| vmm.export_to_shareable_handle(shared, FILE, 0).map(|_| ());
+            let export = |_| vmm.export_to_shareable_handle(shared, FILE).map(|_| ());
             let exported = (0..50).try_for_each(export);
             over.store(true, Ordering::Relaxed);
             exported
         });
         while !over.load(Ordering::Relaxed) {
-            let made: Result<(), VmmError> =
-                vmm.create(4096, &properties, 0).and_then(|handle| vmm.release(handle));
+            let made: Result<(), Error> =
+                vmm.create(4096, &properties).and_then(|handle| vmm.release(handle));
             made.unwrap();
         }
         exports.join().unwrap().unwrap();
@@ -292,7 +292,7 @@ fn with_quirks_keeps_needed_quirks() {
     let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), known);
     let handle = machine.create(0, machine.granule());
-    let export = || machine.vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+    let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
     drop(export());
     let of_the_program = File::open("/dev/null").unwrap();
     drop(export());

@@ -6,11 +6,11 @@ mod process;
 
 use hostile::{Hostile, library_of};
 use hsa_vmm::agent::LinkKind;
+use hsa_vmm::error::Feature;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
-use hsa_vmm::vmm::Feature;
 use hsa_vmm::{
     AgentKind, AllocationProperties, Error, ErrorKind, Granularity, PoolFlags, Runtime, Segment,
-    Vmm, VmmError,
+    Vmm,
 };
 use machine::{KIB, MIB, Machine, with_two_cpus};
 use std::path::Path;
@@ -269,9 +269,9 @@ fn a_runtime_without_optional_functions_does_without() {
         assert!(!listed.1, "{name}");
     }
     assert_eq!(runtime.gpus().next().unwrap().isas(), [""; 0]);
-    let base = vmm.address_reserve(8192, 0, None, 0).unwrap();
-    let handle = vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
-    vmm.map(base, 4096, 0, handle, 0).unwrap();
+    let base = vmm.address_reserve(8192, 0, None).unwrap();
+    let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+    vmm.map(base, 4096, 0, handle).unwrap();
     let grant = [machine::access(gpu, hsa_vmm::Access::ReadWrite)];
     vmm.set_access(base, 4096, &grant).unwrap();
     for answer in [vmm.fill(base, 0, 4), vmm.copy(gpu, machine::at(base, 64), base, 4)] {
@@ -321,7 +321,7 @@ fn several_runtimes_live_side_by_side() {
         machine::releases().into_iter().map(|(_, config)| Machine::new(config)).collect();
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
-    vmm.create(4096, &AllocationProperties::on(gpu), 0).unwrap();
+    vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     for machine in &machines {
         let base = machine.reserve(4 * KIB);
         let handle = machine.create(0, 4 * KIB);

@@ -28,7 +28,7 @@ const _: () = {
     both::<ErrorKind>();
     both::<Status>();
     both::<Errno>();
-    both::<Kept<Mapping, VmmError>>();
+    both::<Rejected<Mapping>>();
     both::<Agent>();
     both::<AgentId>();
     both::<AgentKind>();
@@ -60,7 +60,7 @@ const _: () = {
     both::<vmm::BrokenInvariant>();
     both::<vmm::MappingInfo>();
     both::<vmm::Quarantined>();
-    both::<VmmError>();
+    both::<Error>();
     both::<vmm::Argument>();
     both::<vmm::Feature>();
     both::<vmm::Operation>();

@@ -3,8 +3,9 @@
 mod machine;
 mod process;
 
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Era};
-use hsa_vmm::vmm::{HandleTypes, Location, Problem};
+use hsa_vmm::vmm::{HandleTypes, Location};
 use hsa_vmm::{Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation};
 use machine::{KIB, Machine, access, at, without_cpu_mapping};
 use process::End;
@@ -17,7 +18,7 @@ use std::os::unix::net::UnixStream;
 const FILE: HandleType = HandleType::PosixFileDescriptor;
 
 fn export(machine: &Machine, handle: Handle) -> OwnedFd {
-    machine.vmm.export_to_shareable_handle(handle, FILE, 0).expect("an export")
+    machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
 }
 
 /// Maps a handle somewhere for the CPU to use.
@@ -240,7 +241,7 @@ fn failed_imports_and_exports_leave_no_descriptor() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let private =
-            machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)), 0).unwrap();
+            machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0))).unwrap();
         let path = std::env::temp_dir().join(format!("hsa-vmm-share-{}", std::process::id()));
         let mut pages = File::options();
         let plain = pages.read(true).write(true).create_new(true).open(&path).unwrap();
@@ -248,7 +249,7 @@ fn failed_imports_and_exports_leave_no_descriptor() {
         plain.set_len(granule as u64).unwrap();
         let before = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
         for _ in 0..10 {
-            let refused = machine.vmm.export_to_shareable_handle(private, FILE, 0).unwrap_err();
+            let refused = machine.vmm.export_to_shareable_handle(private, FILE).unwrap_err();
             assert_eq!(refused.problem(), Some(Problem::NotRequested(FILE)), "{release}");
             let nothing = File::open("/dev/null").unwrap();
             let refused = machine.vmm.import_from_shareable_handle(nothing, FILE).unwrap_err();

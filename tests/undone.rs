@@ -6,7 +6,7 @@ mod process;
 
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
-use hsa_vmm::{Access, AccessDescriptor, Address, VmmError};
+use hsa_vmm::{Access, AccessDescriptor, Address, Error};
 use machine::{Machine, access, at, eras, releases, without_cpu_mapping};
 
 const SET_ACCESS: &str = "hsa_amd_vmem_set_access";
@@ -27,7 +27,7 @@ fn change_while_failing(
     function: &str,
     (base, size): (Address, usize),
     wanted: &[AccessDescriptor],
-) -> VmmError {
+) -> Error {
     machine.simulation.set_faults(FaultPlan::none().fail(function, 1, 0x1000));
     let error = machine.vmm.set_access(base, size, wanted).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());

@@ -10,7 +10,7 @@ use crate::level::vmm::Calls;
 use crate::level::{Caller, Field};
 use crate::samples::Samples;
 use crate::{Level, Operation};
-use hsa_vmm::VmmError;
+use hsa_vmm::Error;
 use hsa_vmm::runtime::LoadError;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -105,8 +105,8 @@ pub enum BenchError {
     },
 }
 
-impl From<VmmError> for BenchError {
-    fn from(error: VmmError) -> Self {
+impl From<Error> for BenchError {
+    fn from(error: Error) -> Self {
         Self::Library(error.into())
     }
 }

@@ -6,7 +6,7 @@ use crate::errors;
 use crate::memory::Allocations;
 use crate::objects::Objects;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{Error, ErrorKind, HipProfile, Ipc, Runtime, Vmm, VmmError};
+use hsa_vmm::{Error, ErrorKind, HipProfile, Ipc, Runtime, Vmm};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -35,7 +35,7 @@ pub struct Process {
     pub devices: Devices,
     pub allocations: Allocations,
     pub objects: Objects,
-    vmm: Result<Vmm, VmmError>,
+    vmm: Result<Vmm, Error>,
     ipc: Vec<OnceLock<Ipc>>,
 }
 

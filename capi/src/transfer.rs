@@ -11,9 +11,7 @@ use crate::unsupported::null_stream;
 use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{
-    Access, Address, AgentId, AgentKind, AreaMemory, Error, OpenedMemory, Vmm, VmmError,
-};
+use hsa_vmm::{Access, Address, AgentId, AgentKind, AreaMemory, Error, OpenedMemory, Vmm};
 use std::sync::Arc;
 
 /// What passes through this process at a time on its way from one memory to another.
@@ -201,7 +199,7 @@ fn by_those_who_may(
     vmm: &Vmm,
     needed: Access,
     (start, size): (Address, usize),
-    mut act: impl FnMut(&Vmm, Option<AgentId>, Address, Range<usize>) -> Result<(), VmmError>,
+    mut act: impl FnMut(&Vmm, Option<AgentId>, Address, Range<usize>) -> Result<(), Error>,
 ) -> Result<(), Refusal> {
     let mut done = 0;
     while done < size {

@@ -193,7 +193,7 @@ mod tests {
             context
                 .refuses(HipError::InvalidValue, || {
                     let size = context.granule();
-                    let _ = context.vmm().address_reserve(size, 0, None, 0);
+                    let _ = context.vmm().address_reserve(size, 0, None);
                     context.vmm().unmap(hsa_vmm::Address::NULL, size)
                 })
                 .map(|_| ())

@@ -5,10 +5,11 @@ use crate::case::{ensure, ensure_eq};
 use crate::partner::Partner;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
-use hsa_vmm::vmm::{Argument, VmmOptions};
+use hsa_vmm::error::Argument;
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{
     Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
-    HandleType, HipError, HipProfile, Runtime, Vmm, VmmError,
+    HandleType, HipError, HipProfile, Runtime, Vmm,
 };
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -157,7 +158,7 @@ impl Context {
 
     /// Reserves so many granules.
     pub fn reserve(&self, granules: usize) -> Verdict<Address> {
-        Ok(self.vmm.address_reserve(granules * self.granule, 0, None, 0)?)
+        Ok(self.vmm.address_reserve(granules * self.granule, 0, None)?)
     }
 
     /// Makes so many granules of memory on the first GPU.
@@ -182,7 +183,7 @@ impl Context {
     }
 
     fn create_with(&self, granules: usize, properties: &AllocationProperties) -> Verdict<Handle> {
-        Ok(self.keep(self.vmm.create(granules * self.granule, properties, 0)?))
+        Ok(self.keep(self.vmm.create(granules * self.granule, properties)?))
     }
 
     /// Has a handle released when the case ends, as often as it can be.
@@ -193,7 +194,7 @@ impl Context {
 
     /// Maps the first so many granules of a handle.
     pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Verdict {
-        Ok(self.vmm.map(at, granules * self.granule, 0, handle, 0)?)
+        Ok(self.vmm.map(at, granules * self.granule, 0, handle)?)
     }
 
     /// Lets agents use so many granules.
@@ -234,8 +235,8 @@ impl Context {
     pub fn refuses<T: fmt::Debug>(
         &self,
         expected: HipError,
-        call: impl FnOnce() -> Result<T, VmmError>,
-    ) -> Verdict<VmmError> {
+        call: impl FnOnce() -> Result<T, Error>,
+    ) -> Verdict<Error> {
         self.refuses_as(expected, VmmError::hip, call)
     }
 
@@ -287,7 +288,7 @@ impl Context {
     pub fn refuses_argument<T: fmt::Debug>(
         &self,
         argument: Argument,
-        call: impl FnOnce() -> Result<T, VmmError>,
+        call: impl FnOnce() -> Result<T, Error>,
     ) -> Verdict {
         let error = self.refuses(HipError::InvalidValue, call)?;
         ensure_eq!(error.argument(), Some(argument), "{error}");
@@ -303,7 +304,7 @@ impl Context {
 
     fn give_back(self) -> Verdict {
         let Self { vmm, handles, .. } = self;
-        let failed = |error: VmmError| NotPassed::Failed(format!("cleaning up: {error}"));
+        let failed = |error: Error| NotPassed::Failed(format!("cleaning up: {error}"));
         for mapping in vmm.mappings() {
             vmm.unmap(mapping.address, mapping.size).map_err(failed)?;
         }

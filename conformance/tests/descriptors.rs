@@ -2,7 +2,7 @@
 //! nobody else opens any.
 
 use hsa_sim::{Config, Era};
-use hsa_vmm::{AllocationProperties, Runtime, Vmm, VmmError};
+use hsa_vmm::{AllocationProperties, Error, Runtime, Vmm};
 use hsa_vmm_conformance::{Options, Status, run};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -27,9 +27,9 @@ fn no_case_leaves_a_descriptor_open_or_needs_many() {
 }
 
 /// Makes so many handles at once, and returns what the last attempt answered.
-fn eleven_hundred_handles(runtime: &Runtime) -> Result<(), VmmError> {
+fn eleven_hundred_handles(runtime: &Runtime) -> Result<(), Error> {
     let vmm = Vmm::open(runtime)?;
     let gpu = runtime.gpus().next().unwrap();
     let properties = AllocationProperties::on(gpu.id());
-    (0..1100).try_for_each(|_| vmm.create(2 << 20, &properties, 0).map(|_| ()))
+    (0..1100).try_for_each(|_| vmm.create(2 << 20, &properties).map(|_| ()))
 }

@@ -5,7 +5,7 @@ use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Era};
 use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AllocationProperties, Handle, Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm,
 };
 use hsa_vmm_conformance::{Options, Status, run};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -72,13 +72,13 @@ fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
-    let base = vmm.address_reserve(2 * SIZE, 0, None, 0).unwrap();
-    let handle = vmm.create(SIZE, &AllocationProperties::on(gpu), 0).unwrap();
-    vmm.map(base, SIZE, 0, handle, 0).unwrap();
+    let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();
+    let handle = vmm.create(SIZE, &AllocationProperties::on(gpu)).unwrap();
+    vmm.map(base, SIZE, 0, handle).unwrap();
     (vmm, base, handle)
 }
 
-fn grant(vmm: &Vmm, base: Address) -> Result<(), VmmError> {
+fn grant(vmm: &Vmm, base: Address) -> Result<(), Error> {
     let agent = vmm.runtime().gpus().next().unwrap().id();
     vmm.set_access(base, SIZE, &[AccessDescriptor { agent, access: Access::ReadWrite }])
 }

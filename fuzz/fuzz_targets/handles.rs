@@ -3,10 +3,7 @@
 #![no_main]
 
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Ipc,
-    IpcHandle, PoolMemory, Runtime, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Ipc, IpcHandle, PoolMemory, Runtime, Vmm};
 use libfuzzer_sys::fuzz_target;
 
 /// A machine, the library on it, a handle that may be used, and one that was.
@@ -33,10 +30,10 @@ impl Ground {
         let gpu = runtime.gpus().next().expect("a GPU").id();
         let size = 2 << 20;
         let [live, gone] = [(); 2].map(|()| {
-            vmm.create(size, &AllocationProperties::on(gpu), 0).expect("memory")
+            vmm.create(size, &AllocationProperties::on(gpu)).expect("memory")
         });
         vmm.release(gone).expect("it was there");
-        let address = vmm.address_reserve(size, 0, None, 0).expect("addresses");
+        let address = vmm.address_reserve(size, 0, None).expect("addresses");
         let memory = PoolMemory::allocate(&runtime, gpu, size).expect("pool memory");
         let shared = ipc.get_mem_handle(memory.address()).expect("a handle");
         Self { vmm, ipc, live, gone, address, size, shared, _memory: memory }
@@ -60,15 +57,15 @@ fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
         assert_eq!(Handle::from_bits(handle.to_bits()), handle);
         if handle != it.live {
             let kind = HandleType::PosixFileDescriptor;
-            assert!(it.vmm.map(it.address, it.size, 0, handle, 0).is_err());
+            assert!(it.vmm.map(it.address, it.size, 0, handle).is_err());
             assert!(it.vmm.release(handle).is_err());
             assert!(it.vmm.allocation_properties(handle).is_err());
-            assert!(it.vmm.export_to_shareable_handle(handle, kind, 0).is_err());
+            assert!(it.vmm.export_to_shareable_handle(handle, kind).is_err());
         }
         let runtime = it.vmm.runtime();
         if runtime.agent(agent).is_none() {
             let all = [AccessDescriptor { agent, access: Access::ReadWrite }];
-            assert!(it.vmm.create(it.size, &AllocationProperties::on(agent), 0).is_err());
+            assert!(it.vmm.create(it.size, &AllocationProperties::on(agent)).is_err());
             assert!(it.vmm.set_access(it.address, it.size, &all).is_err());
         }
         open(it, &bytes);

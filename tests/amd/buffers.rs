@@ -6,8 +6,9 @@ use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
 use crate::process::limit::{allow_more, no_limit};
 use hsa_vmm::buffer::Error;
-use hsa_vmm::vmm::{MappingInfo, Problem};
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer, VmmError};
+use hsa_vmm::error::Problem;
+use hsa_vmm::vmm::MappingInfo;
+use hsa_vmm::{Access, Error, GrowableBuffer, GrowableVec, RingBuffer};
 
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;

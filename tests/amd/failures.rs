@@ -10,7 +10,7 @@ use crate::process::{End, in_child};
 use crate::scene::{ACTS, Act, Books, Scene};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
-use hsa_vmm::{Address, VmmError};
+use hsa_vmm::{Address, Error};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
 use crate::process::{End, in_child};
-use hsa_vmm::{Access, Allocation, HandleType, Reservation, Runtime, Vmm, VmmError};
+use hsa_vmm::{Access, Allocation, Error, HandleType, Reservation, Runtime, Vmm};
 
 const SIZE: usize = 64 << 10;
 const FILE: HandleType = HandleType::PosixFileDescriptor;
@@ -18,20 +18,20 @@ fn every_call_of_a_child_is_refused() {
         let both = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
         vmm.set_access(base, SIZE, &both).unwrap();
         vmm.write(base, b"kept").unwrap();
-        let shared = vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+        let shared = vmm.export_to_shareable_handle(handle, FILE).unwrap();
         let end = in_child(|| {
             let answers = [
-                vmm.address_reserve(SIZE, 0, None, 0).map(drop),
+                vmm.address_reserve(SIZE, 0, None).map(drop),
                 vmm.address_free(base, SIZE),
-                vmm.create(SIZE, &library.on(0), 0).map(drop),
+                vmm.create(SIZE, &library.on(0)).map(drop),
                 vmm.release(handle),
-                vmm.map(base, SIZE, 0, handle, 0),
+                vmm.map(base, SIZE, 0, handle),
                 vmm.unmap(base, SIZE),
                 vmm.set_access(base, SIZE, &both),
                 vmm.get_access(gpu, base).map(drop),
                 vmm.revoke(base, SIZE, &[gpu]),
                 vmm.allocation_properties(handle).map(drop),
-                vmm.export_to_shareable_handle(handle, FILE, 0).map(drop),
+                vmm.export_to_shareable_handle(handle, FILE).map(drop),
                 vmm.import_from_shareable_handle(&shared, FILE).map(drop),
                 vmm.retain_allocation_handle(base).map(drop),
                 vmm.read(base, &mut [0; 4]),
@@ -90,9 +90,9 @@ fn a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error() {
             let Ok(runtime) = loaded else { return };
             let Ok(vmm) = Vmm::open(&runtime) else { return };
             let own = Library { runtime, vmm };
-            let Ok(memory) = own.vmm.create(SIZE, &own.on(0), 0) else { return };
-            let Ok(there) = own.vmm.address_reserve(SIZE, 0, None, 0) else { return };
-            if own.vmm.map(there, SIZE, 0, memory, 0).is_ok() {
+            let Ok(memory) = own.vmm.create(SIZE, &own.on(0)) else { return };
+            let Ok(there) = own.vmm.address_reserve(SIZE, 0, None) else { return };
+            if own.vmm.map(there, SIZE, 0, memory).is_ok() {
                 let wanted = [access(own.cpu(0), Access::ReadWrite)];
                 if own.vmm.set_access(there, SIZE, &wanted).is_ok() {
                     own.vmm.write(there, b"mine").unwrap();

@@ -6,7 +6,7 @@ use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
 use hsa_vmm::buffer::{Contents, Error, PageState};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
-use hsa_vmm::{Access, PagedBuffer, PausableBuffer, Runtime, VmmError};
+use hsa_vmm::{Access, Error, PagedBuffer, PausableBuffer, Runtime};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 64 << 10;
@@ -114,7 +114,7 @@ fn many_rounds_leave_everything_where_it_was() {
         let mut buffer = pausable(&library, PAGE);
         let address = buffer.address();
         let vram = |library: &Library| {
-            let all = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0), 0).ok());
+            let all = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
             let all: Vec<_> = all.take(100).collect();
             all.iter().for_each(|&piece| library.vmm.release(piece).unwrap());
             all.len()

@@ -50,7 +50,7 @@ impl Side {
 
     fn send(&self, memory: Handle) {
         let vmm = &self.library.vmm;
-        send(&self.line, &vmm.export_to_shareable_handle(memory, FILE, 0).unwrap());
+        send(&self.line, &vmm.export_to_shareable_handle(memory, FILE).unwrap());
     }
 
     /// What the other sends, for all to use.

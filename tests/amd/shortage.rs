@@ -4,7 +4,7 @@ use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, access, at};
 use crate::process::limit::{allow_more, no_limit};
 use crate::process::{assert_untouchable, descriptors};
-use hsa_vmm::{Access, Handle, HandleType, VmmError};
+use hsa_vmm::{Access, Error, Handle, HandleType};
 
 const FILE: HandleType = HandleType::PosixFileDescriptor;
 
@@ -12,7 +12,7 @@ const FILE: HandleType = HandleType::PosixFileDescriptor;
 fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
     let mut pieces = Vec::new();
     loop {
-        match library.vmm.create(piece, &library.on(gpu), 0) {
+        match library.vmm.create(piece, &library.on(gpu)) {
             Ok(memory) => pieces.push(memory),
             Err(VmmError::OutOfMemory { size, .. }) => {
                 assert_eq!(size, piece);
@@ -65,7 +65,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
         library.map(base, size, first);
         library.grant(base, size, library.gpu(0), Access::Read);
         library.map(at(base, size), size, second);
-        let shared = vmm.export_to_shareable_handle(first, FILE, 0).unwrap();
+        let shared = vmm.export_to_shareable_handle(first, FILE).unwrap();
         let elsewhere = library.reserve(size);
         let state = || (vmm.usage(), vmm.mappings(), descriptors());
         let before = state();
@@ -74,10 +74,10 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
         let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let all = all.map(|agent| access(agent, Access::ReadWrite));
         let answers = [
-            ("export", vmm.export_to_shareable_handle(first, FILE, 0).map(drop)),
+            ("export", vmm.export_to_shareable_handle(first, FILE).map(drop)),
             ("set_access", vmm.set_access(base, size, &all)),
             ("set_access of two", vmm.set_access(base, 2 * size, &all)),
-            ("map", vmm.map(elsewhere, size, 0, third, 0)),
+            ("map", vmm.map(elsewhere, size, 0, third)),
         ];
         for (name, answer) in answers {
             let out = matches!(answer, Err(VmmError::OutOfDescriptors { .. }));
@@ -93,7 +93,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
         assert_eq!(vmm.quarantine(), []);
         assert_untouchable(base.get(), 2 * size, "after the shortage");
         vmm.set_access(base, 2 * size, &all).unwrap();
-        vmm.map(elsewhere, size, 0, third, 0).unwrap();
+        vmm.map(elsewhere, size, 0, third).unwrap();
         vmm.import_from_shareable_handle(&shared, FILE).unwrap();
     });
 }

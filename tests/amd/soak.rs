@@ -6,8 +6,8 @@ use crate::amd_runtime::on_each_within;
 use crate::machine::{Library, access, at};
 use crate::process::descriptors;
 use hsa_vmm::area::MmapOptions;
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, Area, AreaFlags, HandleType, Runtime, Vmm, VmmError};
+use hsa_vmm::error::Problem;
+use hsa_vmm::{Access, Area, AreaFlags, Error, HandleType, Runtime, Vmm};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ fn vmms_runtimes_and_areas_share_a_library() {
     });
 }
 
-fn failed(call: &str) -> impl Fn(VmmError) -> String {
+fn failed(call: &str) -> impl Fn(Error) -> String {
     move |error| format!("{call}: {error}")
 }
 
@@ -78,20 +78,20 @@ fn failed(call: &str) -> impl Fn(VmmError) -> String {
 fn whole_life(library: &Library, number: u8) -> Result<(), String> {
     let vmm = &library.vmm;
     let (gpu, peer) = (number as usize % 2, 1 - number as usize % 2);
-    let base = vmm.address_reserve(3 * SIZE, 0, None, 0).map_err(failed("reserve"))?;
-    let memory = vmm.create(SIZE, &library.on(gpu), 0).map_err(failed("create"))?;
-    vmm.map(base, SIZE, 0, memory, 0).map_err(failed("map"))?;
-    vmm.map(at(base, 2 * SIZE), SIZE, 0, memory, 0).map_err(failed("map"))?;
+    let base = vmm.address_reserve(3 * SIZE, 0, None).map_err(failed("reserve"))?;
+    let memory = vmm.create(SIZE, &library.on(gpu)).map_err(failed("create"))?;
+    vmm.map(base, SIZE, 0, memory).map_err(failed("map"))?;
+    vmm.map(at(base, 2 * SIZE), SIZE, 0, memory).map_err(failed("map"))?;
     let owner = [library.cpu(0), library.gpu(gpu)].map(|id| access(id, Access::ReadWrite));
     vmm.set_access(base, SIZE, &owner).map_err(failed("set_access"))?;
     vmm.write(base, &[number; 64]).map_err(failed("write"))?;
     vmm.copy(library.gpu(gpu), at(base, 64), base, 64).map_err(failed("copy"))?;
     let read = |agent| [access(agent, Access::Read)];
     vmm.set_access(base, SIZE, &read(library.gpu(peer))).map_err(failed("set_access, a peer"))?;
-    let shared = vmm.export_to_shareable_handle(memory, FILE, 0).map_err(failed("export"))?;
+    let shared = vmm.export_to_shareable_handle(memory, FILE).map_err(failed("export"))?;
     let imported = vmm.import_from_shareable_handle(shared, FILE).map_err(failed("import"))?;
     vmm.allocation_properties(imported).map_err(failed("properties"))?;
-    vmm.map(at(base, SIZE), SIZE, 0, imported, 0).map_err(failed("map, imported"))?;
+    vmm.map(at(base, SIZE), SIZE, 0, imported).map_err(failed("map, imported"))?;
     let retained = vmm.retain_allocation_handle(at(base, SIZE)).map_err(failed("retain"))?;
     vmm.release(retained).map_err(failed("release, retained"))?;
     vmm.revoke(base, SIZE, &[library.gpu(gpu)]).map_err(failed("revoke"))?;

@@ -7,9 +7,7 @@ use hsa_vmm::area::{Device, MmapOptions};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{
-    Area, AreaFlags, AreaMemory, Error, ErrorKind, HipError, HipProfile, Runtime, Vmm, VmmError,
-};
+use hsa_vmm::{Area, AreaFlags, AreaMemory, Error, ErrorKind, HipError, HipProfile, Runtime, Vmm};
 
 fn all_flags() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
@@ -86,7 +84,7 @@ fn sizes(ground: &Ground) {
     // AMD's runtime 6.4.3 is not to be asked for that many addresses.
     let vmm = Vmm::open(&ground.runtime).unwrap();
     for size in [1 << 63, usize::MAX - 4095] {
-        let error = vmm.address_reserve(size, 0, None, 0).unwrap_err();
+        let error = vmm.address_reserve(size, 0, None).unwrap_err();
         assert!(matches!(error, VmmError::OutOfMemory { .. }), "{error}");
     }
     drop(vmm);

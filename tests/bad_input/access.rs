@@ -2,8 +2,8 @@
 
 use crate::ground::{check, invented_agent, no_agent, state, top};
 use crate::machine::{Machine, access, at};
+use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Allocation};
 
 #[test]

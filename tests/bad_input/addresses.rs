@@ -2,39 +2,34 @@
 
 use crate::ground::{check, top};
 use crate::machine::{self, MIB, Machine, at};
-use hsa_vmm::vmm::{Argument as A, Problem as P};
-use hsa_vmm::{Address, Reservation, VmmError};
+use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::{Address, Error, Reservation};
 
 #[test]
 fn address_reserve_refuses_bad_input() {
     check(&[
-        (
-            "no size",
-            |s| s.machine.vmm.address_reserve(0, 0, None, 0).map(drop),
-            A::Size,
-            |_| P::Zero,
-        ),
+        ("no size", |s| s.machine.vmm.address_reserve(0, 0, None).map(drop), A::Size, |_| P::Zero),
         (
             "one byte",
-            |s| s.machine.vmm.address_reserve(1, 0, None, 0).map(drop),
+            |s| s.machine.vmm.address_reserve(1, 0, None).map(drop),
             A::Size,
             |s| P::NotAligned { value: 1, granule: s.granule },
         ),
         (
             "every byte",
-            |s| s.machine.vmm.address_reserve(usize::MAX, 0, None, 0).map(drop),
+            |s| s.machine.vmm.address_reserve(usize::MAX, 0, None).map(drop),
             A::Size,
             |s| P::NotAligned { value: usize::MAX, granule: s.granule },
         ),
         (
             "an alignment of three",
-            |s| s.machine.vmm.address_reserve(s.granule, 3, None, 0).map(drop),
+            |s| s.machine.vmm.address_reserve(s.granule, 3, None).map(drop),
             A::Alignment,
             |_| P::NotPowerOfTwo(3),
         ),
         (
             "the greatest alignment",
-            |s| s.machine.vmm.address_reserve(s.granule, usize::MAX, None, 0).map(drop),
+            |s| s.machine.vmm.address_reserve(s.granule, usize::MAX, None).map(drop),
             A::Alignment,
             |_| P::NotPowerOfTwo(usize::MAX),
         ),
@@ -155,7 +150,7 @@ fn more_addresses_than_there_are_is_out_of_memory() {
         let sizes = [1 << 47, 1 << 62, usize::MAX & !(granule - 1)];
         let cases = sizes.map(|size| (size, 0)).into_iter().chain([(granule, 1 << 63)]);
         for (size, alignment) in cases {
-            let answer = machine.vmm.address_reserve(size, alignment, None, 0);
+            let answer = machine.vmm.address_reserve(size, alignment, None);
             let out = matches!(answer, Err(VmmError::OutOfMemory { .. }));
             assert!(out, "{release}: {size:#x} at {alignment:#x}: {answer:?}");
         }
@@ -170,7 +165,7 @@ fn addresses_below_those_of_gpus_are_not_reserved() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let low = Address::new(8 << 20);
-        let got = machine.vmm.address_reserve(granule, 0, Some(low), 0).unwrap();
+        let got = machine.vmm.address_reserve(granule, 0, Some(low)).unwrap();
         assert!(got.get() >= 16 << 20, "{release}: {got}");
         machine.vmm.address_free(got, granule).unwrap();
         let refused = machine.vmm.address_reserve_at(low, granule).unwrap_err();
@@ -188,7 +183,7 @@ fn a_bad_hint_is_no_error() {
         let taken = machine.reserve(granule);
         for hint in [Address::NULL, Address::new(1), top(), taken, at(taken, 1)] {
             for alignment in [0, 1, granule, 2 * MIB] {
-                let got = machine.vmm.address_reserve(granule, alignment, Some(hint), 0);
+                let got = machine.vmm.address_reserve(granule, alignment, Some(hint));
                 let got = got.unwrap_or_else(|error| panic!("{release}: {hint}: {error}"));
                 assert_eq!(got.get() % alignment.max(granule), 0, "{release}: {hint}");
                 machine.vmm.address_free(got, granule).unwrap();

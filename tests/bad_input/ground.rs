@@ -1,11 +1,12 @@
 //! What bad input is tried on, and how its refusal is judged.
 
 use crate::machine::{Machine, at};
+use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::simulation::{Config, Usage as RuntimeUsage};
-use hsa_vmm::vmm::{Argument as A, MappingInfo, Problem as P, Usage};
+use hsa_vmm::vmm::{MappingInfo, Usage};
 use hsa_vmm::{
-    Access, Address, AgentId, Allocation, AllocationProperties, Handle, HandleType, Mapping,
-    Reservation, VmmError,
+    Access, Address, AgentId, Allocation, AllocationProperties, Error, Handle, HandleType, Mapping,
+    Reservation,
 };
 
 pub const FILE: HandleType = HandleType::PosixFileDescriptor;
@@ -38,7 +39,7 @@ impl Scene {
         let (used, next) = adjacent(&machine, 8 * granule);
         let handle = machine.create(0, granule);
         let double = machine.create(0, 2 * granule);
-        let private = machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)), 0);
+        let private = machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)));
         let stale = machine.create(0, granule);
         machine.vmm.release(stale).unwrap();
         let dying = machine.create(1, granule);
@@ -114,7 +115,7 @@ pub fn state(machine: &Machine) -> State {
 }
 
 /// A case: what is done, and which argument is found to be wrong in which way.
-pub type Case = (&'static str, fn(&Scene) -> Result<(), VmmError>, A, fn(&Scene) -> P);
+pub type Case = (&'static str, fn(&Scene) -> Result<(), Error>, A, fn(&Scene) -> P);
 
 pub fn check(cases: &[Case]) {
     let scene = Scene::new();

@@ -1,8 +1,8 @@
 //! Handles that are none.
 
 use crate::ground::{FILE, Scene, state, top};
-use hsa_vmm::vmm::{Argument as A, Problem as P};
-use hsa_vmm::{Handle, VmmError};
+use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::{Error, Handle};
 
 fn invented_handle(s: &Scene) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
@@ -19,18 +19,18 @@ fn zeroth_handle(s: &Scene) -> Handle {
 }
 
 /// A call that takes nothing but a handle.
-type ByHandle = fn(&Scene, Handle) -> Result<(), VmmError>;
+type ByHandle = fn(&Scene, Handle) -> Result<(), Error>;
 
 #[test]
 fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
     let calls: &[(&str, ByHandle)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
-        ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle, 0)),
+        ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle)),
         // The handle is told first, whatever the range.
-        ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle, 0)),
+        ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle)),
         ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),
-        ("export", |s, handle| s.machine.vmm.export_to_shareable_handle(handle, FILE, 0).map(drop)),
+        ("export", |s, handle| s.machine.vmm.export_to_shareable_handle(handle, FILE).map(drop)),
     ];
     let scene = Scene::new();
     let bad = [

@@ -2,11 +2,11 @@
 
 use crate::ground::{Scene, check, state, top};
 use crate::machine::{access, at};
-use hsa_vmm::vmm::{Argument as A, Problem as P};
-use hsa_vmm::{Access, Address, Allocation, Handle, VmmError};
+use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::{Access, Address, Allocation, Error, Handle};
 
-fn map(s: &Scene, address: Address, size: usize, handle: Handle) -> Result<(), VmmError> {
-    s.machine.vmm.map(address, size, 0, handle, 0)
+fn map(s: &Scene, address: Address, size: usize, handle: Handle) -> Result<(), Error> {
+    s.machine.vmm.map(address, size, 0, handle)
 }
 
 #[test]
@@ -18,13 +18,13 @@ fn map_refuses_bad_input() {
         ("every byte", |s| map(s, s.next, usize::MAX, s.handle), A::Size, |_| P::Overflow),
         (
             "an offset",
-            |s| s.machine.vmm.map(s.next, s.granule, s.granule, s.double, 0),
+            |s| s.machine.vmm.map(s.next, s.granule, s.granule, s.double),
             A::Offset,
             |s| P::NotZero(s.granule),
         ),
         (
             "an offset that overflows",
-            |s| s.machine.vmm.map(s.next, s.granule, usize::MAX, s.double, 0),
+            |s| s.machine.vmm.map(s.next, s.granule, usize::MAX, s.double),
             A::Offset,
             |_| P::NotZero(usize::MAX),
         ),
@@ -63,7 +63,7 @@ fn map_refuses_bad_input() {
             |s| {
                 let stranger = s.other.vmm.reservations();
                 assert!(stranger.is_empty());
-                s.other.vmm.map(s.next, s.granule, 0, s.foreign, 0)
+                s.other.vmm.map(s.next, s.granule, 0, s.foreign)
             },
             A::Address,
             |_| P::NotReserved,
@@ -97,7 +97,7 @@ fn map_refuses_bad_input() {
 
 #[test]
 fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings() {
-    type OnRange = fn(&Scene, Address, usize) -> Result<(), VmmError>;
+    type OnRange = fn(&Scene, Address, usize) -> Result<(), Error>;
     let calls: &[(&str, OnRange)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
         ("set_access", |s, address, size| {

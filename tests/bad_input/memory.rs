@@ -1,11 +1,12 @@
 //! Memory that cannot be made, or shared.
 
 use crate::ground::{FILE, Scene, check, invented_agent, no_agent, state};
-use hsa_vmm::vmm::{Argument as A, HandleTypes, Location, Problem as P};
-use hsa_vmm::{AgentId, AllocationProperties, Granularity, HandleType, VmmError};
+use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::vmm::{HandleTypes, Location};
+use hsa_vmm::{AgentId, AllocationProperties, Error, Granularity, HandleType};
 use std::fs::File;
 
-fn create(s: &Scene, size: usize, agent: AgentId, flags: u64) -> Result<(), VmmError> {
+fn create(s: &Scene, size: usize, agent: AgentId, flags: u64) -> Result<(), Error> {
     s.machine.vmm.create(size, &AllocationProperties::on(agent), flags).map(drop)
 }
 
@@ -44,7 +45,7 @@ fn create_refuses_bad_input() {
             |s| {
                 let mut nowhere = s.machine.on(0);
                 nowhere.location = Location::Unknown;
-                s.machine.vmm.create(s.granule, &nowhere, 0).map(drop)
+                s.machine.vmm.create(s.granule, &nowhere).map(drop)
             },
             A::Location,
             |_| P::NoLocation,
@@ -95,7 +96,7 @@ fn sharing_refuses_bad_input() {
         ),
         (
             "a type that was not asked for",
-            |s| s.machine.vmm.export_to_shareable_handle(s.private, FILE, 0).map(drop),
+            |s| s.machine.vmm.export_to_shareable_handle(s.private, FILE).map(drop),
             A::HandleType,
             |_| P::NotRequested(FILE),
         ),
@@ -103,7 +104,7 @@ fn sharing_refuses_bad_input() {
             "another type that was not asked for",
             |s| {
                 let fabric = HandleType::Fabric;
-                s.machine.vmm.export_to_shareable_handle(s.handle, fabric, 0).map(drop)
+                s.machine.vmm.export_to_shareable_handle(s.handle, fabric).map(drop)
             },
             A::HandleType,
             |_| P::NotRequested(HandleType::Fabric),
@@ -142,7 +143,7 @@ fn sharing_refuses_bad_input() {
 #[test]
 fn what_is_not_supported_says_so_before_the_runtime_is_asked() {
     let s = Scene::new();
-    type Act = fn(&Scene) -> Result<(), VmmError>;
+    type Act = fn(&Scene) -> Result<(), Error>;
     let acts: &[(&str, Act)] = &[
         ("memory of the CPU", |s| create(s, s.granule, s.machine.cpu(0), 0)),
         ("the granularity of the CPU", |s| {
@@ -151,20 +152,20 @@ fn what_is_not_supported_says_so_before_the_runtime_is_asked() {
         }),
         ("memory to be shared on Windows", |s| {
             let properties = s.machine.on(0).shareable_as(HandleType::Win32);
-            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+            s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("memory to be shared on Windows otherwise", |s| {
             let properties = s.machine.on(0).shareable_as(HandleType::Win32Kmt);
-            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+            s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("memory to be shared over a fabric", |s| {
             let properties = s.machine.on(0).shareable_as(HandleType::Fabric);
-            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+            s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("memory to be shared in unheard-of ways", |s| {
             let mut properties = s.machine.on(0);
             properties.handle_types = HandleTypes::from_bits_retain(1 << 20);
-            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+            s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("an import from Windows", |s| {
             let file = File::open("/dev/null").unwrap();
@@ -177,7 +178,7 @@ fn what_is_not_supported_says_so_before_the_runtime_is_asked() {
         ("uncached memory before extension 1.18", |s| {
             let mut properties = s.machine.on(0);
             properties.kind = hsa_vmm::vmm::AllocationKind::Uncached;
-            s.machine.vmm.create(s.granule, &properties, 0).map(drop)
+            s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("sparse arrays", |s| s.machine.vmm.map_array_async(1)),
     ];

@@ -2,15 +2,15 @@
 
 use crate::ground::{Scene, check, invented_agent, top};
 use crate::machine::at;
-use hsa_vmm::vmm::{Argument as A, Problem as P};
-use hsa_vmm::{Address, VmmError};
+use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::{Address, Error};
 
 #[test]
 fn reading_and_writing_refuse_bad_input() {
-    fn read(s: &Scene, address: Address, size: usize) -> Result<(), VmmError> {
+    fn read(s: &Scene, address: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.read(address, &mut vec![0; size])
     }
-    fn write(s: &Scene, address: Address, size: usize) -> Result<(), VmmError> {
+    fn write(s: &Scene, address: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.write(address, &vec![0; size])
     }
     check(&[
@@ -111,7 +111,7 @@ fn offset_errors_name_the_end_of_the_mapping() {
 
 #[test]
 fn copy_and_fill_refuse_bad_input() {
-    fn copy(s: &Scene, to: Address, from: Address, size: usize) -> Result<(), VmmError> {
+    fn copy(s: &Scene, to: Address, from: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
     }
     check(&[

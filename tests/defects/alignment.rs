@@ -5,7 +5,7 @@ use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::{Library, MIB, at};
 use crate::table::{HINT_BEATS_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
 use hsa_vmm::Reservation;
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::error::{Argument, Problem};
 
 #[test]
 fn of_an_address_on_the_runtime() {
@@ -51,7 +51,7 @@ fn through_the_library() {
         let misaligned =
             [(at(base, 16), SIZE, Argument::Address), (base, PAGE - 1, Argument::Size)];
         for (address, size, argument) in misaligned {
-            let refused = vmm.map(address, size, 0, memory, 0).unwrap_err();
+            let refused = vmm.map(address, size, 0, memory).unwrap_err();
             assert_eq!(refused.argument(), Some(argument));
             assert!(matches!(refused.problem(), Some(Problem::NotAligned { .. })), "{refused}");
         }

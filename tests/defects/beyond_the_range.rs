@@ -5,7 +5,7 @@ use crate::amd_runtime::raw::{Fault, PAGE, RW, Raw, SIZE};
 use crate::machine::{Library, access, at};
 use crate::table::{ACCESS_BEYOND_THE_RANGE, ACCESS_BEYOND_THE_SECOND};
 use hsa_vmm::Access;
-use hsa_vmm::vmm::Problem;
+use hsa_vmm::error::Problem;
 
 #[test]
 fn on_the_runtime() {
@@ -43,7 +43,7 @@ fn through_the_library() {
         for size in [PAGE, SIZE - PAGE, SIZE + PAGE, 2 * SIZE - PAGE] {
             let wanted = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
             let refused = library.vmm.set_access(base, size, &wanted).unwrap_err();
-            assert!(matches!(refused.problem(), Some(Problem::CutsMapping { .. })), "{refused}");
+            assert!(matches!(refused.problem(), Some(Problem::SplitsMapping { .. })), "{refused}");
         }
         for address in [base, at(base, SIZE)] {
             assert_eq!(library.vmm.get_access(gpu, address).unwrap(), Access::None);

@@ -146,9 +146,9 @@ fn through_the_library() {
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
         let vmm = Vmm::open(&runtime).unwrap();
         let (cpu, gpu) = (runtime.host().id(), runtime.gpus().next().unwrap().id());
-        let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu), 0).unwrap();
-        let from = vmm.address_reserve(2 * PAGE, 0, None, 0).unwrap();
-        vmm.map(from, 2 * PAGE, 0, memory, 0).unwrap();
+        let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu)).unwrap();
+        let from = vmm.address_reserve(2 * PAGE, 0, None).unwrap();
+        vmm.map(from, 2 * PAGE, 0, memory).unwrap();
         let both = AccessDescriptor { agent: cpu, access: Access::ReadWrite };
         vmm.set_access(from, 2 * PAGE, &[both]).unwrap();
         let to = from.get() + PAGE;

@@ -5,7 +5,7 @@ use crate::amd_runtime::raw::{RW, Raw, SIZE, WO};
 use crate::machine::{Library, access};
 use crate::table::{INVENTED_AGENT_CRASHES, INVENTED_PERMISSION_ACCEPTED, WRITE_ONLY_ACCEPTED};
 use hsa_sys::hsa_agent_t;
-use hsa_vmm::vmm::Problem;
+use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, AgentId};
 
 #[test]

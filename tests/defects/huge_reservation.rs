@@ -4,7 +4,7 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
 use crate::machine::Library;
 use crate::table::RESERVES_MORE_THAN_THERE_IS;
-use hsa_vmm::VmmError;
+use hsa_vmm::Error;
 
 const HUGE: usize = usize::MAX - (PAGE - 1);
 
@@ -21,7 +21,7 @@ fn through_the_library() {
     on_each("huge_reservation::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         for size in [HUGE, 1 << 63] {
-            let error = library.vmm.address_reserve(size, 0, None, 0).unwrap_err();
+            let error = library.vmm.address_reserve(size, 0, None).unwrap_err();
             assert!(matches!(error, VmmError::OutOfMemory { .. }), "{error}");
         }
         library.assert_nothing_held();

@@ -4,7 +4,7 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::{Library, at};
 use crate::table::IN_OFFSET_IGNORED;
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::error::{Argument, Problem};
 
 #[test]
 fn on_the_runtime() {
@@ -30,7 +30,7 @@ fn through_the_library() {
         let half = SIZE / 2;
         library.map(base, half, memory);
         let before = (library.vmm.usage(), library.vmm.mappings());
-        let refused = library.vmm.map(at(base, half), half, half, memory, 0).unwrap_err();
+        let refused = library.vmm.map(at(base, half), half, half, memory).unwrap_err();
         assert_eq!(refused.argument(), Some(Argument::Offset));
         assert_eq!(refused.problem(), Some(Problem::NotZero(half)));
         assert_eq!((library.vmm.usage(), library.vmm.mappings()), before);

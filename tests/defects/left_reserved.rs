@@ -38,7 +38,7 @@ fn through_the_library() {
         let library = Library::load(ground.runtime());
         let start = library.reserve(MANY);
         let memory = library.create(0, SIZE);
-        library.vmm.map(start, SIZE, 0, memory, 0).unwrap();
+        library.vmm.map(start, SIZE, 0, memory).unwrap();
         library.grant(start, SIZE, library.gpu(0), Access::ReadWrite);
         assert_eq!(taken(start.get()), MANY);
         drop(library);

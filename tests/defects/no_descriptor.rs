@@ -6,7 +6,7 @@ use crate::machine::{Library, access};
 use crate::process::descriptors;
 use crate::process::limit::{allow_more, no_limit};
 use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
-use hsa_vmm::{Access, VmmError};
+use hsa_vmm::{Access, Error};
 
 #[test]
 fn to_grant_on_the_runtime() {

@@ -5,7 +5,7 @@ use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::machine::{Library, access, at};
 use crate::table::{ACCESS_OF_CPU_NOT_TOLD, ACCESS_PAST_THE_END};
 use hsa_vmm::Access;
-use hsa_vmm::vmm::Problem;
+use hsa_vmm::error::Problem;
 
 #[test]
 fn on_the_runtime() {

@@ -4,8 +4,8 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::Library;
 use crate::table::STALE_HANDLE_NAMES_NEW_MEMORY;
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{HandleType, VmmError};
+use hsa_vmm::error::Problem;
+use hsa_vmm::{Error, HandleType};
 
 #[test]
 fn on_the_runtime() {
@@ -35,10 +35,10 @@ fn through_the_library() {
             vmm.release(stale).unwrap();
             let new = library.create(0, SIZE);
             assert_ne!(new, stale);
-            let answers: [Result<(), VmmError>; 4] = [
-                vmm.map(base, SIZE, 0, stale, 0),
+            let answers: [Result<(), Error>; 4] = [
+                vmm.map(base, SIZE, 0, stale),
                 vmm.release(stale),
-                vmm.export_to_shareable_handle(stale, file, 0).map(drop),
+                vmm.export_to_shareable_handle(stale, file).map(drop),
                 vmm.allocation_properties(stale).map(drop),
             ];
             for answer in answers {

@@ -5,8 +5,9 @@ use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::Library;
 use crate::table::{IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_CALLED_SHORTAGE, TOO_LARGE_CALLED_SHORTAGE};
 use hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
-use hsa_vmm::vmm::{Argument, Location};
-use hsa_vmm::{HandleType, VmmError};
+use hsa_vmm::error::Argument;
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Error, HandleType};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 #[test]
@@ -48,15 +49,15 @@ fn through_the_library() {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let (base, memory) = (library.reserve(2 * SIZE), library.create(1, SIZE));
-        let too_large = vmm.map(base, 2 * SIZE, 0, memory, 0).unwrap_err();
+        let too_large = vmm.map(base, 2 * SIZE, 0, memory).unwrap_err();
         assert!(matches!(too_large, VmmError::InvalidArgument { .. }), "{too_large}");
         assert_eq!(too_large.argument(), Some(Argument::Size));
-        let odd = vmm.address_reserve(PAGE - 1, 0, None, 0).unwrap_err();
+        let odd = vmm.address_reserve(PAGE - 1, 0, None).unwrap_err();
         assert!(matches!(odd, VmmError::InvalidArgument { .. }), "{odd}");
         assert_eq!(odd.argument(), Some(Argument::Size));
 
         let file = HandleType::PosixFileDescriptor;
-        let shared = vmm.export_to_shareable_handle(memory, file, 0).unwrap();
+        let shared = vmm.export_to_shareable_handle(memory, file).unwrap();
         let import = vmm.import_from_shareable_handle(&shared, file).unwrap();
         let properties = vmm.allocation_properties(import).unwrap();
         assert_eq!(properties.location, Location::Agent(library.gpu(1)));

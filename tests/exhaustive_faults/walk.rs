@@ -12,7 +12,7 @@ use crate::witness::{Witness, is_set_aside};
 use crate::world::World;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::Quarantined;
-use hsa_vmm::{Address, VmmError};
+use hsa_vmm::{Address, Error};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -189,7 +189,7 @@ impl Trial<'_> {
     fn conclude(
         &mut self,
         mut ready: Ready,
-        answer: Result<(), VmmError>,
+        answer: Result<(), Error>,
         failed: &[&'static str],
         what: &str,
     ) -> Result<Option<Ready>, String> {
@@ -237,7 +237,7 @@ impl Trial<'_> {
     fn judge(
         &self,
         ready: &mut Ready,
-        answer: Result<(), VmmError>,
+        answer: Result<(), Error>,
         failed: &[&'static str],
     ) -> Result<Spent, String> {
         let Ready { world, model, before } = ready;

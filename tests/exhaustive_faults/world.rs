@@ -3,7 +3,7 @@
 use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, Place, SLOTS};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Address, AgentId, Handle, HandleType, VmmError};
+use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
 pub struct World {
@@ -49,12 +49,12 @@ impl World {
     }
 
     /// Asks the library for it.
-    pub fn perform(&mut self, operation: Operation) -> Result<(), VmmError> {
+    pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         let vmm = &self.machine.vmm;
         match operation {
             Operation::Reserve | Operation::ReserveAligned => {
                 let alignment = if operation == Operation::Reserve { 0 } else { 16 << 20 };
-                let made = vmm.address_reserve(self.reservation_size(), alignment, None, 0)?;
+                let made = vmm.address_reserve(self.reservation_size(), alignment, None)?;
                 assert_eq!(made.get() % alignment.max(1), 0, "it is aligned");
                 self.reservations.push(made);
             }
@@ -63,12 +63,12 @@ impl World {
                 vmm.address_free(base, self.reservation_size())?;
             }
             Operation::Create(agent) => {
-                self.handles.push(vmm.create(self.granule, &self.machine.on(agent - 1), 0)?);
+                self.handles.push(vmm.create(self.granule, &self.machine.on(agent - 1))?);
             }
             Operation::Release(handle) => vmm.release(self.handles[handle])?,
             Operation::Map(handle, place) => {
                 let (address, size) = self.range(place);
-                vmm.map(address, size, 0, self.handles[handle], 0)?;
+                vmm.map(address, size, 0, self.handles[handle])?;
             }
             Operation::Unmap(place) => {
                 let (address, size) = self.range(place);
@@ -90,7 +90,7 @@ impl World {
                 assert!(self.handles.contains(&handle), "the handle that was mapped");
             }
             Operation::Export(handle) => {
-                self.file = Some(vmm.export_to_shareable_handle(self.handles[handle], FILE, 0)?);
+                self.file = Some(vmm.export_to_shareable_handle(self.handles[handle], FILE)?);
             }
             Operation::Import => {
                 let file = self.file.as_ref().expect("something was exported");
@@ -133,7 +133,7 @@ impl World {
     /// Unmaps, releases and frees what there is, by the library's calls; nothing may be left.
     pub fn take_apart(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
-        let failed = |error: VmmError| format!("taking it apart: {error}");
+        let failed = |error: Error| format!("taking it apart: {error}");
         for mapping in vmm.mappings() {
             vmm.unmap(mapping.address, mapping.size).map_err(failed)?;
         }
@@ -158,7 +158,7 @@ impl World {
         &mut self,
         operation: Operation,
         plan: FaultPlan,
-    ) -> (Result<(), VmmError>, Vec<(&'static str, u64)>) {
+    ) -> (Result<(), Error>, Vec<(&'static str, u64)>) {
         self.machine.simulation.set_faults(plan);
         let answer = self.perform(operation);
         let failed = self.machine.simulation.failed_calls();

@@ -3,9 +3,9 @@
 use crate::calls::{self, Seen};
 use crate::machine::{Machine, access, at, failing};
 use crate::{in_many_orders, thread};
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, Address, HandleType, PagedBuffer, Runtime, Vmm, VmmError};
+use hsa_vmm::{Access, Address, Error, HandleType, PagedBuffer, Runtime, Vmm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,7 +97,7 @@ fn unlocked_calls_overlap_no_call_on_handles() {
         let runtime = Runtime::simulated_by(machine.simulation.clone()).expect("it is started");
         let other = Vmm::open(&runtime).expect("virtual memory is supported");
         let share = |m: &Machine| {
-            let shared = m.vmm.export_to_shareable_handle(handle, FILE, 0).expect("alive");
+            let shared = m.vmm.export_to_shareable_handle(handle, FILE).expect("alive");
             let imported = other.import_from_shareable_handle(&shared, FILE).expect("memory");
             other.release(imported).expect("of this thread alone");
             let imported = m.vmm.import_from_shareable_handle(shared, FILE).expect("memory");
@@ -157,7 +157,7 @@ fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
             machine.map(place, granule, handle);
         }
         machine.grant(base, 2 * granule, machine.gpu(0), Access::ReadWrite);
-        let lost = |answer: Result<(), VmmError>| match answer {
+        let lost = |answer: Result<(), Error>| match answer {
             Ok(()) => {}
             Err(VmmError::Quarantined { now: false, .. }) => {}
             Err(error) => assert!(

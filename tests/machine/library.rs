@@ -58,17 +58,17 @@ impl Library {
 
     #[track_caller]
     pub fn reserve(&self, size: usize) -> Address {
-        self.vmm.address_reserve(size, 0, None, 0).expect("addresses")
+        self.vmm.address_reserve(size, 0, None).expect("addresses")
     }
 
     #[track_caller]
     pub fn create(&self, gpu: usize, size: usize) -> Handle {
-        self.vmm.create(size, &self.on(gpu), 0).expect("memory")
+        self.vmm.create(size, &self.on(gpu)).expect("memory")
     }
 
     #[track_caller]
     pub fn map(&self, address: Address, size: usize, handle: Handle) {
-        self.vmm.map(address, size, 0, handle, 0).expect("a mapping");
+        self.vmm.map(address, size, 0, handle).expect("a mapping");
     }
 
     #[track_caller]

@@ -1,8 +1,8 @@
 //! Names belong to one thing, as long as it is there.
 
 use super::*;
-use hsa_vmm::vmm::{Argument, Problem};
-use hsa_vmm::{Address, Allocation, PoolMemory, Reservation, Vmm, VmmError};
+use hsa_vmm::error::{Argument, Problem};
+use hsa_vmm::{Address, Allocation, Error, PoolMemory, Reservation, Vmm};
 
 fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
     let report = machine.vmm.report();
@@ -38,7 +38,7 @@ fn what_is_not_there_has_no_name() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 2, &[0]);
-    let refused = |answer: Result<(), VmmError>, argument, problem| {
+    let refused = |answer: Result<(), Error>, argument, problem| {
         let error = answer.unwrap_err();
         assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
         assert!(error.to_string().starts_with("name: "), "{error}");

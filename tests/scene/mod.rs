@@ -7,8 +7,9 @@ mod books;
 pub use books::Books;
 
 use crate::machine::{Library, access, at};
-use hsa_vmm::vmm::{NewMapping, Problem};
-use hsa_vmm::{Access, Address, Handle, HandleType, Reservation, VmmError};
+use hsa_vmm::error::Problem;
+use hsa_vmm::vmm::NewMapping;
+use hsa_vmm::{Access, Address, Error, Handle, HandleType, Reservation};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
@@ -56,7 +57,7 @@ impl Scene {
         }
         library.vmm.release(b).unwrap();
         let file = HandleType::PosixFileDescriptor;
-        let shared = library.vmm.export_to_shareable_handle(spare, file, 0).unwrap();
+        let shared = library.vmm.export_to_shareable_handle(spare, file).unwrap();
         let handles = RefCell::new(vec![a, spare, double]);
         Self { library, used, empty, spare, shared, handles }
     }
@@ -114,18 +115,18 @@ impl Scene {
 }
 
 /// One thing that can be asked of it.
-pub type Act = fn(&Scene) -> Result<(), VmmError>;
+pub type Act = fn(&Scene) -> Result<(), Error>;
 
 /// Everything that calls the runtime, in several variants.
 pub const ACTS: &[(&str, Act)] = &[
-    ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None, 0).map(drop)),
+    ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {
-        s.library.vmm.address_reserve(2 * s.granule(), 16 << 20, None, 0).map(drop)
+        s.library.vmm.address_reserve(2 * s.granule(), 16 << 20, None).map(drop)
     }),
     ("reserve near an address that is not aligned", |s| {
         // Below what is reserved and above a page that is not: free, most likely.
         let hint = Address::new((s.used.get() & !((1 << 30) - 1)) - (1 << 30) + s.granule());
-        s.library.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint), 0).map(drop)
+        s.library.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint)).map(drop)
     }),
     ("reserve where something is", |s| {
         match Reservation::builder(s.granule()).exactly_at(s.used).reserve(&s.library.vmm) {
@@ -136,7 +137,7 @@ pub const ACTS: &[(&str, Act)] = &[
     }),
     ("free", |s| s.library.vmm.address_free(s.empty, 2 * s.granule())),
     ("create", |s| {
-        let made = s.library.vmm.create(s.granule(), &s.library.on(1), 0)?;
+        let made = s.library.vmm.create(s.granule(), &s.library.on(1))?;
         s.handles.borrow_mut().push(made);
         Ok(())
     }),
@@ -145,7 +146,7 @@ pub const ACTS: &[(&str, Act)] = &[
         s.handles.borrow_mut().retain(|&handle| handle != s.spare);
         Ok(())
     }),
-    ("map", |s| s.library.vmm.map(at(s.used, s.mapped()), s.granule(), 0, s.spare, 0)),
+    ("map", |s| s.library.vmm.map(at(s.used, s.mapped()), s.granule(), 0, s.spare)),
     ("grant everybody everything", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
@@ -206,7 +207,7 @@ pub const ACTS: &[(&str, Act)] = &[
     }),
     ("export", |s| {
         let file = HandleType::PosixFileDescriptor;
-        s.library.vmm.export_to_shareable_handle(s.spare, file, 0).map(drop)
+        s.library.vmm.export_to_shareable_handle(s.spare, file).map(drop)
     }),
     ("import", |s| {
         let file = HandleType::PosixFileDescriptor;

@@ -3,8 +3,8 @@
 use super::state::Mapped;
 use super::{AGENTS, Answer, HANDLES, Operation, PLACES, Place, RESERVATIONS, Reason, Run, State};
 use crate::machine::{Library, access, at};
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, Address, AgentId, Handle, HandleType, Reservation, VmmError};
+use hsa_vmm::error::Problem;
+use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Reservation};
 use std::sync::Mutex;
 
 const FILE: HandleType = HandleType::PosixFileDescriptor;
@@ -53,13 +53,13 @@ impl<'a> Ground<'a> {
         answer.unwrap_or_else(|error| Answer::Refused(reason(operation, error)))
     }
 
-    fn answer(&self, operation: Operation) -> Result<Answer, VmmError> {
+    fn answer(&self, operation: Operation) -> Result<Answer, Error> {
         let vmm = &self.library.vmm;
         let done = |()| Answer::Done;
         match operation {
             Operation::Hold { .. } => Ok(Answer::Done),
             Operation::Map { place, handle } | Operation::Appear { place, handle } => {
-                vmm.map(self.address(place), self.granule, 0, self.handles[handle], 0).map(done)
+                vmm.map(self.address(place), self.granule, 0, self.handles[handle]).map(done)
             }
             Operation::Unmap { run } => {
                 let (address, size) = self.range(run);
@@ -88,7 +88,7 @@ impl<'a> Ground<'a> {
             }
             Operation::Release { handle } => vmm.release(self.handles[handle]).map(done),
             Operation::Share { handle } => {
-                let shared = vmm.export_to_shareable_handle(self.handles[handle], FILE, 0)?;
+                let shared = vmm.export_to_shareable_handle(self.handles[handle], FILE)?;
                 let imported = vmm.import_from_shareable_handle(shared, FILE)?;
                 vmm.release(imported).expect("nobody else knows of it");
                 Ok(Answer::Done)
@@ -164,7 +164,7 @@ impl<'a> Ground<'a> {
 
 /// Why an operation was refused; anything but a documented refusal is a failure.
 #[track_caller]
-fn reason(operation: Operation, error: VmmError) -> Reason {
+fn reason(operation: Operation, error: Error) -> Reason {
     match error.problem() {
         Some(Problem::NotReserved | Problem::NotAReservation) => Reason::NotReserved,
         Some(Problem::NotMapped { .. }) => Reason::NotMapped,

@@ -4,10 +4,11 @@
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::MmapOptions;
 use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
-use hsa_vmm::vmm::{MappingInfo, Problem};
+use hsa_vmm::error::Problem;
+use hsa_vmm::vmm::MappingInfo;
 use hsa_vmm::{
     Access, Address, Allocation, Area, AreaFlags, Error, GrowableBuffer, GrowableVec, Handle, Kept,
-    Mapping, Reservation, RingBuffer, VmmError,
+    Mapping, Reservation, RingBuffer,
 };
 
 const SIZE: usize = 2 * MIB;
@@ -271,7 +272,7 @@ pub fn of_reservation(library: &Library) {
         let handle = library.create(0, SIZE);
         library.map(address, SIZE, handle);
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
-        let problem = |error: VmmError| error.problem();
+        let problem = |error: Error| error.problem();
         let mapped = reservation.map(0, &memory).map_err(problem).map(drop);
         assert_eq!(mapped, Err(Some(Problem::NotReserved)));
         let clone = reservation.clone();

@@ -50,7 +50,7 @@ fn life(machine: &Machine, number: u8) {
     vmm.copy(gpu, at(base, 64), base, 64).unwrap();
     vmm.fill(at(base, 128), u32::from_ne_bytes([number; 4]), 64).unwrap();
     machine.grant(base, granule, peer, Access::Read);
-    let shared = vmm.export_to_shareable_handle(handle, FILE, 0).unwrap();
+    let shared = vmm.export_to_shareable_handle(handle, FILE).unwrap();
     let imported = vmm.import_from_shareable_handle(shared, FILE).unwrap();
     machine.map(at(base, granule), granule, imported);
     machine.grant(at(base, granule), granule, cpu, Access::Read);
@@ -157,9 +157,9 @@ fn several_vmms_share_a_runtime() {
                 scope.spawn(|| {
                     for _ in 0..30 {
                         let vmm = Vmm::open(&machine.runtime).unwrap();
-                        let base: Address = vmm.address_reserve(granule, 0, None, 0).unwrap();
-                        let handle = vmm.create(granule, &machine.on(0), 0).unwrap();
-                        vmm.map(base, granule, 0, handle, 0).unwrap();
+                        let base: Address = vmm.address_reserve(granule, 0, None).unwrap();
+                        let handle = vmm.create(granule, &machine.on(0)).unwrap();
+                        vmm.map(base, granule, 0, handle).unwrap();
                         // Its end gives everything back.
                     }
                 });

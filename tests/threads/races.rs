@@ -3,9 +3,9 @@
 use super::{FILE, PATIENCE, sweep};
 use crate::machine::{self, Machine, access, at};
 use crate::process::{self, within};
+use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::Problem;
-use hsa_vmm::{Access, VmmError};
+use hsa_vmm::{Access, Error};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,7 +15,7 @@ type Act = Box<dyn FnOnce(&Machine) + Send>;
 
 /// What may happen to an operation whose reservation is being freed, unmapped or mapped.
 #[track_caller]
-fn assert_documented(answer: Result<(), VmmError>) -> bool {
+fn assert_documented(answer: Result<(), Error>) -> bool {
     match answer {
         Ok(()) => true,
         Err(error) => {
@@ -77,7 +77,7 @@ fn free_and_map_race_for_a_reservation() {
                 assert_documented(m.vmm.address_free(base, granule));
             });
             let map = act(move |m| {
-                if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
+                if assert_documented(m.vmm.map(base, granule, 0, handle)) {
                     assert!(m.vmm.address_free(base, granule).is_err());
                     m.vmm.unmap(base, granule).unwrap();
                 }
@@ -123,7 +123,7 @@ fn release_and_map_race_for_a_handle() {
             let handle = machine.create(0, granule);
             let release = act(move |m| m.vmm.release(handle).unwrap());
             let map = act(move |m| {
-                if assert_documented(m.vmm.map(base, granule, 0, handle, 0)) {
+                if assert_documented(m.vmm.map(base, granule, 0, handle)) {
                     m.grant(base, granule, m.gpu(0), Access::ReadWrite);
                     m.vmm.unmap(base, granule).unwrap();
                 }
@@ -147,7 +147,7 @@ fn release_and_export_and_retain_race_for_a_handle() {
                 m.vmm.unmap(base, granule).unwrap();
             });
             let export = act(move |m| {
-                let exported = m.vmm.export_to_shareable_handle(handle, FILE, 0);
+                let exported = m.vmm.export_to_shareable_handle(handle, FILE);
                 assert_documented(exported.map(drop));
                 match m.vmm.retain_allocation_handle(base) {
                     Ok(retained) => {

@@ -70,14 +70,14 @@ fn operations_on_different_reservations_overlap_while_the_runtime_works() {
         let hostile = Hostile::new();
         let (_runtime, vmm, gpu) = hostile.open();
         let properties = AllocationProperties::on(gpu);
-        let places = [(); 4].map(|()| vmm.address_reserve(4096, 0, None, 0).unwrap());
-        let handles = [(); 4].map(|()| vmm.create(4096, &properties, 0).unwrap());
+        let places = [(); 4].map(|()| vmm.address_reserve(4096, 0, None).unwrap());
+        let handles = [(); 4].map(|()| vmm.create(4096, &properties).unwrap());
         // Each waits inside the runtime until all four are there; alone it would give up.
         hostile.set(c"hostile_meet", 4);
         std::thread::scope(|scope| {
             for (place, handle) in places.into_iter().zip(handles) {
                 let vmm = &vmm;
-                scope.spawn(move || vmm.map(place, 4096, 0, handle, 0).unwrap());
+                scope.spawn(move || vmm.map(place, 4096, 0, handle).unwrap());
             }
         });
         assert_eq!(hostile.get(c"hostile_met"), 4);
@@ -90,13 +90,13 @@ fn questions_are_answered_while_the_runtime_works() {
         let hostile = Hostile::new();
         let (runtime, vmm, gpu) = hostile.open();
         let properties = AllocationProperties::on(gpu);
-        let place = vmm.address_reserve(2 * 4096, 0, None, 0).unwrap();
-        let other = vmm.address_reserve(4096, 0, None, 0).unwrap();
-        let handle = vmm.create(4096, &properties, 0).unwrap();
-        vmm.map(at(place, 4096), 4096, 0, handle, 0).unwrap();
+        let place = vmm.address_reserve(2 * 4096, 0, None).unwrap();
+        let other = vmm.address_reserve(4096, 0, None).unwrap();
+        let handle = vmm.create(4096, &properties).unwrap();
+        vmm.map(at(place, 4096), 4096, 0, handle).unwrap();
         hostile.set(c"hostile_meet", 2);
         std::thread::scope(|scope| {
-            let slow = scope.spawn(|| vmm.map(place, 4096, 0, handle, 0));
+            let slow = scope.spawn(|| vmm.map(place, 4096, 0, handle));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!slow.is_finished());
             assert_eq!(vmm.usage().mappings, 1);
@@ -106,7 +106,7 @@ fn questions_are_answered_while_the_runtime_works() {
             assert_eq!(vmm.mappings().len(), 1);
             assert_eq!(runtime.agents().len(), 2);
             // What was asked for meanwhile on another reservation lets the first go on.
-            vmm.map(other, 4096, 0, handle, 0).unwrap();
+            vmm.map(other, 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });
         assert_eq!(hostile.get(c"hostile_met"), 2);
@@ -127,18 +127,18 @@ fn locked_exports_overlap_maps() {
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         let vmm = Vmm::open_with(&runtime, options).unwrap();
         let properties = AllocationProperties::on(gpu);
-        let places = [(); 3].map(|()| vmm.address_reserve(4096, 0, None, 0).unwrap());
-        let handle = vmm.create(4096, &properties, 0).unwrap();
-        vmm.map(places[0], 4096, 0, handle, 0).unwrap();
+        let places = [(); 3].map(|()| vmm.address_reserve(4096, 0, None).unwrap());
+        let handle = vmm.create(4096, &properties).unwrap();
+        vmm.map(places[0], 4096, 0, handle).unwrap();
         hostile.set(c"hostile_meet", 2);
         std::thread::scope(|scope| {
-            let slow = scope.spawn(|| vmm.map(places[1], 4096, 0, handle, 0));
+            let slow = scope.spawn(|| vmm.map(places[1], 4096, 0, handle));
             std::thread::sleep(Duration::from_millis(50));
             let access = Access::ReadWrite;
             let cpu = AccessDescriptor { agent: runtime.host().id(), access };
             vmm.set_access(places[0], 4096, &[cpu]).unwrap();
             assert!(!slow.is_finished(), "it was waited for");
-            vmm.map(places[2], 4096, 0, handle, 0).unwrap();
+            vmm.map(places[2], 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });
         assert_eq!(hostile.get(c"hostile_met"), 2);

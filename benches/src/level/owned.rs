@@ -3,7 +3,7 @@
 use super::{Caller, Field, Outcome};
 use crate::ground::{Ground, SIZE};
 use hsa_vmm::{
-    Access, AgentId, Allocation, AllocationProperties, Mapping, Reservation, Vmm, VmmError,
+    Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm,
 };
 use std::error::Error;
 use std::hint::black_box;
@@ -59,7 +59,7 @@ impl Owned {
         Ok(field)
     }
 
-    fn cycle_once(&self) -> Result<(), VmmError> {
+    fn cycle_once(&self) -> Result<(), Error> {
         let reservation = Reservation::builder(SIZE).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
         let mapping = reservation.map(0, &memory)?;

@@ -3,8 +3,8 @@
 use super::{Caller, Field, Outcome};
 use crate::ground::{Ground, SIZE};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
-    VmmError,
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
+    Vmm,
 };
 use std::error::Error;
 use std::hint::black_box;
@@ -46,23 +46,23 @@ impl Calls {
 
     pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
         let size = Field::size(live);
-        let base = self.vmm.address_reserve(size, SIZE, None, 0)?;
-        let handle = self.vmm.create(SIZE, &self.properties, 0)?;
+        let base = self.vmm.address_reserve(size, SIZE, None)?;
+        let handle = self.vmm.create(SIZE, &self.properties)?;
         let field = Field::new(base.get(), live);
         let mut mapped = Vec::with_capacity(live);
         for at in field.live() {
-            self.vmm.map(Address::new(at), SIZE, 0, handle, 0)?;
+            self.vmm.map(Address::new(at), SIZE, 0, handle)?;
             mapped.push(at);
         }
         self.field = Some((base, size, handle, mapped));
         Ok(field)
     }
 
-    fn cycle_once(&self) -> Result<(), VmmError> {
+    fn cycle_once(&self) -> Result<(), Error> {
         let vmm = &self.vmm;
-        let address = vmm.address_reserve(SIZE, SIZE, None, 0)?;
-        let handle = vmm.create(SIZE, &self.properties, 0)?;
-        vmm.map(address, SIZE, 0, handle, 0)?;
+        let address = vmm.address_reserve(SIZE, SIZE, None)?;
+        let handle = vmm.create(SIZE, &self.properties)?;
+        vmm.map(address, SIZE, 0, handle)?;
         vmm.set_access(address, SIZE, &self.grants)?;
         black_box(vmm.get_access(self.gpu, address)?);
         vmm.unmap(address, SIZE)?;
@@ -73,17 +73,17 @@ impl Calls {
 
 impl Caller for Calls {
     fn reserve(&mut self, n: usize) -> Outcome {
-        self.reserved[n] = self.vmm.address_reserve(SIZE, SIZE, None, 0)?;
+        self.reserved[n] = self.vmm.address_reserve(SIZE, SIZE, None)?;
         Ok(())
     }
 
     fn create(&mut self, n: usize) -> Outcome {
-        self.created[n] = self.vmm.create(SIZE, &self.properties, 0)?;
+        self.created[n] = self.vmm.create(SIZE, &self.properties)?;
         Ok(())
     }
 
     fn map(&mut self, n: usize, at: usize) -> Outcome {
-        Ok(self.vmm.map(Address::new(at), SIZE, 0, self.created[n], 0)?)
+        Ok(self.vmm.map(Address::new(at), SIZE, 0, self.created[n])?)
     }
 
     fn set_access(&mut self, _: usize, at: usize) -> Outcome {
@@ -106,7 +106,7 @@ impl Caller for Calls {
     }
 
     fn export(&mut self, n: usize) -> Outcome {
-        self.exported.push(self.vmm.export_to_shareable_handle(self.created[n], FD, 0)?);
+        self.exported.push(self.vmm.export_to_shareable_handle(self.created[n], FD)?);
         Ok(())
     }
 

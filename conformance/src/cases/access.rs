@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::error::Argument;
 use hsa_vmm::{Access, AccessDescriptor};
 
 pub(super) const CASES: &[Case] = &[

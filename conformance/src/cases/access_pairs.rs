@@ -4,7 +4,7 @@ use super::sharing::{KIND, export};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{NotPassed, context};
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::error::Argument;
 use hsa_vmm::{Access, Address, AgentId, HipError};
 
 pub(super) const CASES: &[Case] = &[

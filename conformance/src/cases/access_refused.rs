@@ -3,7 +3,7 @@
 use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HipError};
 
 pub(super) const CASES: &[Case] = &[

@@ -105,7 +105,7 @@ fn addresses_come_back(context: &Context) -> Verdict {
     let size = context.granule() << 10;
     let mut kept = Vec::new();
     for _ in 0..ROUNDS {
-        let at = context.vmm().address_reserve(size, 0, None, 0)?;
+        let at = context.vmm().address_reserve(size, 0, None)?;
         context.vmm().address_free(at, size)?;
         let range = at.get()..at.get() + size;
         let lines = process_maps::within(&range).ok_or_else(no_maps)?;

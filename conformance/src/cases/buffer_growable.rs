@@ -2,8 +2,8 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::vmm::{Argument, Problem};
-use hsa_vmm::{Access, Error, GrowableBuffer, GrowableVec, HipError, VmmError};
+use hsa_vmm::error::{Argument, Problem};
+use hsa_vmm::{Access, Error, GrowableBuffer, GrowableVec, HipError};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -116,7 +116,7 @@ fn addresses_stay(context: &Context) -> Verdict {
     pause(context, &mut buffer, Contents::Drop)?;
     let size = 4 * context.granule();
     for _ in 0..8 {
-        let other = context.vmm().address_reserve(size, 0, Some(at), 0)?;
+        let other = context.vmm().address_reserve(size, 0, Some(at))?;
         let apart = other.get() >= at.get() + size || other.get() + size <= at.get();
         ensure!(apart, "{other} was reserved while {at} is paused");
     }

@@ -2,8 +2,9 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::{AllocationKind, Argument, HandleTypes, Location};
-use hsa_vmm::{AgentId, AllocationProperties, HandleType, HipError, HipProfile, VmmError};
+use hsa_vmm::error::Argument;
+use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
+use hsa_vmm::{AgentId, AllocationProperties, Error, HandleType, HipError, HipProfile};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[
@@ -145,7 +146,7 @@ fn many_handles(context: &Context) -> Verdict {
     }
     let properties = AllocationProperties::on(context.gpu());
     for count in 0..MANY {
-        match context.vmm().create(context.granule(), &properties, 0) {
+        match context.vmm().create(context.granule(), &properties) {
             Ok(handle) => drop(context.keep(handle)),
             Err(error) => {
                 let said = matches!(error, VmmError::OutOfDescriptors { .. });
@@ -176,7 +177,7 @@ fn all_gpus(context: &Context) -> Verdict {
 
 fn refused_size(context: &Context, size: usize) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
-    context.refuses_argument(Argument::Size, || context.vmm().create(size, &properties, 0))
+    context.refuses_argument(Argument::Size, || context.vmm().create(size, &properties))
 }
 
 fn too_large(context: &Context) -> Verdict {
@@ -184,7 +185,7 @@ fn too_large(context: &Context) -> Verdict {
     let size = pool.map_or(1 << 50, |pool| pool.size());
     let beyond = (2 * size).next_multiple_of(context.granule());
     let properties = AllocationProperties::on(context.gpu());
-    let create = || context.vmm().create(beyond, &properties, 0);
+    let create = || context.vmm().create(beyond, &properties);
     context.refuses(HipError::OutOfMemory, create).map(|_| ())
 }
 
@@ -203,7 +204,7 @@ fn bad_agent(context: &Context, agent: AgentId) -> Verdict {
         _ => HipError::InvalidDevice,
     };
     let properties = AllocationProperties::on(agent);
-    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let create = || context.vmm().create(context.granule(), &properties);
     let error = context.refuses(expected, create)?;
     ensure_eq!(error.argument(), Some(Argument::Location), "{error}");
     Ok(())
@@ -219,31 +220,31 @@ fn foreign(context: &Context) -> Verdict {
 
 fn cpu(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.host());
-    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let create = || context.vmm().create(context.granule(), &properties);
     context.refuses(HipError::NotSupported, create).map(|_| ())
 }
 
 fn nowhere(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
-    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let create = || context.vmm().create(context.granule(), &properties);
     context.refuses_argument(Argument::Location, create)
 }
 
 fn unsupported_type(context: &Context, types: HandleTypes) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.handle_types = types;
-    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let create = || context.vmm().create(context.granule(), &properties);
     context.refuses(HipError::NotSupported, create)?;
     properties.handle_types |= HandleType::PosixFileDescriptor.bit();
-    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let create = || context.vmm().create(context.granule(), &properties);
     context.refuses(HipError::NotSupported, create).map(|_| ())
 }
 
 fn uncached(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.kind = AllocationKind::Uncached;
-    let create = || context.vmm().create(context.granule(), &properties, 0);
+    let create = || context.vmm().create(context.granule(), &properties);
     if context.runtime().info().extension < (1, 18) {
         return context.refuses(HipError::NotSupported, create).map(|_| ());
     }

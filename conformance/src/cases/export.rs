@@ -3,8 +3,8 @@
 use super::sharing::{KIND, export, import, shared, show};
 use crate::case::{Case, Verdict, ensure};
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::Argument;
-use hsa_vmm::{Handle, HandleType, HipError, VmmError};
+use hsa_vmm::error::Argument;
+use hsa_vmm::{Error, Handle, HandleType, HipError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -105,14 +105,14 @@ fn closing(context: &Context) -> Verdict {
 
 fn not_requested(context: &Context) -> Verdict {
     let handle = context.create(1)?;
-    let export = || context.vmm().export_to_shareable_handle(handle, KIND, 0);
+    let export = || context.vmm().export_to_shareable_handle(handle, KIND);
     context.refuses_argument(Argument::HandleType, export)
 }
 
 fn wrong_type(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     for kind in [HandleType::Win32, HandleType::Win32Kmt, HandleType::Fabric] {
-        let export = || context.vmm().export_to_shareable_handle(handle, kind, 0);
+        let export = || context.vmm().export_to_shareable_handle(handle, kind);
         context.refuses_argument(Argument::HandleType, export)?;
     }
     Ok(())
@@ -125,7 +125,7 @@ fn export_flags(context: &Context) -> Verdict {
 }
 
 fn refused_export(context: &Context, handle: Handle) -> Verdict {
-    let export = || context.vmm().export_to_shareable_handle(handle, KIND, 0);
+    let export = || context.vmm().export_to_shareable_handle(handle, KIND);
     context.refuses_argument(Argument::Handle, export)
 }
 
@@ -152,7 +152,7 @@ fn no_descriptor(context: &Context) -> Verdict {
         files.push(file);
     }
     let refused = context.refuses(HipError::OperatingSystem, || {
-        context.vmm().export_to_shareable_handle(handle, KIND, 0)
+        context.vmm().export_to_shareable_handle(handle, KIND)
     });
     drop(files);
     drop(few);

@@ -2,7 +2,8 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::vmm::{Argument, Location};
+use hsa_vmm::error::Argument;
+use hsa_vmm::vmm::Location;
 use hsa_vmm::{AllocationProperties, Granularity, HipError, HipProfile};
 
 pub(super) const CASES: &[Case] = &[

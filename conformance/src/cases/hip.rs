@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::error::Argument;
 use hsa_vmm::{
     Access, AccessDescriptor, AgentId, AllocationProperties, Granularity, HipError, HipProfile,
     Runtime, Vmm,
@@ -107,7 +107,7 @@ fn numbers(_: &Runtime) -> Verdict {
 /// Checks what each profile answers to the same mistake.
 fn both(
     context: &Context,
-    mistake: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::VmmError>>,
+    mistake: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::Error>>,
     expected: [HipError; 2],
 ) -> Verdict {
     for (profile, expected) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().zip(expected) {
@@ -120,22 +120,22 @@ fn both(
 }
 
 fn bad_reservation(context: &Context) -> Verdict {
-    let mistake = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None, 0).err());
+    let mistake = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None).err());
     both(context, mistake, [HipError::OutOfMemory, HipError::InvalidValue])
 }
 
 fn bad_device(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.invented_agent());
-    let mistake = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties, 0).err());
+    let mistake = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties).err());
     both(context, mistake, [HipError::InvalidValue, HipError::InvalidDevice])
 }
 
 fn free_while_mapped(context: &Context) -> Verdict {
     let size = context.granule();
     let mistake = |vmm: &Vmm| {
-        let at = vmm.address_reserve(size, 0, None, 0)?;
-        let handle = vmm.create(size, &AllocationProperties::on(context.gpu()), 0)?;
-        vmm.map(at, size, 0, handle, 0)?;
+        let at = vmm.address_reserve(size, 0, None)?;
+        let handle = vmm.create(size, &AllocationProperties::on(context.gpu()))?;
+        vmm.map(at, size, 0, handle)?;
         Ok(vmm.address_free(at, size).err())
     };
     both(context, mistake, [HipError::Unknown, HipError::InvalidValue])
@@ -246,9 +246,9 @@ fn many_threads(context: &Context) -> Verdict {
     let sees = context.cpu_sees(gpu);
     let life = |thread: u8| -> Verdict {
         for round in 0..8 {
-            let at = vmm.address_reserve(size, 0, None, 0)?;
-            let handle = vmm.create(size, &AllocationProperties::on(gpu), 0)?;
-            vmm.map(at, size, 0, handle, 0)?;
+            let at = vmm.address_reserve(size, 0, None)?;
+            let handle = vmm.create(size, &AllocationProperties::on(gpu))?;
+            vmm.map(at, size, 0, handle)?;
             let list: Vec<_> = users
                 .iter()
                 .map(|&agent| AccessDescriptor { agent, access: Access::ReadWrite })

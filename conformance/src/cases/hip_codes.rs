@@ -6,10 +6,10 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
-use hsa_vmm::vmm::{Feature, Operation};
+use hsa_vmm::error::{Feature, Operation};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Granularity, Handle,
-    HandleType, HipProfile, Runtime, Status, Vmm, VmmError,
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Granularity, Handle,
+    HandleType, HipProfile, Runtime, Status, Vmm,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -88,7 +88,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A mistake, and its numbers in HIP 6 and HIP 7.
-type Mistake<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), VmmError>, [i32; 2]);
+type Mistake<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), Error>, [i32; 2]);
 
 /// Makes mistakes in both profiles.
 fn answered(context: &Context, mistakes: &[Mistake<'_>]) -> Verdict {
@@ -111,20 +111,12 @@ fn reserve(context: &Context) -> Verdict {
     answered(
         context,
         &[
-            ("no size", &|vmm| vmm.address_reserve(0, 0, None, 0).map(|_| ()), [2, 1]),
-            (
-                "an odd size",
-                &|vmm| vmm.address_reserve(granule + 1, 0, None, 0).map(|_| ()),
-                [2, 1],
-            ),
-            (
-                "an odd alignment",
-                &|vmm| vmm.address_reserve(granule, 3, None, 0).map(|_| ()),
-                [2, 1],
-            ),
+            ("no size", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
+            ("an odd size", &|vmm| vmm.address_reserve(granule + 1, 0, None).map(|_| ()), [2, 1]),
+            ("an odd alignment", &|vmm| vmm.address_reserve(granule, 3, None).map(|_| ()), [2, 1]),
             ("flags", &|vmm| vmm.address_reserve(granule, 0, None, 1).map(|_| ()), VALUE),
             // No machine has so many addresses.
-            ("too much", &|vmm| vmm.address_reserve(1 << 60, 0, None, 0).map(|_| ()), [2, 2]),
+            ("too much", &|vmm| vmm.address_reserve(1 << 60, 0, None).map(|_| ()), [2, 2]),
         ],
     )
 }
@@ -156,16 +148,16 @@ fn free(context: &Context) -> Verdict {
 /// Reserves and maps a granule.
 fn one_mapping(context: &Context, vmm: &Vmm) -> Verdict<(Address, Handle)> {
     let granule = context.granule();
-    let at = vmm.address_reserve(granule, 0, None, 0)?;
-    let handle = vmm.create(granule, &AllocationProperties::on(context.gpu()), 0)?;
-    vmm.map(at, granule, 0, handle, 0)?;
+    let at = vmm.address_reserve(granule, 0, None)?;
+    let handle = vmm.create(granule, &AllocationProperties::on(context.gpu()))?;
+    vmm.map(at, granule, 0, handle)?;
     Ok((at, handle))
 }
 
 fn create(context: &Context) -> Verdict {
     let granule = context.granule();
     let on = AllocationProperties::on;
-    let make = |vmm: &Vmm, size, agent| vmm.create(size, &on(agent), 0).map(|_| ());
+    let make = |vmm: &Vmm, size, agent| vmm.create(size, &on(agent)).map(|_| ());
     let (gpu, invented, host) = (context.gpu(), context.invented_agent(), context.host());
     answered(
         context,
@@ -198,7 +190,7 @@ fn map(context: &Context) -> Verdict {
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.another(profile)?;
         let (at, handle) = one_mapping(context, &vmm)?;
-        let room = vmm.address_reserve(2 * granule, 0, None, 0)?;
+        let room = vmm.address_reserve(2 * granule, 0, None)?;
         for (what, address, size, offset, handle, flags) in [
             ("null", Address::NULL, granule, 0, handle, 0),
             ("no size", room, 0, 0, handle, 0),
@@ -230,7 +222,7 @@ fn unmap(context: &Context) -> Verdict {
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.another(profile)?;
         let (at, _) = one_mapping(context, &vmm)?;
-        let room = vmm.address_reserve(granule, 0, None, 0)?;
+        let room = vmm.address_reserve(granule, 0, None)?;
         for (what, address, size) in [
             ("null", Address::NULL, granule),
             ("no size", at, 0),
@@ -252,7 +244,7 @@ fn access(context: &Context) -> Verdict {
         let vmm = context.another(profile)?;
         let (at, _) = one_mapping(context, &vmm)?;
         let good = list(context.gpu());
-        let code = |error: VmmError| error.hip(profile).code();
+        let code = |error: Error| error.hip(profile).code();
         for (what, address, size, list) in [
             ("null", Address::NULL, granule, &good[..]),
             ("no size", at, 0, &good),
@@ -302,10 +294,10 @@ fn share(context: &Context) -> Verdict {
     };
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.another(profile)?;
-        let code = |error: VmmError| error.hip(profile).code();
+        let code = |error: Error| error.hip(profile).code();
         let on = AllocationProperties::on(context.gpu());
-        let plain = vmm.create(context.granule(), &on, 0)?;
-        let shareable = vmm.create(context.granule(), &on.shareable_as(kind), 0)?;
+        let plain = vmm.create(context.granule(), &on)?;
+        let shareable = vmm.create(context.granule(), &on.shareable_as(kind))?;
         for (what, found) in [
             ("what was not to be shared", export(&vmm, plain, kind, 0)),
             ("no handle", export(&vmm, Handle::from_bits(0), kind, 0)),
@@ -330,7 +322,7 @@ fn map_array(context: &Context) -> Verdict {
 }
 
 /// Checks an error's number in both profiles.
-fn is_coded(error: VmmError, expected: i32) -> Verdict {
+fn is_coded(error: Error, expected: i32) -> Verdict {
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         ensure_eq!(error.hip(profile).code(), expected, "{error}, in {profile}");
     }

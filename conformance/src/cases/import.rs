@@ -3,7 +3,7 @@
 use super::sharing::{KIND, export, import, shared, show};
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::error::Argument;
 use hsa_vmm::{Access, HandleType, HipError};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
@@ -171,7 +171,7 @@ fn size_of_whole(context: &Context) -> Verdict {
     let size = context.vmm().allocation_size(imported)?;
     ensure_eq!(size, 3 * context.granule(), "size of the import");
     let at = context.reserve(4)?;
-    let map = || context.vmm().map(at, 4 * context.granule(), 0, imported, 0);
+    let map = || context.vmm().map(at, 4 * context.granule(), 0, imported);
     context.refuses_argument(Argument::Size, map)?;
     context.map(at, 3, imported)
 }
@@ -182,8 +182,8 @@ fn another_vmm(context: &Context) -> Verdict {
     let size = context.granule();
     let other = context.another(context.profile())?;
     let imported = other.import_from_shareable_handle(&descriptor, KIND)?;
-    let there = other.address_reserve(size, 0, None, 0)?;
-    other.map(there, size, 0, imported, 0)?;
+    let there = other.address_reserve(size, 0, None)?;
+    other.map(there, size, 0, imported)?;
     let list: Vec<_> = context
         .users()
         .into_iter()

@@ -108,7 +108,7 @@ fn no_access(context: &Context) -> Verdict {
         let access = context.vmm().get_access(agent.id(), at)?;
         ensure_eq!(access, Access::None, "access of {}", agent.id());
     }
-    let argument = hsa_vmm::vmm::Argument::Address;
+    let argument = hsa_vmm::error::Argument::Address;
     context.refuses_argument(argument, || context.vmm().read(at, &mut [0; 4]))?;
     context.refuses_argument(argument, || context.vmm().fill(at, 1, 64))
 }
@@ -132,7 +132,7 @@ fn part_of_reservation(context: &Context) -> Verdict {
     context.grant(middle, 2, &context.users(), Access::ReadWrite)?;
     context.fill(middle, 2, 0x0c0c_0c0c)?;
     context.holds(middle, 2, 0x0c0c_0c0c)?;
-    let argument = hsa_vmm::vmm::Argument::Address;
+    let argument = hsa_vmm::error::Argument::Address;
     for empty in [at, context.on(at, 3)] {
         context.refuses_argument(argument, || context.vmm().get_access(context.gpu(), empty))?;
     }

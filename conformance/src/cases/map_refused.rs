@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Address, AllocationProperties, Handle, HipError};
 
 pub(super) const CASES: &[Case] = &[
@@ -129,7 +129,7 @@ pub(super) const CASES: &[Case] = &[
 
 fn null(context: &Context) -> Verdict {
     let handle = context.create(1)?;
-    let map = || context.vmm().map(Address::NULL, context.granule(), 0, handle, 0);
+    let map = || context.vmm().map(Address::NULL, context.granule(), 0, handle);
     context.refuses_argument(Argument::Address, map)
 }
 
@@ -137,7 +137,7 @@ fn not_reserved(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     let local = 0u64;
     let here = Address::new(&raw const local as usize & !(context.granule() - 1));
-    let map = || context.vmm().map(here, context.granule(), 0, handle, 0);
+    let map = || context.vmm().map(here, context.granule(), 0, handle);
     context.refuses_argument(Argument::Address, map)
 }
 
@@ -145,7 +145,7 @@ fn off_granule(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(1)?;
     for bytes in [1, 64, context.granule() / 2, context.granule() + 8] {
-        let map = || context.vmm().map(offset(at, bytes), context.granule(), 0, handle, 0);
+        let map = || context.vmm().map(offset(at, bytes), context.granule(), 0, handle);
         context.refuses_argument(Argument::Address, map)?;
     }
     Ok(())
@@ -154,7 +154,7 @@ fn off_granule(context: &Context) -> Verdict {
 fn refused_size(context: &Context, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
-    context.refuses_argument(Argument::Size, || context.vmm().map(at, size, 0, handle, 0))
+    context.refuses_argument(Argument::Size, || context.vmm().map(at, size, 0, handle))
 }
 
 fn beyond(context: &Context) -> Verdict {
@@ -162,7 +162,7 @@ fn beyond(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     for granules in [1, 2] {
         let here = context.on(at, granules);
-        let map = || context.vmm().map(here, 2 * context.granule(), 0, handle, 0);
+        let map = || context.vmm().map(here, 2 * context.granule(), 0, handle);
         context.refuses(HipError::InvalidValue, map)?;
     }
     Ok(())
@@ -175,7 +175,7 @@ fn across(context: &Context) -> Verdict {
         return Err(crate::NotPassed::Skipped(why));
     };
     let handle = context.create(2)?;
-    let map = || context.vmm().map(context.on(low, 1), size, 0, handle, 0);
+    let map = || context.vmm().map(context.on(low, 1), size, 0, handle);
     context.refuses(HipError::InvalidValue, map).map(|_| ())
 }
 
@@ -185,10 +185,10 @@ fn lower_of_two_adjacent(
     size: usize,
 ) -> Result<Option<Address>, crate::NotPassed> {
     for _ in 0..32 {
-        let both = context.vmm().address_reserve(2 * size, 0, None, 0)?;
+        let both = context.vmm().address_reserve(2 * size, 0, None)?;
         context.vmm().address_free(both, 2 * size)?;
-        let low = context.vmm().address_reserve(size, 0, Some(both), 0)?;
-        let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)), 0)?;
+        let low = context.vmm().address_reserve(size, 0, Some(both))?;
+        let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)))?;
         if high == offset(low, size) {
             return Ok(Some(low));
         }
@@ -206,7 +206,7 @@ fn over_mapping(context: &Context, start: usize, granules: usize) -> Verdict {
     context.grant(there, 2, &context.users(), hsa_vmm::Access::ReadWrite)?;
     context.fill(there, 2, 0x2121_2121)?;
     let size = granules * context.granule();
-    let map = || context.vmm().map(context.on(at, start), size, 0, other, 0);
+    let map = || context.vmm().map(context.on(at, start), size, 0, other);
     let error = context.refuses(HipError::InvalidValue, map)?;
     ensure_eq!(error.problem(), Some(Problem::AlreadyMapped { at: there }), "{error}");
     context.holds(there, 2, 0x2121_2121)
@@ -215,7 +215,7 @@ fn over_mapping(context: &Context, start: usize, granules: usize) -> Verdict {
 fn refused_offset(context: &Context, bytes: usize) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
-    let map = || context.vmm().map(at, context.granule(), bytes, handle, 0);
+    let map = || context.vmm().map(at, context.granule(), bytes, handle);
     context.refuses_argument(Argument::Offset, map)
 }
 
@@ -231,7 +231,7 @@ fn flags(context: &Context) -> Verdict {
 
 fn refused_handle(context: &Context, handle: Handle) -> Verdict {
     let at = context.reserve(1)?;
-    let map = || context.vmm().map(at, context.granule(), 0, handle, 0);
+    let map = || context.vmm().map(at, context.granule(), 0, handle);
     context.refuses_argument(Argument::Handle, map)
 }
 
@@ -253,7 +253,7 @@ fn released_while_mapped(context: &Context) -> Verdict {
 fn foreign(context: &Context) -> Verdict {
     let other = context.another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
-    let handle = other.create(context.granule(), &properties, 0)?;
+    let handle = other.create(context.granule(), &properties)?;
     refused_handle(context, handle)?;
     Ok(other.release(handle)?)
 }

@@ -2,7 +2,8 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
-use hsa_vmm::vmm::{AllocationKind, Argument, HandleTypes};
+use hsa_vmm::error::Argument;
+use hsa_vmm::vmm::{AllocationKind, HandleTypes};
 use hsa_vmm::{AllocationProperties, Handle, HandleType};
 
 pub(super) const CASES: &[Case] = &[
@@ -60,7 +61,7 @@ fn round_trip(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
         let plain = AllocationProperties::on(gpu);
         for properties in [plain, plain.shareable_as(HandleType::PosixFileDescriptor)] {
-            let handle = context.keep(context.vmm().create(context.granule(), &properties, 0)?);
+            let handle = context.keep(context.vmm().create(context.granule(), &properties)?);
             let found = context.vmm().allocation_properties(handle)?;
             ensure_eq!(found, properties, "properties");
         }
@@ -79,7 +80,7 @@ fn stay(context: &Context) -> Verdict {
 fn imported(context: &Context) -> Verdict {
     let handle = context.create_shareable(3)?;
     let kind = HandleType::PosixFileDescriptor;
-    let descriptor = context.vmm().export_to_shareable_handle(handle, kind, 0)?;
+    let descriptor = context.vmm().export_to_shareable_handle(handle, kind)?;
     let import = context.keep(context.vmm().import_from_shareable_handle(&descriptor, kind)?);
     let properties = context.vmm().allocation_properties(import)?;
     ensure_eq!(properties.kind, AllocationKind::Pinned, "kind");

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, AllocationProperties, Handle};
 
 pub(super) const CASES: &[Case] = &[
@@ -92,7 +92,7 @@ fn invented(context: &Context) -> Verdict {
 fn foreign(context: &Context) -> Verdict {
     let other = context.another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
-    let handle = other.create(context.granule(), &properties, 0)?;
+    let handle = other.create(context.granule(), &properties)?;
     let error =
         context.refuses(hsa_vmm::HipError::InvalidValue, || context.vmm().release(handle))?;
     ensure_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");

@@ -3,7 +3,7 @@
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::{Argument, Problem};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, Address, HipError, HipProfile, Reservation};
 
 pub(super) const CASES: &[Case] = &[
@@ -182,14 +182,14 @@ fn disjoint(context: &Context) -> Verdict {
 }
 
 fn refused_size(context: &Context, size: usize) -> Verdict {
-    let reserve = || context.vmm().address_reserve(size, 0, None, 0);
+    let reserve = || context.vmm().address_reserve(size, 0, None);
     let error = context.refuses(bad_reservation(context), reserve)?;
     ensure_eq!(error.argument(), Some(Argument::Size), "{error}");
     Ok(())
 }
 
 fn too_large(context: &Context) -> Verdict {
-    let reserve = || context.vmm().address_reserve(1 << 60, 0, None, 0);
+    let reserve = || context.vmm().address_reserve(1 << 60, 0, None);
     context.refuses(HipError::OutOfMemory, reserve).map(|_| ())
 }
 
@@ -197,7 +197,7 @@ fn aligned(context: &Context) -> Verdict {
     for alignment in [2, 16, 64].map(|times| times * context.granule()) {
         for _ in 0..4 {
             let size = context.granule();
-            let at = context.vmm().address_reserve(size, alignment, None, 0)?;
+            let at = context.vmm().address_reserve(size, alignment, None)?;
             ensure_eq!(at.get() % alignment, 0, "{at} within the alignment {alignment:#x}");
         }
     }
@@ -207,7 +207,7 @@ fn aligned(context: &Context) -> Verdict {
 fn small_alignment(context: &Context) -> Verdict {
     let granule = context.granule();
     for alignment in (0..=12).map(|shift| 1 << shift) {
-        let at = context.vmm().address_reserve(granule, alignment, None, 0)?;
+        let at = context.vmm().address_reserve(granule, alignment, None)?;
         let handle = context.create(1)?;
         context.map(at, 1, handle)?;
         context.grant(at, 1, &context.users(), Access::ReadWrite)?;
@@ -219,7 +219,7 @@ fn small_alignment(context: &Context) -> Verdict {
 
 fn odd_alignment(context: &Context) -> Verdict {
     for alignment in [3, context.granule() - 1, context.granule() * 3] {
-        let reserve = || context.vmm().address_reserve(context.granule(), alignment, None, 0);
+        let reserve = || context.vmm().address_reserve(context.granule(), alignment, None);
         let error = context.refuses(bad_reservation(context), reserve)?;
         ensure_eq!(error.argument(), Some(Argument::Alignment), "{error}");
     }
@@ -244,24 +244,24 @@ fn apart(one: (Address, usize), other: (Address, usize)) -> Verdict {
 fn hint_free(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
-    let next = context.vmm().address_reserve(size, 0, Some(offset(at, size)), 0)?;
+    let next = context.vmm().address_reserve(size, 0, Some(offset(at, size)))?;
     apart((at, size), (next, size))
 }
 
 fn hint_taken(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
-    let other = context.vmm().address_reserve(size, 0, Some(at), 0)?;
+    let other = context.vmm().address_reserve(size, 0, Some(at))?;
     apart((at, size), (other, size))
 }
 
 fn hint_misaligned(context: &Context) -> Verdict {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
     // Addresses that were free a moment ago.
-    let free = context.vmm().address_reserve(3 * alignment, alignment, None, 0)?;
+    let free = context.vmm().address_reserve(3 * alignment, alignment, None)?;
     context.vmm().address_free(free, 3 * alignment)?;
     let hint = offset(free, granule);
-    let at = context.vmm().address_reserve(granule, alignment, Some(hint), 0)?;
+    let at = context.vmm().address_reserve(granule, alignment, Some(hint))?;
     ensure_eq!(at.get() % alignment, 0, "{at} within the alignment, hint {hint}");
     Ok(())
 }
@@ -288,7 +288,7 @@ fn nothing_behind(context: &Context) -> Verdict {
 fn again(context: &Context) -> Verdict {
     for round in 1..=32 {
         let size = round * context.granule();
-        let at = context.vmm().address_reserve(size, 0, None, 0)?;
+        let at = context.vmm().address_reserve(size, 0, None)?;
         context.vmm().address_free(at, size)?;
         ensure_eq!(context.vmm().usage().reservations, 0, "reservations after round {round}");
     }

@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use hsa_vmm::Access;
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::error::Argument;
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -2,8 +2,8 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::vmm::{Feature, Problem};
-use hsa_vmm::{AgentId, AgentKind, Runtime, Vmm, VmmError};
+use hsa_vmm::error::{Feature, Problem};
+use hsa_vmm::{AgentId, AgentKind, Error, Runtime, Vmm};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[
@@ -184,10 +184,10 @@ fn gives_back(context: &Context) -> Verdict {
     let granule = context.granule();
     for _ in 0..3 {
         let other = context.another(context.profile())?;
-        let at = other.address_reserve(2 * granule, 0, None, 0)?;
+        let at = other.address_reserve(2 * granule, 0, None)?;
         let properties = hsa_vmm::AllocationProperties::on(context.gpu());
-        let handle = other.create(granule, &properties, 0)?;
-        other.map(at, granule, 0, handle, 0)?;
+        let handle = other.create(granule, &properties)?;
+        other.map(at, granule, 0, handle)?;
     }
     context.mapped(1, 0x1234_5678).map(|_| ())
 }

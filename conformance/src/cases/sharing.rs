@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 pub(super) const KIND: HandleType = HandleType::PosixFileDescriptor;
 
 pub(super) fn export(context: &Context, handle: Handle) -> Verdict<OwnedFd> {
-    Ok(context.vmm().export_to_shareable_handle(handle, KIND, 0)?)
+    Ok(context.vmm().export_to_shareable_handle(handle, KIND)?)
 }
 
 pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle> {

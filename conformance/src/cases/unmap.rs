@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
-use hsa_vmm::vmm::Argument;
+use hsa_vmm::error::Argument;
 use hsa_vmm::{Access, Address, HipError};
 
 pub(super) const CASES: &[Case] = &[
@@ -200,7 +200,7 @@ fn stay_reserved(context: &Context) -> Verdict {
     let (at, _) = context.mapped(4, 0x9797_9797)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {
-        let other = context.vmm().address_reserve(context.granule(), 0, Some(at), 0)?;
+        let other = context.vmm().address_reserve(context.granule(), 0, Some(at))?;
         ensure!(other < at || other >= context.on(at, 4), "{other} was given out inside {at}");
     }
     Ok(())

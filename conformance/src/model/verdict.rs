@@ -1,7 +1,7 @@
 //! Whether a call is to be done, and if not, for which reasons.
 
-use hsa_vmm::vmm::Argument;
-use hsa_vmm::{HipError, HipProfile, VmmError};
+use hsa_vmm::error::Argument;
+use hsa_vmm::{Error, HipError, HipProfile};
 use std::fmt;
 
 /// Done, or refused without any effect.
@@ -32,7 +32,7 @@ impl Refusal {
     /// Whether an error of the library names something that is wrong with the call, and as HIP 7
     /// would.
     #[must_use]
-    pub fn explains(&self, error: &VmmError) -> bool {
+    pub fn explains(&self, error: &Error) -> bool {
         self.wrongs.iter().any(|wrong| match (wrong, error) {
             (Wrong::Argument(arguments, hip), VmmError::InvalidArgument { argument, .. }) => {
                 arguments.contains(argument) && error.hip(HipProfile::Hip7) == *hip

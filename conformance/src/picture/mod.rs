@@ -29,7 +29,7 @@ const TITLE: f64 = 18.0;
 /// # use hsa_vmm::{Runtime, Vmm, simulation::Config};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let vmm = Vmm::open(&Runtime::simulated(Config::mi300x(1))?)?;
-/// vmm.address_reserve(64 << 20, 0, None, 0)?;
+/// vmm.address_reserve(64 << 20, 0, None)?;
 /// let svg = hsa_vmm_conformance::picture::draw(&vmm.report());
 /// assert!(svg.starts_with("<svg") && svg.contains("64 MiB free"));
 /// # Ok(())

@@ -2,7 +2,7 @@
 
 use super::Rule;
 use crate::trace::{Operation, TraceError};
-use hsa_vmm::VmmError;
+use hsa_vmm::Error;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ pub enum ReplayError {
     Trace(#[from] TraceError),
     /// There is no virtual-memory management.
     #[error("nothing can be replayed here: {0}")]
-    Vmm(#[from] VmmError),
+    Vmm(#[from] Error),
     /// The trace was recorded with more GPUs than there are.
     #[error("trace {trace} was recorded with {needed} GPUs and this runtime has {present}")]
     TooFewGpus {

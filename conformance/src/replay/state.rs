@@ -4,8 +4,8 @@ use super::Rule;
 use crate::trace::{Call, Operation, SUCCESS, Trace};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Handle, HipError,
-    HipProfile, Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
+    HipError, HipProfile, Runtime, Vmm,
 };
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn open(runtime: &Runtime, trace: &Trace) -> Result<Self, VmmError> {
+    pub fn open(runtime: &Runtime, trace: &Trace) -> Result<Self, Error> {
         // The traces were recorded where bad devices have an error of their own, as in HIP 7.
         let options = VmmOptions::new().with_profile(HipProfile::Hip7);
         let pools = runtime.gpus().filter_map(Agent::handle_pool);
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Names what an operation has just made after its slot.
-    pub fn name(&self, call: &Call) -> Result<(), VmmError> {
+    pub fn name(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
                 self.vmm.name_reservation(address, &format!("r{r}"))
@@ -102,7 +102,7 @@ impl State {
             }
             Call::Map { r, offset, size, h, handle_offset } => {
                 let (at, handle) = (self.at(r, offset), self.handle(h));
-                let mapped = answer(self.vmm.map(at, size, handle_offset, handle, 0));
+                let mapped = answer(self.vmm.map(at, size, handle_offset, handle));
                 let is_part = !self.is_whole(h, handle_offset, size);
                 if expected == NOT_SUPPORTED && is_part && mapped.name == INVALID_VALUE {
                     return Outcome::Excused(Rule::PartOfAHandle);
@@ -110,7 +110,7 @@ impl State {
                 agreement(expected, &mapped)
             }
             Call::Reserve { r, size } => {
-                let reserved = self.vmm.address_reserve(size, 0, None, 0);
+                let reserved = self.vmm.address_reserve(size, 0, None);
                 if let Ok(address) = reserved {
                     self.reservations.insert(r, (address, size));
                 }
@@ -118,7 +118,7 @@ impl State {
             }
             Call::Create { h, size, device } => {
                 let properties = AllocationProperties::on(self.device(device));
-                let created = self.vmm.create(size, &properties, 0);
+                let created = self.vmm.create(size, &properties);
                 if let Ok(handle) = created {
                     self.handles.insert(h, handle);
                 }
@@ -263,7 +263,7 @@ impl State {
     }
 }
 
-fn answer<T>(result: Result<T, VmmError>) -> Answer {
+fn answer<T>(result: Result<T, Error>) -> Answer {
     match result {
         Ok(_) => Answer { name: SUCCESS, said: "it was done".to_owned() },
         Err(error) => {

@@ -19,12 +19,12 @@ pub const CALLS: &[Call] = &[
     ("reserve_align_not_pow2", |s| reserve(s, s.granule, 3 * s.granule)),
     ("reserve_align_small_pow2", |s| reserve(s, s.granule, 4096)),
     ("free_after_small_align", |s| {
-        let at = s.vmm.address_reserve(s.granule, 4096, None, 0).unwrap();
+        let at = s.vmm.address_reserve(s.granule, 4096, None).unwrap();
         verdict(s.vmm.address_free(at, s.granule))
     }),
     ("reserve_align_big", |s| reserve(s, s.granule, 64 * s.granule)),
     ("reserve_align_big_honoured", |s| {
-        let at = s.vmm.address_reserve(s.granule, 64 * s.granule, None, 0).unwrap();
+        let at = s.vmm.address_reserve(s.granule, 64 * s.granule, None).unwrap();
         yes(at.get() % (64 * s.granule) == 0)
     }),
     ("reserve_flags_nonzero", |s| verdict(s.vmm.address_reserve(s.granule, 0, None, 1))),
@@ -32,15 +32,15 @@ pub const CALLS: &[Call] = &[
     ("reserve", |s| reserve(s, 8 * s.granule, 0)),
     ("reserve_hint_taken", |s| {
         let at = s.reserve(8);
-        verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(at), 0))
+        verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(at)))
     }),
     ("reserve_hint_taken_elsewhere", |s| {
         let at = s.reserve(8);
-        yes(s.vmm.address_reserve(8 * s.granule, 0, Some(at), 0).unwrap() != at)
+        yes(s.vmm.address_reserve(8 * s.granule, 0, Some(at)).unwrap() != at)
     }),
     ("reserve_hint_after", |s| {
         let after = on(s.reserve(8), 8 * s.granule);
-        verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(after), 0))
+        verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(after)))
     }),
     ("reserve_hint_after_honoured", adjacent),
     ("adjacent_reservation_honoured", adjacent),
@@ -75,7 +75,7 @@ fn granularity_of_host(scene: &super::Scene) -> String {
 }
 
 fn reserve(scene: &super::Scene, size: usize, alignment: usize) -> String {
-    verdict(scene.vmm.address_reserve(size, alignment, None, 0))
+    verdict(scene.vmm.address_reserve(size, alignment, None))
 }
 
 /// Frees a part of eight granules.

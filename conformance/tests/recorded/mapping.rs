@@ -11,7 +11,7 @@ pub const CALLS: &[Call] = &[
     ("map_handle_zero", |s| verdict(s.map(s.reserve(8), 1, Handle::from_bits(0)))),
     ("map_size_beyond_handle", |s| verdict(s.map(s.reserve(8), 3, s.create(2)))),
     ("map_size_not_granular", |s| {
-        verdict(s.vmm.map(s.reserve(8), s.granule + s.granule / 2, 0, s.create(2), 0))
+        verdict(s.vmm.map(s.reserve(8), s.granule + s.granule / 2, 0, s.create(2)))
     }),
     ("map_addr_not_granular", |s| verdict(s.map(on(s.reserve(8), s.granule / 2), 2, s.create(2)))),
     ("map_not_reserved", |s| {
@@ -27,7 +27,7 @@ pub const CALLS: &[Call] = &[
     ("map_offset_one_granule", |s| offset(s, s.granule)),
     ("unmap_offset_map", |s| {
         let at = s.reserve(8);
-        s.vmm.map(at, s.granule, s.granule, s.create(2), 0).unwrap_err();
+        s.vmm.map(at, s.granule, s.granule, s.create(2)).unwrap_err();
         verdict(s.unmap(at, 1))
     }),
     ("map_smaller_than_handle", |s| verdict(s.map(s.reserve(8), 1, s.create(2)))),
@@ -93,7 +93,7 @@ pub const CALLS: &[Call] = &[
 
 /// Maps from inside a handle.
 fn offset(scene: &Scene, offset: usize) -> String {
-    verdict(scene.vmm.map(scene.reserve(8), scene.granule, offset, scene.create(2), 0))
+    verdict(scene.vmm.map(scene.reserve(8), scene.granule, offset, scene.create(2)))
 }
 
 /// A mapping on either side of where one reservation ends and the next begins.

@@ -6,9 +6,9 @@ use hsa_vmm::vmm::Location;
 use hsa_vmm::{AgentId, AllocationProperties, Handle};
 
 pub const CALLS: &[Call] = &[
-    ("create_size_zero", |s| verdict(s.vmm.create(0, &s.properties(), 0))),
+    ("create_size_zero", |s| verdict(s.vmm.create(0, &s.properties()))),
     ("create_size_not_granular", |s| {
-        verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties(), 0))
+        verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties()))
     }),
     ("create_flags_nonzero", |s| verdict(s.vmm.create(s.granule, &s.properties(), 1))),
     ("create_bad_device", |s| create(s, &AllocationProperties::on(s.no_gpu()))),
@@ -17,7 +17,7 @@ pub const CALLS: &[Call] = &[
     ("create_location_host", of_host),
     ("create_location_host_numa", of_host),
     ("create_handle_type_win32", |s| create(s, &s.properties().shareable_as(HandleType::Win32))),
-    ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties(), 0))),
+    ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties()))),
     ("create", |s| create(s, &s.properties())),
     ("create_second", |s| {
         s.create(1);
@@ -26,7 +26,7 @@ pub const CALLS: &[Call] = &[
     ("create_not_shareable", |s| create(s, &AllocationProperties::on(s.gpu(0)))),
     ("release_not_shareable", |s| {
         let properties = AllocationProperties::on(s.gpu(0));
-        verdict(s.vmm.release(s.vmm.create(s.granule, &properties, 0).unwrap()))
+        verdict(s.vmm.release(s.vmm.create(s.granule, &properties).unwrap()))
     }),
     ("props", |s| properties_of(s, s.create(1))),
     ("props_roundtrip", |s| {
@@ -75,7 +75,7 @@ pub const CALLS: &[Call] = &[
 ];
 
 fn create(scene: &Scene, properties: &AllocationProperties) -> String {
-    verdict(scene.vmm.create(scene.granule, properties, 0))
+    verdict(scene.vmm.create(scene.granule, properties))
 }
 
 fn of_host(scene: &Scene) -> String {

@@ -11,8 +11,8 @@ pub mod memory;
 pub mod sharing;
 
 use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, HipError,
-    Runtime, Vmm, VmmError,
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
+    HipError, Runtime, Vmm,
 };
 
 /// A recorded name, and the call it names: what it answers, as the file would write it.
@@ -32,7 +32,7 @@ pub struct Scene {
 }
 
 /// A verdict in the file's words.
-pub fn verdict<T>(result: Result<T, VmmError>) -> String {
+pub fn verdict<T>(result: Result<T, Error>) -> String {
     let Err(error) = result else { return "SUCCESS".to_owned() };
     match error.hip(hsa_vmm::HipProfile::Hip7) {
         HipError::InvalidValue => "INVALID_VALUE",
@@ -78,24 +78,24 @@ impl Scene {
 
     /// Reserves so many granules.
     pub fn reserve(&self, granules: usize) -> Address {
-        self.vmm.address_reserve(granules * self.granule, 0, None, 0).unwrap()
+        self.vmm.address_reserve(granules * self.granule, 0, None).unwrap()
     }
 
     /// Makes so many granules of memory.
     pub fn create(&self, granules: usize) -> Handle {
-        self.vmm.create(granules * self.granule, &self.properties(), 0).unwrap()
+        self.vmm.create(granules * self.granule, &self.properties()).unwrap()
     }
 
-    pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Result<(), VmmError> {
-        self.vmm.map(at, granules * self.granule, 0, handle, 0)
+    pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Result<(), Error> {
+        self.vmm.map(at, granules * self.granule, 0, handle)
     }
 
-    pub fn unmap(&self, at: Address, granules: usize) -> Result<(), VmmError> {
+    pub fn unmap(&self, at: Address, granules: usize) -> Result<(), Error> {
         self.vmm.unmap(at, granules * self.granule)
     }
 
     /// Lets the first GPU use so many granules.
-    pub fn grant(&self, at: Address, granules: usize, access: Access) -> Result<(), VmmError> {
+    pub fn grant(&self, at: Address, granules: usize, access: Access) -> Result<(), Error> {
         let list = [AccessDescriptor { agent: self.gpu(0), access }];
         self.vmm.set_access(at, granules * self.granule, &list)
     }
@@ -126,7 +126,7 @@ impl Scene {
         // Addresses that were free a moment ago.
         let at = self.reserve(8);
         self.vmm.address_free(at, 2 * size).unwrap();
-        let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint), 0).unwrap();
+        let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint)).unwrap();
         let first = reserve(at);
         (first, reserve(on(first, size)))
     }

@@ -3,7 +3,7 @@
 use super::memory::released;
 use super::{Call, Scene, verdict, yes};
 use hsa_vmm::vmm::{AllocationKind, Location};
-use hsa_vmm::{AllocationProperties, Handle, HandleType, VmmError};
+use hsa_vmm::{AllocationProperties, Error, Handle, HandleType};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -22,12 +22,12 @@ pub const CALLS: &[Call] = &[
         yes(one.as_raw_fd() != other.as_raw_fd())
     }),
     ("export_wrong_type", |s| {
-        verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::Win32, 0))
+        verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::Win32))
     }),
     ("export_flags_nonzero", |s| verdict(s.vmm.export_to_shareable_handle(s.create(1), KIND, 1))),
     ("export_not_requested", |s| {
         let properties = AllocationProperties::on(s.gpu(0));
-        verdict(export(s, s.vmm.create(s.granule, &properties, 0).unwrap()))
+        verdict(export(s, s.vmm.create(s.granule, &properties).unwrap()))
     }),
     ("risky_5", |s| verdict(export(s, released(s)))),
     ("import", |s| verdict(s.vmm.import_from_shareable_handle(shared(s).1, KIND))),
@@ -71,8 +71,8 @@ pub const CALLS: &[Call] = &[
     ("release_imported", |s| verdict(s.vmm.release(imported(s)))),
 ];
 
-fn export(scene: &Scene, handle: Handle) -> Result<OwnedFd, VmmError> {
-    scene.vmm.export_to_shareable_handle(handle, KIND, 0)
+fn export(scene: &Scene, handle: Handle) -> Result<OwnedFd, Error> {
+    scene.vmm.export_to_shareable_handle(handle, KIND)
 }
 
 fn import(scene: &Scene, descriptor: &OwnedFd) -> Handle {

@@ -127,5 +127,5 @@ pub(crate) fn not_mapped(address: usize) -> ErrorKind {
     ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "interleavings")))]
 mod tests;

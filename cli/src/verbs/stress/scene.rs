@@ -1,8 +1,8 @@
 //! The scenes: what is done, and what may go wrong in it.
 
 use clap::ValueEnum;
-use hsa_vmm::VmmError;
-use hsa_vmm::vmm::Problem;
+use hsa_vmm::Error;
+use hsa_vmm::error::Problem;
 use serde::{Deserialize, Serialize};
 
 /// What is done.
@@ -29,7 +29,7 @@ impl Scene {
     }
 
     /// Whether an error is what the scene is about.
-    pub fn expects(self, error: &VmmError) -> bool {
+    pub fn expects(self, error: &Error) -> bool {
         match self {
             Self::Mixed | Self::Mappings => false,
             Self::Vram => matches!(error, VmmError::OutOfMemory { .. }),

@@ -1,7 +1,7 @@
 //! What the threads of a scene share: the runtime, when to stop, and what they have done.
 
 use super::scene::Scene;
-use hsa_vmm::{AgentId, Runtime, Vmm, VmmError};
+use hsa_vmm::{AgentId, Error, Runtime, Vmm};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,7 +60,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Counts a call of the library, and its error if it is one.
-    pub fn call<T>(&self, result: Result<T, VmmError>) -> Option<T> {
+    pub fn call<T>(&self, result: Result<T, Error>) -> Option<T> {
         self.operations.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(value) => Some(value),

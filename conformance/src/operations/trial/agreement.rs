@@ -2,7 +2,7 @@
 
 use super::Difference;
 use crate::model::{Contents, Verdict};
-use hsa_vmm::VmmError;
+use hsa_vmm::Error;
 use std::fmt::{Arguments, Debug};
 
 /// What model and library answered, if both have done a call; nothing if the library refused it
@@ -10,7 +10,7 @@ use std::fmt::{Arguments, Debug};
 pub(super) fn agree<T, U: Debug>(
     call: Arguments<'_>,
     expected: Verdict<T>,
-    answered: Result<U, VmmError>,
+    answered: Result<U, Error>,
 ) -> Result<Option<(T, U)>, Difference> {
     let differs = |expected: String, answered: String| {
         Err(Difference::Verdict { call: call.to_string(), expected, answered })

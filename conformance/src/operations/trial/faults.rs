@@ -1,7 +1,7 @@
 //! Calls of the runtime that fail although nothing is wrong with them.
 
 use super::Trial;
-use hsa_vmm::VmmError;
+use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use std::cell::Cell;
 
@@ -40,10 +40,7 @@ impl Trial {
     }
 
     /// The answer to a call, unless it is an error that a planned fault excuses.
-    pub(super) fn unless_failed<T>(
-        &self,
-        answered: Result<T, VmmError>,
-    ) -> Option<Result<T, VmmError>> {
+    pub(super) fn unless_failed<T>(&self, answered: Result<T, Error>) -> Option<Result<T, Error>> {
         let excused = self.has_just_failed() && answered.is_err();
         (!excused).then_some(answered)
     }
