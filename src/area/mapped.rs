@@ -8,7 +8,6 @@ use crate::vmm::{
 
 /// Mapped memory. The fields are dropped in this order: unmapped, released, freed.
 pub(super) struct MappedMemory {
-    address: Address,
     /// None if it was unmapped, but not all of it could be freed.
     mapping: Option<Mapping>,
     allocation: Allocation,
@@ -22,13 +21,13 @@ fn below(error: impl Into<Error>) -> ErrorKind {
 }
 
 impl MappedMemory {
-    /// Reserves, creates, maps and grants.
+    /// Reserves, creates, maps and grants. Returns the address, too.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
         agents: &[AgentId],
         size: usize,
-    ) -> Result<Self, ErrorKind> {
+    ) -> Result<(Self, Address), ErrorKind> {
         // A size that cannot be rounded up is more memory than there is, which the reservation says.
         let granule = granule(vmm);
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
@@ -43,12 +42,9 @@ impl MappedMemory {
         let allocation = Allocation::create(vmm, size, &properties).map_err(below)?;
         let mapping = reservation.map(0, &allocation).map_err(below)?;
         mapping.grant(agents, Access::ReadWrite).map_err(below)?;
-        let (mapping, address) = (Some(mapping), reservation.address());
-        Ok(Self { address, mapping, allocation, reservation: Some(reservation) })
-    }
-
-    pub fn address(&self) -> Address {
-        self.address
+        let address = reservation.address();
+        let (mapping, reservation) = (Some(mapping), Some(reservation));
+        Ok((Self { mapping, allocation, reservation }, address))
     }
 
     /// The size in whole granules.
@@ -56,9 +52,14 @@ impl MappedMemory {
         self.allocation.size()
     }
 
-    /// Calls `act` if the agent can read and write all of it; meanwhile nothing can change that.
-    pub fn while_mapped<T>(&self, agent: AgentId, act: impl FnOnce() -> T) -> Result<T, ErrorKind> {
-        let at = self.address;
+    /// Calls `act` if the agent can read and write all of it, and keeps it so meanwhile. `at` is the
+    /// address.
+    pub fn while_mapped<T>(
+        &self,
+        at: Address,
+        agent: AgentId,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, ErrorKind> {
         let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
         let mapping = self.mapping.as_ref().ok_or(not_mapped)?;
         // The area's operation replaces this one.
@@ -74,25 +75,24 @@ impl MappedMemory {
         }
         if let Some(Err(kept)) = self.reservation.take().map(Reservation::free) {
             // The memory is still allocated, with its contents: it is mapped again where it was.
-            let mapping = kept.value.map(0, &self.allocation);
-            let mapping = mapping.and_then(|it| it.grant(agents, Access::ReadWrite).map(|()| it));
+            let restored = kept.value.map(0, &self.allocation).and_then(|mapping| {
+                let granted = mapping.grant(agents, Access::ReadWrite);
+                self.mapping = Some(mapping);
+                granted
+            });
+            let address = kept.value.address();
             self.reservation = Some(kept.value);
-            let kind = match mapping {
-                Ok(mapping) => {
-                    self.mapping = Some(mapping);
-                    below(kept.error)
-                }
+            let kind = match restored {
+                Ok(()) => below(kept.error),
                 Err(error) => {
-                    crate::log::warning!(%error, address = %self.address, "an area was not restored");
+                    crate::log::warning!(%error, %address, "an area was not restored");
                     ErrorKind::PartlyFreed(Box::new(kept.error.into()))
                 }
             };
             return Err((self, kind));
         }
-        let Self { address, allocation, .. } = self;
-        allocation.release().map_err(|kept| {
-            let (mapping, reservation) = (None, None);
-            let rest = Self { address, mapping, allocation: kept.value, reservation };
+        self.allocation.release().map_err(|kept| {
+            let rest = Self { mapping: None, allocation: kept.value, reservation: None };
             (rest, ErrorKind::PartlyFreed(Box::new(kept.error.into())))
         })
     }

@@ -35,14 +35,18 @@ const PORTION: usize = 1 << 20;
 pub struct AreaMemory<'a> {
     /// Of the size that was requested; its agent is the owner.
     pub(super) span: Span,
-    pub(super) device: AgentId,
-    pub(super) agents: Box<[AgentId]>,
-    pub(super) holding: Box<Holding>,
+    pub(super) allocated: Box<Allocated>,
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
 }
 
-/// The memory itself.
-pub(super) enum Holding {
+/// The memory, and which agents have access.
+pub(super) struct Allocated {
+    pub device: AgentId,
+    pub agents: Vec<AgentId>,
+    pub memory: Memory,
+}
+
+pub(super) enum Memory {
     Mapped(MappedMemory),
     Pool(PoolMemory),
     Locked(LockedMemory),
@@ -71,17 +75,17 @@ impl AreaMemory<'_> {
     /// Returns the size in bytes in whole granules; for the caller's memory, the size.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
-        match &*self.holding {
-            Holding::Mapped(memory) => memory.allocated_size(),
-            Holding::Pool(memory) => memory.allocated_size(),
-            Holding::Locked(_) => self.size(),
+        match &self.allocated.memory {
+            Memory::Mapped(memory) => memory.allocated_size(),
+            Memory::Pool(memory) => memory.allocated_size(),
+            Memory::Locked(_) => self.size(),
         }
     }
 
     /// Returns the GPU that it was allocated for.
     #[must_use]
     pub fn device(&self) -> AgentId {
-        self.device
+        self.allocated.device
     }
 
     /// Returns the agent that owns the memory: the device or a CPU.
@@ -93,22 +97,22 @@ impl AreaMemory<'_> {
     /// Returns the agents with access; the CPU among them if this process's loads and stores have it.
     #[must_use]
     pub fn agents(&self) -> &[AgentId] {
-        &self.agents
+        &self.allocated.agents
     }
 
     /// Returns whether an agent has access.
     #[must_use]
     pub fn is_visible_to(&self, agent: AgentId) -> bool {
-        self.agents.contains(&agent)
+        self.agents().contains(&agent)
     }
 
     /// Returns what implements the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
-        match &*self.holding {
-            Holding::Mapped(_) => Backing::Virtual,
-            Holding::Pool(_) => Backing::Pool,
-            Holding::Locked(_) => Backing::Locked,
+        match &self.allocated.memory {
+            Memory::Mapped(_) => Backing::Virtual,
+            Memory::Pool(_) => Backing::Pool,
+            Memory::Locked(_) => Backing::Locked,
         }
     }
 
@@ -195,8 +199,10 @@ impl AreaMemory<'_> {
         agent: AgentId,
         act: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Holding::Mapped(memory) = &*self.holding else { return act() };
-        memory.while_mapped(agent, act).unwrap_or_else(|kind| Err(Error::new(operation, kind)))
+        let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
+        memory
+            .while_mapped(self.address(), agent, act)
+            .unwrap_or_else(|kind| Err(Error::new(operation, kind)))
     }
 
     /// Unmaps the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
@@ -207,22 +213,24 @@ impl AreaMemory<'_> {
     /// failed after it was unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
     /// memory that another process is opening.
     pub fn munmap(self) -> Result<(), Rejected<Self>> {
-        let Self { span, device, agents, holding, borrowed } = self;
-        let freed = match *holding {
-            holding if span.runtime().has_forked() => Err((holding, ErrorKind::Forked)),
-            Holding::Mapped(memory) => {
-                memory.free(&agents).map_err(|(memory, kind)| (Holding::Mapped(memory), kind))
+        let Self { span, allocated, borrowed } = self;
+        let Allocated { device, agents, memory } = *allocated;
+        let freed = match memory {
+            memory if span.runtime().has_forked() => Err((memory, ErrorKind::Forked)),
+            Memory::Mapped(memory) => {
+                memory.free(&agents).map_err(|(memory, kind)| (Memory::Mapped(memory), kind))
             }
-            Holding::Pool(memory) => memory
+            Memory::Pool(memory) => memory
                 .free()
-                .map_err(|Rejected { value, error }| (Holding::Pool(value), error.into_kind())),
-            Holding::Locked(memory) => {
-                memory.free().map_err(|(memory, kind)| (Holding::Locked(memory), kind))
+                .map_err(|Rejected { value, error }| (Memory::Pool(value), error.into_kind())),
+            Memory::Locked(memory) => {
+                memory.free().map_err(|(memory, kind)| (Memory::Locked(memory), kind))
             }
         };
-        freed.map_err(|(holding, kind)| Rejected {
-            value: Self { span, device, agents, holding: Box::new(holding), borrowed },
-            error: Error::new(Operation::Munmap, kind),
+        freed.map_err(|(memory, kind)| {
+            let allocated = Box::new(Allocated { device, agents, memory });
+            let value = Self { span, allocated, borrowed };
+            Rejected { value, error: Error::new(Operation::Munmap, kind) }
         })
     }
 }

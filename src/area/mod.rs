@@ -76,7 +76,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use locked::LockedMemory;
 use mapped::MappedMemory;
-use memory::Holding;
+use memory::{Allocated, Memory};
 use options::Kind;
 
 /// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
@@ -104,7 +104,7 @@ struct Plan<'a> {
     device: &'a Agent,
     owner: &'a Agent,
     gpus: Vec<&'a Agent>,
-    agents: Box<[AgentId]>,
+    agents: Vec<AgentId>,
     backing: Backing,
 }
 
@@ -213,18 +213,17 @@ impl Area {
         let host_start = self.host_memory(size, &options)?;
         let plan = self.plan(options.device.unwrap_or(self.device))?;
         let Plan { device, owner, gpus, agents, backing } = plan;
-        let (holding, start, device_start) = match (backing, &self.vmm, host_start) {
+        let (memory, start, device_start) = match (backing, &self.vmm, host_start) {
             (Backing::Virtual, Some(vmm), _) => {
-                let memory = MappedMemory::new(vmm, owner.id(), &agents, size)?;
-                let start = memory.address().get();
-                (Holding::Mapped(memory), start, start)
+                let (memory, at) = MappedMemory::new(vmm, owner.id(), &agents, size)?;
+                (Memory::Mapped(memory), at.get(), at.get())
             }
             (Backing::Locked, _, Some(start)) => {
                 // SAFETY: the memory is borrowed for 'a, as the new value is, or the caller of
                 // `with_host_pointer` vouches for it.
                 let locked = unsafe { LockedMemory::new(runtime, start, size, &gpus) };
                 let (memory, device_start) = locked?;
-                (Holding::Locked(memory), start, device_start)
+                (Memory::Locked(memory), start, device_start)
             }
             _ => {
                 let gpus: Vec<_> = gpus.into_iter().map(Agent::id).collect();
@@ -235,15 +234,15 @@ impl Area {
                         _ => error.into_kind(),
                     })?;
                 let start = memory.address().get();
-                (Holding::Pool(memory), start, start)
+                (Memory::Pool(memory), start, start)
             }
         };
-        // SAFETY: `holding` keeps the memory for the new value, whose methods ensure that it is mapped
+        // SAFETY: `memory` keeps the memory for the new value, whose methods ensure that it is mapped
         // while the span is used. Its owner has access; locked memory has a second address.
         let span =
             unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
-        let (device, holding, borrowed) = (device.id(), Box::new(holding), PhantomData);
-        Ok(AreaMemory { span, device, agents, holding, borrowed })
+        let allocated = Box::new(Allocated { device: device.id(), agents, memory });
+        Ok(AreaMemory { span, allocated, borrowed: PhantomData })
     }
 
     /// Returns the start of the host memory, if this area maps host memory of the caller.

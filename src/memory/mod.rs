@@ -69,8 +69,6 @@ pub enum Coherence {
 /// ```
 pub struct PoolMemory {
     span: Span,
-    coherence: Coherence,
-    allocated: usize,
     record: Arc<Record>,
 }
 
@@ -130,14 +128,12 @@ impl PoolMemory {
                 _ => ErrorKind::of_call(failure, size),
             }
         })?;
-        let record = Record::new(start, size, agent, owner.kind() == AgentKind::Gpu);
+        let record = Record::new(owner, pool, coherence, start, size);
         runtime.attachment::<Registry>().insert(&record);
         // SAFETY: the runtime has just allocated it for its owner, and it is freed only when the new
         // value is consumed or dropped.
         let span = unsafe { Span::new(runtime, owner, start, size) };
-        // Cannot overflow, because the runtime has allocated that much.
-        let allocated = size.next_multiple_of(pool.granule().max(1));
-        Ok(Self { span, coherence, allocated, record })
+        Ok(Self { span, record })
     }
 
     /// Sets the name that [reports](crate::report) and logs show. An empty name removes it.
@@ -164,7 +160,7 @@ impl PoolMemory {
     /// Returns the size in bytes in whole granules of the pool.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
-        self.allocated
+        self.record.allocated_size
     }
 
     /// Returns the agent that owns the memory.
@@ -176,7 +172,7 @@ impl PoolMemory {
     /// Returns when agents see what others write.
     #[must_use]
     pub fn coherence(&self) -> Coherence {
-        self.coherence
+        self.record.coherence
     }
 
     /// Returns the runtime on which it was allocated.

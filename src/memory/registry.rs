@@ -1,8 +1,10 @@
 //! The pool memory that this library has allocated on a runtime.
 
-use crate::agent::AgentId;
+use super::Coherence;
+use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::ErrorKind;
 use crate::native::Native;
+use crate::pool::Pool;
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::Address;
@@ -63,6 +65,9 @@ pub(crate) struct Record {
     pub size: usize,
     pub agent: AgentId,
     pub on_gpu: bool,
+    pub coherence: Coherence,
+    /// The size in bytes in whole granules of the pool.
+    pub allocated_size: usize,
     name: Mutex<Option<Arc<str>>>,
     /// The agents that can access it besides its owner.
     allowed: Mutex<Vec<AgentId>>,
@@ -77,10 +82,26 @@ pub(crate) enum State {
 }
 
 impl Record {
-    pub fn new(start: usize, size: usize, agent: AgentId, on_gpu: bool) -> Arc<Self> {
-        let state = Mutex::new(State::Allocated(None));
-        let (name, allowed) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { start, size, agent, on_gpu, name, allowed, state })
+    /// Describes memory that `pool` has allocated for its agent.
+    pub fn new(
+        agent: &Agent,
+        pool: &Pool,
+        coherence: Coherence,
+        start: usize,
+        size: usize,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            start,
+            size,
+            agent: agent.id(),
+            on_gpu: agent.kind() == AgentKind::Gpu,
+            coherence,
+            // Cannot overflow, because the pool has allocated that much.
+            allocated_size: size.next_multiple_of(pool.granule().max(1)),
+            name: Mutex::default(),
+            allowed: Mutex::default(),
+            state: Mutex::new(State::Allocated(None)),
+        })
     }
 
     pub fn set_name(&self, name: &str) {

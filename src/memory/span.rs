@@ -18,8 +18,6 @@ pub(crate) struct Span {
     device_start: usize,
     size: usize,
     agent: AgentId,
-    /// What copies on behalf of the agent.
-    engine: CopyEngine,
 }
 
 /// What copies between two spans: the agent, and how it copies.
@@ -29,12 +27,11 @@ impl Span {
     /// Describes `size` bytes at an address, which `agent` can read and write.
     ///
     /// # Safety
-    /// While [`read`](Self::read), [`write`](Self::write), [`fill`](Self::fill) or [`copy`](Self::copy)
-    /// run, the memory is allocated for the owner of this value, the agent (this process, for a CPU) can
-    /// read and write it, and no reference to it is used.
+    /// The agent is one of this runtime. While [`read`](Self::read), [`write`](Self::write),
+    /// [`fill`](Self::fill) or [`copy`](Self::copy) run, the memory is allocated for the owner of this
+    /// value, the agent (this process, for a CPU) can read and write it, and no reference to it is used.
     pub unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
-        let (runtime, engine, agent) = (runtime.clone(), agent.copy_engine(), agent.id());
-        Self { runtime, start, device_start: start, size, agent, engine }
+        Self { runtime: runtime.clone(), start, device_start: start, size, agent: agent.id() }
     }
 
     /// Sets the address at which agents other than the host access the memory.
@@ -67,19 +64,24 @@ impl Span {
         self.agent
     }
 
+    /// What copies on behalf of the agent, which `new` was given, so that it exists.
+    fn engine(&self) -> CopyEngine {
+        self.runtime.agent(self.agent).map_or(CopyEngine::Cpu, Agent::copy_engine)
+    }
+
     /// Copies from the memory.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.transfer(Operation::Read, offset, bytes.len(), |native, at| {
+        self.transfer(Operation::Read, offset, bytes.len(), |native, engine, at| {
             // SAFETY: `transfer` checks that it is inside; the caller of `new` vouches for the memory.
-            unsafe { native.read(self.engine, at, bytes) }
+            unsafe { native.read(engine, at, bytes) }
         })
     }
 
     /// Copies to the memory.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.transfer(Operation::Write, offset, bytes.len(), |native, at| {
+        self.transfer(Operation::Write, offset, bytes.len(), |native, engine, at| {
             // SAFETY: as in `read`.
-            unsafe { native.write(self.engine, at, bytes) }
+            unsafe { native.write(engine, at, bytes) }
         })
     }
 
@@ -93,9 +95,9 @@ impl Span {
                 return Err(Error::new(Operation::Fill, kind));
             }
         }
-        self.transfer(Operation::Fill, offset, size, |native, at| {
+        self.transfer(Operation::Fill, offset, size, |native, engine, at| {
             // SAFETY: as in `read`.
-            unsafe { native.fill(self.engine, at, value, size) }
+            unsafe { native.fill(engine, at, value, size) }
         })
     }
 
@@ -104,11 +106,12 @@ impl Span {
         operation: Operation,
         offset: usize,
         size: usize,
-        act: impl FnOnce(&Native, usize) -> Result<(), Failure>,
+        act: impl FnOnce(&Native, CopyEngine, usize) -> Result<(), Failure>,
     ) -> Result<(), Error> {
+        let engine = self.engine();
         let done = self.check(Argument::Offset, offset, size).and_then(|()| match size {
             0 => Ok(()),
-            _ => act(self.runtime.native(), self.start_for(self.engine) + offset)
+            _ => act(self.runtime.native(), engine, self.start_for(engine) + offset)
                 .map_err(|failure| ErrorKind::of_call(failure, size)),
         });
         done.map_err(|kind| Error::new(operation, kind))
@@ -117,7 +120,7 @@ impl Span {
     /// Returns what copies from `source`: the GPU that owns one of the two and `may` access both, or
     /// this process if both are memory of the host. The error is the first GPU that may not.
     pub fn copier(&self, source: &Self, may: impl Fn(AgentId) -> bool) -> Result<Copier, AgentId> {
-        let all = [self, source].map(|span| (span.agent, span.engine));
+        let all = [self, source].map(|span| (span.agent, span.engine()));
         let mut gpus = all.into_iter().filter(|(_, engine)| *engine != CopyEngine::Cpu);
         let Some(first) = gpus.clone().next() else { return Ok(all[0]) };
         gpus.find(|(agent, _)| may(*agent)).ok_or(first.0)
