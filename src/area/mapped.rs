@@ -15,11 +15,6 @@ pub(super) struct MappedMemory {
     reservation: Option<Reservation>,
 }
 
-/// Removes the operation of the virtual memory, in whose place the area's will be.
-fn below(error: impl Into<Error>) -> ErrorKind {
-    error.into().into_kind()
-}
-
 impl MappedMemory {
     /// Reserves, creates, maps and grants. Returns the address, too.
     pub fn new(
@@ -32,16 +27,19 @@ impl MappedMemory {
         let granule = granule(vmm);
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
-        let best =
-            vmm.allocation_granularity(&properties, Granularity::Recommended).map_err(below)?;
+        let best = vmm
+            .allocation_granularity(&properties, Granularity::Recommended)
+            .map_err(Error::into_kind)?;
         // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas hold small
         // objects, too. Large ones start where a large page can.
         let alignment = if size >= best { best } else { 0 };
-        let reservation =
-            Reservation::builder(size).aligned_to(alignment).reserve(vmm).map_err(below)?;
-        let allocation = Allocation::create(vmm, size, &properties).map_err(below)?;
-        let mapping = reservation.map(0, &allocation).map_err(below)?;
-        mapping.grant(agents, Access::ReadWrite).map_err(below)?;
+        let reservation = Reservation::builder(size)
+            .aligned_to(alignment)
+            .reserve(vmm)
+            .map_err(Error::into_kind)?;
+        let allocation = Allocation::create(vmm, size, &properties).map_err(Error::into_kind)?;
+        let mapping = reservation.map(0, &allocation).map_err(Error::into_kind)?;
+        mapping.grant(agents, Access::ReadWrite).map_err(Error::into_kind)?;
         let address = reservation.address();
         let (mapping, reservation) = (Some(mapping), Some(reservation));
         Ok((Self { mapping, allocation, reservation }, address))
@@ -63,37 +61,37 @@ impl MappedMemory {
         let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
         let mapping = self.mapping.as_ref().ok_or(not_mapped)?;
         // The area's operation replaces this one.
-        mapping.with_access(agent, Access::ReadWrite, |_| act()).map_err(below)
+        mapping.with_access(agent, Access::ReadWrite, |_| act()).map_err(Error::into_kind)
     }
 
     /// Unmaps it and frees addresses and memory. A failure leaves it mapped for these agents, or partly
     /// freed.
     pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, ErrorKind)> {
-        if let Some(Err(kept)) = self.mapping.take().map(Mapping::unmap) {
-            self.mapping = Some(kept.value);
-            return Err((self, below(kept.error)));
+        if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
+            self.mapping = Some(rejected.value);
+            return Err((self, rejected.error.into_kind()));
         }
-        if let Some(Err(kept)) = self.reservation.take().map(Reservation::free) {
+        if let Some(Err(rejected)) = self.reservation.take().map(Reservation::free) {
             // The memory is still allocated, with its contents: it is mapped again where it was.
-            let restored = kept.value.map(0, &self.allocation).and_then(|mapping| {
+            let restored = rejected.value.map(0, &self.allocation).and_then(|mapping| {
                 let granted = mapping.grant(agents, Access::ReadWrite);
                 self.mapping = Some(mapping);
                 granted
             });
-            let address = kept.value.address();
-            self.reservation = Some(kept.value);
+            let address = rejected.value.address();
+            self.reservation = Some(rejected.value);
             let kind = match restored {
-                Ok(()) => below(kept.error),
+                Ok(()) => rejected.error.into_kind(),
                 Err(error) => {
                     crate::log::warning!(%error, %address, "an area was not restored");
-                    ErrorKind::PartlyFreed(Box::new(kept.error.into()))
+                    ErrorKind::PartlyFreed(Box::new(rejected.error))
                 }
             };
             return Err((self, kind));
         }
-        self.allocation.release().map_err(|kept| {
-            let rest = Self { mapping: None, allocation: kept.value, reservation: None };
-            (rest, ErrorKind::PartlyFreed(Box::new(kept.error.into())))
+        self.allocation.release().map_err(|rejected| {
+            let rest = Self { mapping: None, allocation: rejected.value, reservation: None };
+            (rest, ErrorKind::PartlyFreed(Box::new(rejected.error)))
         })
     }
 }
