@@ -13,6 +13,7 @@ use crate::table::{
 };
 use hsa_rocr::Release;
 use hsa_rocr::test::Ground;
+use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{ErrorKind, Ipc, PoolMemory, Runtime};
 use std::collections::BTreeSet;
@@ -246,11 +247,12 @@ fn names_that_forge_lines_are_not_believed() {
     });
 }
 
-/// Shares memory, has a process of another user ask the server for it without acknowledging the
-/// answer, and does something until that process ends; `None` if it was not given the memory.
-fn beside_an_asker<T>(
-    share: impl FnOnce() -> (ManuallyDrop<Raw>, usize),
-    act: impl FnOnce((ManuallyDrop<Raw>, usize)) -> T,
+/// Shares memory at an address, has a process of another user request it from the server without
+/// acknowledging the reply, and calls `act` before that process ends. Returns `None` if the process did
+/// not get the memory.
+fn beside_an_asker<S, T>(
+    share: impl FnOnce() -> (S, usize),
+    act: impl FnOnce(S) -> T,
 ) -> Option<T> {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     // Forked before there is a runtime.
@@ -266,8 +268,8 @@ fn beside_an_asker<T>(
         theirs.read_exact(&mut [0]).unwrap();
         0
     });
-    let shared = share();
-    ours.write_all(&(shared.1 as u64).to_ne_bytes()).unwrap();
+    let (shared, address) = share();
+    ours.write_all(&(address as u64).to_ne_bytes()).unwrap();
     let mut asked = [0];
     ours.read_exact(&mut asked).unwrap();
     let done = (asked[0] == 1).then(|| act(shared));
@@ -311,7 +313,7 @@ fn server_waits_for_an_acknowledgement() {
     }
     IPC_SERVER_HELD_UP.is_as_recorded(test, |ground| {
         share_by_dma_buf();
-        let is_held_up = |(raw, _)| {
+        let is_held_up = |raw| {
             // The thread goes on when the other process has ended, or this one has.
             let raw: &'static ManuallyDrop<Raw> = Box::leak(Box::new(raw));
             let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
@@ -322,5 +324,42 @@ fn server_waits_for_an_acknowledgement() {
             !sharing.is_finished()
         };
         beside_an_asker(|| start_and_share(ground), is_held_up) == Some(true)
+    });
+}
+
+/// While the server waits for an acknowledgement, so does `get_mem_handle`, but no other call.
+#[test]
+fn free_does_not_wait_for_the_server() {
+    let test = "ipc_server::free_does_not_wait_for_the_server";
+    if !may(Need::OtherUser, test) {
+        return;
+    }
+    on_each(test, |ground| {
+        share_by_dma_buf();
+        let share = || {
+            let (runtime, ipc) = crate::attach::open(ground);
+            let gpu = runtime.gpus().next().unwrap().id();
+            let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
+            ipc.get_mem_handle(memory.address()).unwrap();
+            let address = memory.address().get();
+            ((ipc, memory), address)
+        };
+        let sharing = beside_an_asker(share, |(ipc, memory)| {
+            let address = memory.address();
+            let sharing = std::thread::spawn(move || ipc.get_mem_handle(address));
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(!sharing.is_finished(), "the server is not held up");
+            let begun = Instant::now();
+            memory.free().unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            sharing
+        });
+        let Some(sharing) = sharing else {
+            // It has no server, whatever the variable says.
+            assert_eq!(ground.release(), Release::R6_1_2);
+            return;
+        };
+        let error = sharing.join().unwrap().unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotAllocated), "{error}");
     });
 }
