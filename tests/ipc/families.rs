@@ -1,16 +1,16 @@
 //! Parents, children and grandchildren, each with a runtime of its own; who ends first.
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
-plays! {
-    parent_child_and_grandchild_share(ground) {
-        let stage = Stage::on(ground);
-        let mut parent = stage.spare_player();
-        let mut child = stage.child_of(&mut parent);
-        let mut grandchild = stage.child_of(&mut child);
-        for player in [&mut parent, &mut child, &mut grandchild] {
-            player.ok("runtime 0");
+on_all_fixtures! {
+    parent_child_and_grandchild_share(fixture) {
+        let setup = Setup::on(fixture);
+        let mut parent = setup.spare_peer();
+        let mut child = setup.child_of(&mut parent);
+        let mut grandchild = setup.child_of(&mut child);
+        for peer in [&mut parent, &mut child, &mut grandchild] {
+            peer.ok("runtime 0");
         }
         let address = parent.allocate(SIZE);
         parent.write(address, "one");
@@ -31,23 +31,23 @@ plays! {
         parent.holds(in_parent, "UPWARDS");
     }
 
-    three_processes_share_a_ring(ground) {
-        let stage = Stage::on(ground);
-        let mut players = [stage.player(), stage.player(), stage.player()];
-        let own = players.each_mut().map(|player| player.allocate(SIZE));
-        let handles = [0, 1, 2].map(|index| players[index].get(own[index]));
-        let next = [0, 1, 2].map(|index| players[index].open(&handles[(index + 1) % 3]));
+    three_processes_share_a_ring(fixture) {
+        let setup = Setup::on(fixture);
+        let mut peers = [setup.peer(), setup.peer(), setup.peer()];
+        let own = peers.each_mut().map(|peer| peer.allocate(SIZE));
+        let handles = [0, 1, 2].map(|index| peers[index].get(own[index]));
+        let next = [0, 1, 2].map(|index| peers[index].open(&handles[(index + 1) % 3]));
         for index in 0..3 {
-            players[index].write(next[index], &format!("from-{index}"));
+            peers[index].write(next[index], &format!("from-{index}"));
         }
         for index in 0..3 {
-            players[index].holds(own[index], &format!("from-{}", (index + 2) % 3));
+            peers[index].holds(own[index], &format!("from-{}", (index + 2) % 3));
         }
     }
 
-    what_is_open_outlives_the_exporter(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    what_is_open_outlives_the_exporter(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "left");
         let handle = exporter.get(address);
@@ -61,9 +61,9 @@ plays! {
         importer.close(opened);
     }
 
-    what_is_open_outlives_freeing(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    what_is_open_outlives_freeing(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "left");
         let opened = importer.open(&exporter.get(address));
@@ -75,13 +75,13 @@ plays! {
         importer.close(opened);
     }
 
-    the_exporter_goes_on_when_the_importer_ends(ground) {
-        let stage = Stage::on(ground);
-        let mut exporter = stage.player();
+    the_exporter_goes_on_when_the_importer_ends(fixture) {
+        let setup = Setup::on(fixture);
+        let mut exporter = setup.peer();
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         for round in 0..3 {
-            let mut importer = stage.player();
+            let mut importer = setup.peer();
             let opened = importer.open(&handle);
             importer.write(opened, &format!("round-{round}"));
             importer.kill();
@@ -90,28 +90,28 @@ plays! {
         within(5, || exporter.free(address));
     }
 
-    threads_open_and_close_what_several_have_exported(ground) {
-        let stage = Stage::on(ground);
-        let mut exporters = [stage.player(), stage.player()];
-        let mut importer = stage.player();
+    threads_open_and_close_what_several_have_exported(fixture) {
+        let setup = Setup::on(fixture);
+        let mut exporters = [setup.peer(), setup.peer()];
+        let mut importer = setup.peer();
         let handles = exporters.each_mut().map(|exporter| {
             let address = exporter.allocate(SIZE);
-            props::to_hex(&exporter.get(address).to_bytes())
+            executor::to_hex(&exporter.get(address).to_bytes())
         });
         importer.ok(&format!("thread_rounds {} {} 200", handles[0], handles[1]));
     }
 
-    a_forked_child_has_no_ipc(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    a_forked_child_has_no_ipc(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let (address, own) = (exporter.allocate(SIZE), importer.allocate(SIZE));
         exporter.write(address, "kept");
         let handle = exporter.get(address);
         importer.get(own);
         let opened = importer.open(&handle);
-        let hex = props::to_hex(&handle.to_bytes());
+        let hex = executor::to_hex(&handle.to_bytes());
         importer.ok(&format!("forked {own} {hex}"));
-        // What the child dropped harmed nobody.
+        // The values that the child dropped did not affect the parent.
         importer.holds(opened, "kept");
         importer.write(own, "own");
         importer.holds(own, "own");

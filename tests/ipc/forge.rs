@@ -1,4 +1,4 @@
-//! Handles as somebody would forge them who knows how they are laid out.
+//! Handles forged by a process that knows their layout.
 //!
 //! This is the documented layout of [`IpcHandle`], written a second time: it fails where the library
 //! and its documentation differ.
@@ -7,7 +7,7 @@ use hsa_vmm::IpcHandle;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-/// Where a handle has what.
+/// The positions of the fields of a handle.
 pub const RUNTIME: std::ops::Range<usize> = 0..32;
 pub const SIZE: std::ops::Range<usize> = 32..40;
 pub const OFFSET: std::ops::Range<usize> = 40..48;

@@ -1,7 +1,7 @@
 //! Handles that were changed, made up, or never made.
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
 /// Numbers that look random and are the same each time.
 struct Numbers(u64);
@@ -19,10 +19,10 @@ impl Numbers {
     }
 }
 
-plays! {
-    open_rejects_any_flipped_bit(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+on_all_fixtures! {
+    open_rejects_any_flipped_bit(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         // An offset with zeros and ones, of which each changed alone is inside, too.
         let handle = exporter.get(address + 0x5_5550);
@@ -37,9 +37,9 @@ plays! {
         importer.close(opened);
     }
 
-    open_rejects_any_changed_byte(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    open_rejects_any_changed_byte(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         for index in 0..IpcHandle::SIZE {
@@ -55,9 +55,9 @@ plays! {
         importer.close(opened);
     }
 
-    open_rejects_a_forged_size_of_hips(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    open_rejects_a_forged_size_of_hips(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         for size in [SIZE, SIZE + 4096, 8192, 64 << 20] {
             let address = exporter.allocate(size);
             exporter.write(address, "genuine");
@@ -87,9 +87,9 @@ plays! {
         }
     }
 
-    open_rejects_a_forged_size_with_right_check(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    open_rejects_a_forged_size_with_right_check(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get(address);
         let entry = forge::Entry::of(&genuine);
@@ -110,9 +110,9 @@ plays! {
         importer.close(opened);
     }
 
-    open_accepts_another_offset_with_right_check(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    open_accepts_another_offset_with_right_check(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address + 4096, "inside");
         let genuine = exporter.get(address);
@@ -127,8 +127,8 @@ plays! {
         importer.close(opened);
     }
 
-    made_up_handles_are_refused(ground) {
-        let mut importer = Stage::on(ground).player();
+    made_up_handles_are_refused(fixture) {
+        let mut importer = Setup::on(fixture).peer();
         let own = importer.allocate(SIZE);
         // Its namespace and format.
         let namespace = importer.get(own).to_bytes();
@@ -149,9 +149,9 @@ plays! {
         }
     }
 
-    made_up_handles_of_hips_are_refused_in_time(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    made_up_handles_of_hips_are_refused_in_time(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         let mut numbers = Numbers(7);

@@ -10,12 +10,12 @@
 #![allow(non_snake_case)]
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
-plays! {
-    hipIpcCloseMemHandle_Positive_Reference_Counting(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+on_all_fixtures! {
+    hipIpcCloseMemHandle_Positive_Reference_Counting(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "counted");
         let handle = exporter.get(address);
@@ -27,8 +27,8 @@ plays! {
         assert_refused(&importer.ask(&format!("close_raw {first}")), INVALID_VALUE);
     }
 
-    hipIpcCloseMemHandle_Negative_Close_In_Originating_Process(ground) {
-        let mut exporter = Stage::on(ground).player();
+    hipIpcCloseMemHandle_Negative_Close_In_Originating_Process(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
         exporter.get(address);
         assert_refused(&exporter.ask(&format!("close_raw {address}")), INVALID_VALUE);
@@ -36,45 +36,45 @@ plays! {
         exporter.holds(address, "untouched");
     }
 
-    hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(ground) {
-        let mut exporter = Stage::on(ground).player();
+    hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let addresses = [exporter.allocate(1024), exporter.allocate(1024)];
         let [first, second] = addresses.map(|address| exporter.get(address));
         assert_ne!(first.to_bytes(), second.to_bytes());
     }
 
-    hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(ground) {
-        let mut exporter = Stage::on(ground).player();
+    hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let (address, old) = exporter.reuse();
         assert_ne!(exporter.get(address), old);
     }
 
-    hipIpcGetMemHandle_Negative_Handle_For_Freed_Memory(ground) {
-        let mut exporter = Stage::on(ground).player();
+    hipIpcGetMemHandle_Negative_Handle_For_Freed_Memory(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
         exporter.free(address);
         assert_refused(&exporter.ask(&format!("get {address}")), INVALID_VALUE);
     }
 
-    hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(ground) {
-        let mut exporter = Stage::on(ground).player();
+    hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
         assert_refused(&exporter.ask(&format!("get {}", address + SIZE)), INVALID_VALUE);
         assert_refused(&exporter.ask(&format!("get {}", address - 1)), INVALID_VALUE);
     }
 
-    hipIpcOpenMemHandle_Negative_Open_In_Creating_Process(ground) {
-        let mut exporter = Stage::on(ground).player();
+    hipIpcOpenMemHandle_Negative_Open_In_Creating_Process(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         assert_refused(&exporter.try_open(&handle), INVALID_CONTEXT);
     }
 
-    hipIpcMemAccess_Semaphores(ground) {
-        let stage = Stage::on(ground);
+    hipIpcMemAccess_Semaphores(fixture) {
+        let setup = Setup::on(fixture);
         for owner in 0..2 {
             for user in 0..2 {
-                let (mut parent, mut child) = (stage.player_on(owner), stage.player_on(user));
+                let (mut parent, mut child) = (setup.peer_on(owner), setup.peer_on(user));
                 let address = parent.ok(&format!("allocate {owner} {SIZE}")).parse().unwrap();
                 assert_shared(&mut parent, address, &mut child);
                 parent.free(address);
@@ -82,9 +82,9 @@ plays! {
         }
     }
 
-    hipIpcMemAccess_ParameterValidation(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    hipIpcMemAccess_ParameterValidation(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         assert_refused(&exporter.ask("get 0"), INVALID_VALUE);

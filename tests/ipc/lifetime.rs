@@ -1,12 +1,12 @@
 //! Handles whose memory is gone, offsets, and sizes.
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
-plays! {
-    a_handle_of_freed_memory_is_refused(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+on_all_fixtures! {
+    a_handle_of_freed_memory_is_refused(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         importer.open(&handle);
@@ -16,9 +16,9 @@ plays! {
         assert!(refused.unwrap_err().text.contains("freed"));
     }
 
-    a_handle_of_freed_memory_is_refused_though_the_address_is_reused(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    a_handle_of_freed_memory_is_refused_though_the_address_is_reused(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let (address, old) = exporter.reuse();
         exporter.write(address, "another");
         let new = exporter.get(address);
@@ -27,9 +27,9 @@ plays! {
         importer.holds(opened, "another");
     }
 
-    a_handle_of_a_dead_process_is_refused(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    a_handle_of_a_dead_process_is_refused(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         exporter.kill();
@@ -38,10 +38,10 @@ plays! {
         assert_refused(&within(3, || importer.try_open(&foreign)), INVALID_DEVICE_POINTER);
     }
 
-    a_handle_of_a_process_number_that_is_in_use_again_is_refused(ground) {
-        let stage = Stage::on(ground);
+    a_handle_of_a_process_number_that_is_in_use_again_is_refused(fixture) {
+        let setup = Setup::on(fixture);
         let (mut exporter, mut namesake, mut importer) =
-            (stage.player(), stage.player(), stage.player());
+            (setup.peer(), setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         let generation = forge::Entry::of(&handle).generation();
@@ -61,9 +61,9 @@ plays! {
         importer.open(&other);
     }
 
-    a_handle_of_hips_own_is_opened(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    a_handle_of_hips_own_is_opened(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "plain");
         let foreign = as_hips(&exporter.get(address));
@@ -83,9 +83,9 @@ plays! {
         }
     }
 
-    the_offset_of_an_interior_address_is_honoured(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    the_offset_of_an_interior_address_is_honoured(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let inside = address + 0x1_2340;
         exporter.write(inside, "inside");
@@ -106,9 +106,9 @@ plays! {
         importer.ok(&format!("close_raw {}", opened - 77));
     }
 
-    what_is_opened_reaches_from_the_offset_to_the_end(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    what_is_opened_reaches_from_the_offset_to_the_end(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let inside = address + 0x1_2340;
         exporter.write(address + SIZE - 4, "last");
@@ -123,9 +123,9 @@ plays! {
         assert_refused(&importer.ask(&format!("fill {opened} 0 {}", size + 4)), INVALID_VALUE);
     }
 
-    memory_of_any_size_is_shared(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    memory_of_any_size_is_shared(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         for size in [4096, 100, 8192, 65536, SIZE, SIZE + 4096, 3 << 20] {
             let address = exporter.allocate(size);
             assert_shared(&mut exporter, address, &mut importer);
@@ -133,9 +133,9 @@ plays! {
         }
     }
 
-    neighbours_in_one_block_do_not_see_each_other(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    neighbours_in_one_block_do_not_see_each_other(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let own: Vec<usize> = (0..4).map(|_| exporter.allocate(4096)).collect();
         for (index, &address) in own.iter().enumerate() {
             exporter.write(address, &format!("number-{index}"));

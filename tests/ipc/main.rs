@@ -1,13 +1,13 @@
 //! Memory shared by IPC between processes: on the simulation, and on AMD's own runtime over the
 //! emulated kernel driver.
 
+mod executor;
+mod fixture;
 mod forge;
-mod ground;
 mod impostor;
-mod player;
+mod peer;
 #[path = "../process/mod.rs"]
 mod process;
-mod props;
 
 mod families;
 mod garbage;
@@ -20,7 +20,7 @@ mod trouble;
 mod untrusted;
 
 use hsa_vmm::IpcHandle;
-use player::{Player, Refused, Stage};
+use peer::{Peer, Refused, Setup};
 use std::time::{Duration, Instant};
 
 /// HIP's errors, as `hipError_t` numbers them.
@@ -48,9 +48,9 @@ fn assert_refused<T: std::fmt::Debug>(answer: &Result<T, Refused>, hip: i32) {
     }
 }
 
-/// Fails unless what one player writes the other reads, in either direction.
+/// Fails unless what one peer writes the other reads, in either direction.
 #[track_caller]
-fn assert_shared(exporter: &mut Player, address: usize, importer: &mut Player) {
+fn assert_shared(exporter: &mut Peer, address: usize, importer: &mut Peer) {
     exporter.write(address, "from-the-exporter");
     let opened = importer.open(&exporter.get(address));
     importer.holds(opened, "from-the-exporter");

@@ -1,12 +1,12 @@
 //! Who closes what is open: a value that owns it, or the caller, by an address.
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
-plays! {
-    close_by_address_spares_what_a_value_owns(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+on_all_fixtures! {
+    close_by_address_spares_what_a_value_owns(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
         let handle = exporter.get(address);
@@ -24,9 +24,9 @@ plays! {
         }
     }
 
-    opens_by_hand_and_by_a_value_are_counted_apart(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    opens_by_hand_and_by_a_value_are_counted_apart(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
         let handle = exporter.get(address);
@@ -36,7 +36,7 @@ plays! {
         importer.ok(&format!("close_raw {by_hand}"));
         assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
         importer.holds(owned, "shared");
-        // The other way around.
+        // In the other order.
         let by_hand = importer.try_open_raw(&handle, 0).unwrap();
         importer.close(owned);
         let owned = importer.open(&handle);
@@ -47,9 +47,9 @@ plays! {
         assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
     }
 
-    opens_of_hips_handles_are_counted_apart(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    opens_of_hips_handles_are_counted_apart(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
         let handle = as_hips(&exporter.get(address));

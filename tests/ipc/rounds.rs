@@ -1,46 +1,46 @@
 //! Ten thousand rounds leave everything as it was.
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
 const ROUNDS: usize = 10_000;
 
-/// Descriptors and mappings of a player.
-fn state(player: &mut Player) -> (usize, usize) {
-    let text = player.ok("state");
+/// The numbers of descriptors and mappings of a peer.
+fn state(peer: &mut Peer) -> (usize, usize) {
+    let text = peer.ok("state");
     let (descriptors, mappings) = text.split_once(' ').expect("two numbers");
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
 /// The same, once the server of AMD's runtime is through with what it handed out last: it closes that
 /// after the importer has it.
-fn state_at_rest(player: &mut Player) -> (usize, usize) {
+fn state_at_rest(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
-    state(player)
+    state(peer)
 }
 
-/// Fails unless a player comes to have what it had before, and so many descriptors more.
+/// Fails unless a peer has as many descriptors and mappings as before, and `more` descriptors.
 #[track_caller]
-fn assert_same(before: (usize, usize), player: &mut Player, more: usize) {
+fn assert_same(before: (usize, usize), peer: &mut Peer, more: usize) {
     let begun = Instant::now();
-    let mut after = state(player);
+    let mut after = state(peer);
     while after.0 != before.0 + more && begun.elapsed() < Duration::from_secs(10) {
-        after = state_at_rest(player);
+        after = state_at_rest(peer);
     }
     assert_eq!(after.0, before.0 + more, "descriptors");
     // The allocator and the runtime's threads may take and give back a few.
     assert!(after.1 <= before.1 + 8, "{} mappings became {}", before.1, after.1);
 }
 
-plays! {
-    ten_thousand_opens_leave_nothing(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+on_all_fixtures! {
+    ten_thousand_opens_leave_nothing(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "kept");
         let handle = exporter.get(address);
-        let rounds = |importer: &mut Player, number| {
-            let hex = props::to_hex(&handle.to_bytes());
+        let rounds = |importer: &mut Peer, number| {
+            let hex = executor::to_hex(&handle.to_bytes());
             importer.ok(&format!("rounds {hex} {number}"));
         };
         rounds(&mut importer, 10);
@@ -48,18 +48,18 @@ plays! {
         rounds(&mut importer, ROUNDS);
         assert_same(before.0, &mut exporter, 0);
         // ROCm 6.1 leaves one socket for each attach.
-        let left = if ground.leaves_a_socket() { ROUNDS } else { 0 };
+        let left = if fixture.leaves_a_socket() { ROUNDS } else { 0 };
         assert_same(before.1, &mut importer, left);
         exporter.holds(address, "kept");
     }
 
     /// Two mebibytes each, on GPUs of one gibibyte: what is not given back is missed.
-    ten_thousand_exports_leave_nothing(ground) {
-        let mut exporter = Stage::on(ground).player();
+    ten_thousand_exports_leave_nothing(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         exporter.ok("new_rounds 10");
         let before = state(&mut exporter);
         let rounds = exporter.ask(&format!("new_rounds {ROUNDS}"));
-        if ground.keeps_what_was_exported() {
+        if fixture.keeps_what_was_exported() {
             assert_refused(&rounds, OUT_OF_MEMORY);
         } else {
             rounds.unwrap();
@@ -67,8 +67,8 @@ plays! {
         }
     }
 
-    ten_thousand_handles_of_one_allocation_leave_nothing(ground) {
-        let mut exporter = Stage::on(ground).player();
+    ten_thousand_handles_of_one_allocation_leave_nothing(fixture) {
+        let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         let before = state(&mut exporter);

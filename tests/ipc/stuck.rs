@@ -1,7 +1,7 @@
-//! Peers that never come to an end: nothing but what was asked of them waits, and that not for ever.
+//! Peers that never finish: only calls that need them wait, with a time limit.
 
 use super::*;
-use crate::ground::{Ground, plays};
+use crate::fixture::{Fixture, on_all_fixtures};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
@@ -25,33 +25,33 @@ fn lock_entry(handle: &IpcHandle, kind: i32) -> File {
     table
 }
 
-/// Whether to try what is the same in each way that AMD's runtime shares memory, and takes long.
-fn is_worth_it(ground: &Ground) -> bool {
-    matches!(ground, Ground::Simulation) || ground.has_server()
+/// Whether to run tests that take long and are the same in each mode of AMD's runtime.
+fn is_worth_it(fixture: &Fixture) -> bool {
+    matches!(fixture, Fixture::Simulation) || fixture.has_server()
 }
 
-plays! {
-    a_stopped_exporter_stalls_no_other_open(ground) {
-        let stage = Stage::on(ground);
-        let (mut stuck, mut other, mut importer) = (stage.player(), stage.player(), stage.player());
-        let [at, elsewhere] = [&mut stuck, &mut other].map(|player| player.allocate(SIZE));
+on_all_fixtures! {
+    a_stopped_exporter_stalls_no_other_open(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut stuck, mut other, mut importer) = (setup.peer(), setup.peer(), setup.peer());
+        let [at, elsewhere] = [&mut stuck, &mut other].map(|peer| peer.allocate(SIZE));
         let (handle, free) = (stuck.get(at), other.get(elsewhere));
         stuck.stop();
         let (waited, longest) = importer.open_beside(&handle, &free);
         stuck.signal(libc::SIGCONT);
-        if ground.has_server() {
+        if fixture.has_server() {
             assert!(waited > Duration::from_secs(4), "it was not stuck: {waited:?}");
         }
         assert!(longest < Duration::from_secs(2), "another was stalled: {longest:?}");
     }
 
-    a_stuck_free_stalls_no_other_open(ground) {
-        if !is_worth_it(ground) {
+    a_stuck_free_stalls_no_other_open(fixture) {
+        if !is_worth_it(fixture) {
             return;
         }
-        let stage = Stage::on(ground);
-        let (mut stuck, mut other, mut importer) = (stage.player(), stage.player(), stage.player());
-        let [at, elsewhere] = [&mut stuck, &mut other].map(|player| player.allocate(SIZE));
+        let setup = Setup::on(fixture);
+        let (mut stuck, mut other, mut importer) = (setup.peer(), setup.peer(), setup.peer());
+        let [at, elsewhere] = [&mut stuck, &mut other].map(|peer| peer.allocate(SIZE));
         let (handle, free) = (stuck.get(at), other.get(elsewhere));
         let lock = lock_entry(&handle, libc::F_WRLCK);
         let (waited, longest) = importer.open_beside(&handle, &free);
@@ -62,12 +62,12 @@ plays! {
         importer.open(&handle);
     }
 
-    a_stuck_open_stalls_no_other_free(ground) {
-        if !is_worth_it(ground) {
+    a_stuck_open_stalls_no_other_free(fixture) {
+        if !is_worth_it(fixture) {
             return;
         }
-        let stage = Stage::on(ground);
-        let mut exporter = stage.player();
+        let setup = Setup::on(fixture);
+        let mut exporter = setup.peer();
         let [at, elsewhere] = [(); 2].map(|()| exporter.allocate(SIZE));
         let handle = exporter.get(at);
         exporter.get(elsewhere);
@@ -81,42 +81,42 @@ plays! {
         exporter.free(at);
     }
 
-    relays_are_not_held_up_by_taken_names(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    relays_are_not_held_up_by_taken_names(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "there");
         let handle = exporter.get(address);
-        let mut squatter = stage.spare_player();
+        let mut squatter = setup.spare_peer();
         squatter.ok(&format!("squat {}", importer.process));
         let opened = within(20, || importer.open(&handle));
         importer.holds(opened, "there");
     }
 
-    relays_are_not_held_up_by_connections(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    relays_are_not_held_up_by_connections(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
-        let mut flooder = stage.spare_player();
+        let mut flooder = setup.spare_peer();
         flooder.ok("flood");
-        let rounds = format!("rounds {} 50", props::to_hex(&handle.to_bytes()));
-        let connected = |flooder: &mut Player| flooder.ok("flooded") != "0";
+        let rounds = format!("rounds {} 50", executor::to_hex(&handle.to_bytes()));
+        let connected = |flooder: &mut Peer| flooder.ok("flooded") != "0";
         within(60, || {
             importer.ok(&rounds);
             // Without a server there is no relay.
-            while ground.has_server() && !connected(&mut flooder) {
+            while fixture.has_server() && !connected(&mut flooder) {
                 importer.ok(&rounds);
             }
         });
     }
 
-    exporters_survive_importers_that_hang_up(ground) {
-        if !ground.has_server() {
+    exporters_survive_importers_that_hang_up(fixture) {
+        if !fixture.has_server() {
             return;
         }
-        let stage = Stage::on(ground);
-        let mut exporter = stage.player();
+        let setup = Setup::on(fixture);
+        let mut exporter = setup.peer();
         exporter.ok("sigpipe");
         let address = exporter.allocate(SIZE);
         exporter.write(address, "there");
@@ -126,18 +126,18 @@ plays! {
             // Which starts another server.
             assert_eq!(exporter.get(address), handle);
         }
-        let mut importer = stage.player();
+        let mut importer = setup.peer();
         let opened = importer.open(&handle);
         importer.holds(opened, "there");
     }
 
-    importers_survive_servers_that_hang_up(ground) {
-        if !ground.has_server() {
+    importers_survive_servers_that_hang_up(fixture) {
+        if !fixture.has_server() {
             return;
         }
-        let stage = Stage::on(ground);
-        let (mut exporter, mut server) = (stage.player(), stage.spare_player());
-        let mut importer = stage.player();
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut server) = (setup.peer(), setup.spare_peer());
+        let mut importer = setup.peer();
         importer.ok("sigpipe");
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get(address);

@@ -1,27 +1,27 @@
 //! Processes that are killed, stopped, or out of descriptors in the middle of something.
 
 use super::*;
-use crate::ground::plays;
+use crate::fixture::on_all_fixtures;
 
 fn rounds(handle: &hsa_vmm::IpcHandle) -> String {
-    format!("rounds {} 1000000", props::to_hex(&handle.to_bytes()))
+    format!("rounds {} 1000000", executor::to_hex(&handle.to_bytes()))
 }
 
-plays! {
-    an_importer_killed_while_mapping_harms_nobody(ground) {
-        let stage = Stage::on(ground);
-        let mut exporter = stage.player();
+on_all_fixtures! {
+    killed_importer_does_not_affect_others(fixture) {
+        let setup = Setup::on(fixture);
+        let mut exporter = setup.peer();
         let address = exporter.allocate(SIZE);
         exporter.write(address, "safe");
         let handle = exporter.get(address);
         let before = exporter.ok("state");
         for round in 0..8 {
-            let mut importer = stage.player();
-            importer.tell(&rounds(&handle));
+            let mut importer = setup.peer();
+            importer.send(&rounds(&handle));
             std::thread::sleep(Duration::from_millis(3 + 7 * round));
             importer.kill();
         }
-        let mut importer = stage.player();
+        let mut importer = setup.peer();
         // The server of AMD's runtime may have ended with an importer. The same handle is good
         // again when the exporter has asked for it once more.
         assert_eq!(exporter.get(address), handle);
@@ -32,14 +32,14 @@ plays! {
         within(5, || exporter.free(address));
     }
 
-    an_exporter_killed_while_others_map_is_not_waited_for(ground) {
-        let stage = Stage::on(ground);
-        let mut importer = stage.player();
+    killed_exporter_is_not_waited_for(fixture) {
+        let setup = Setup::on(fixture);
+        let mut importer = setup.peer();
         for round in 0..8 {
-            let mut exporter = stage.player();
+            let mut exporter = setup.peer();
             let address = exporter.allocate(SIZE);
             let handle = exporter.get(address);
-            importer.tell(&rounds(&handle));
+            importer.send(&rounds(&handle));
             std::thread::sleep(Duration::from_millis(5 + 3 * round));
             exporter.kill();
             let ended = within(15, || importer.answer());
@@ -47,13 +47,13 @@ plays! {
         }
     }
 
-    an_exporter_that_frees_while_others_map_is_not_kept_waiting(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    free_does_not_wait_for_importers(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         for _ in 0..8 {
             let address = exporter.allocate(SIZE);
             let handle = exporter.get(address);
-            importer.tell(&rounds(&handle));
+            importer.send(&rounds(&handle));
             std::thread::sleep(Duration::from_millis(20));
             within(10, || exporter.free(address));
             let ended = within(10, || importer.answer());
@@ -61,9 +61,9 @@ plays! {
         }
     }
 
-    an_importer_without_descriptors_is_told_so(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    importer_without_descriptors_gets_an_error(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "there");
         let handle = exporter.get(address);
@@ -77,15 +77,15 @@ plays! {
         importer.holds(opened, "there");
     }
 
-    an_exporter_without_descriptors_is_told_so(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    exporter_without_descriptors_gets_an_error(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let (first, second) = (exporter.allocate(SIZE), exporter.allocate(SIZE));
         let handle = exporter.get(first);
         exporter.ok("limit 3");
         // The server of AMD's runtime needs two descriptors for each that asks.
         let answer = within(30, || importer.try_open(&handle));
-        if ground.has_server() {
+        if fixture.has_server() {
             assert_refused(&answer, INVALID_DEVICE_POINTER);
         }
         exporter.ok("no_limit");
@@ -93,14 +93,14 @@ plays! {
         exporter.get(second);
     }
 
-    a_stopped_exporter_is_not_waited_for(ground) {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    stopped_exporter_is_not_waited_for(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         exporter.stop();
         let answer = within(30, || importer.try_open(&handle));
-        if ground.has_server() {
+        if fixture.has_server() {
             assert_refused(&answer, INVALID_DEVICE_POINTER);
         }
         exporter.signal(libc::SIGCONT);

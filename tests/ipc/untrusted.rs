@@ -1,14 +1,14 @@
 //! Exporters of another user, and in another PID namespace.
 
 use super::*;
+use crate::fixture::on_all_fixtures;
 use crate::forge::{Entry, RUNTIME, sealed};
-use crate::ground::plays;
 use crate::process::namespaces::{NOBODY, Need, may};
 
 /// The first process of a PID namespace, with `/proc` of its own.
-fn first_of_a_namespace(stage: &Stage, parent: &mut Player) -> Player {
+fn first_of_a_namespace(setup: &Setup, parent: &mut Peer) -> Peer {
     parent.ok("namespace");
-    let mut first = stage.child_of(parent);
+    let mut first = setup.child_of(parent);
     first.ok("proc");
     first
 }
@@ -20,10 +20,10 @@ fn assert_elsewhere(answer: &Result<usize, Refused>) {
     assert!(text.contains("another PID namespace"), "{text}");
 }
 
-plays! {
-    another_user_is_rejected_until_trusted(ground) needs OtherUser {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+on_all_fixtures! {
+    another_user_is_rejected_until_trusted(fixture) needs OtherUser {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         exporter.ok(&format!("user {NOBODY}"));
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
@@ -54,9 +54,9 @@ plays! {
         assert!(text.contains("permission denied"), "{text}");
     }
 
-    open_rejects_exporters_of_mixed_users(ground) needs OtherUser {
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+    open_rejects_exporters_of_mixed_users(fixture) needs OtherUser {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
         exporter.ok(&format!("started_by {NOBODY}"));
@@ -73,19 +73,19 @@ plays! {
         assert!(text.contains("of user 0; only user 65534 is trusted"), "{text}");
     }
 
-    open_rejects_an_impostors_server(ground) needs OtherUser {
-        if !ground.has_server() {
+    open_rejects_an_impostors_server(fixture) needs OtherUser {
+        if !fixture.has_server() {
             return;
         }
-        let stage = Stage::on(ground);
-        let (mut exporter, mut importer) = (stage.player(), stage.player());
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "genuine");
         let handle = exporter.get(address);
-        let mut impostor = stage.player();
+        let mut impostor = setup.peer();
         impostor.ok(&format!("user {NOBODY}"));
         let trap = impostor.allocate(SIZE);
-        let own = props::to_hex(&impostor.get(trap).to_bytes());
+        let own = executor::to_hex(&impostor.get(trap).to_bytes());
         impostor.ok(&format!("usurp {} {own}", exporter.process));
         for handle in [handle, as_hips(&handle)] {
             let refused = importer.try_open(&handle);
@@ -102,12 +102,12 @@ plays! {
         }
     }
 
-    open_rejects_a_handle_of_another_server(ground) needs OtherUser {
-        if !ground.has_server() {
+    open_rejects_a_handle_of_another_server(fixture) needs OtherUser {
+        if !fixture.has_server() {
             return;
         }
-        let stage = Stage::on(ground);
-        let (mut impostor, mut importer) = (stage.player(), stage.player());
+        let setup = Setup::on(fixture);
+        let (mut impostor, mut importer) = (setup.peer(), setup.peer());
         impostor.ok(&format!("user {NOBODY}"));
         let trap = impostor.allocate(SIZE);
         let mut bytes = as_hips(&impostor.get(trap)).to_bytes();
@@ -118,14 +118,14 @@ plays! {
         assert_refused(&refused, INVALID_DEVICE_POINTER);
     }
 
-    open_rejects_a_registration_of_another_server(ground) {
-        if !ground.has_server() {
+    open_rejects_a_registration_of_another_server(fixture) {
+        if !fixture.has_server() {
             return;
         }
-        let stage = Stage::on(ground);
-        let (mut exporter, mut other) = (stage.player(), stage.player());
-        let mut importer = stage.player();
-        let [at, elsewhere] = [&mut exporter, &mut other].map(|player| player.allocate(SIZE));
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut other) = (setup.peer(), setup.peer());
+        let mut importer = setup.peer();
+        let [at, elsewhere] = [&mut exporter, &mut other].map(|peer| peer.allocate(SIZE));
         let (handle, theirs) = (exporter.get(at), other.get(elsewhere));
         // The exporter's own table registers what only the other's server hands out.
         let mut bytes = handle.to_bytes();
@@ -138,16 +138,16 @@ plays! {
         importer.open(&theirs);
     }
 
-    numbers_of_other_pid_namespaces_are_rejected(ground) needs PidNamespace {
-        let stage = Stage::on(ground);
-        let mut outside = stage.player();
-        let mut parents = [stage.spare_player(), stage.spare_player()];
+    numbers_of_other_pid_namespaces_are_rejected(fixture) needs PidNamespace {
+        let setup = Setup::on(fixture);
+        let mut outside = setup.peer();
+        let mut parents = [setup.spare_peer(), setup.spare_peer()];
         let [mut first, mut other] =
-            parents.each_mut().map(|parent| first_of_a_namespace(&stage, parent));
+            parents.each_mut().map(|parent| first_of_a_namespace(&setup, parent));
         // Forked while it has no runtime.
-        let mut second = stage.child_of(&mut first);
-        for player in [&mut first, &mut second] {
-            player.ok("runtime 0");
+        let mut second = setup.child_of(&mut first);
+        for peer in [&mut first, &mut second] {
+            peer.ok("runtime 0");
         }
         let address = first.allocate(SIZE);
         first.write(address, "inside");
@@ -168,14 +168,14 @@ plays! {
         assert_elsewhere(&second.try_open(&handle));
     }
 
-    a_proc_of_another_namespace_is_reported(ground) needs PidNamespace {
-        let stage = Stage::on(ground);
-        let mut outside = stage.player();
+    a_proc_of_another_namespace_is_reported(fixture) needs PidNamespace {
+        let setup = Setup::on(fixture);
+        let mut outside = setup.peer();
         let address = outside.allocate(SIZE);
         let handle = outside.get(address);
-        let mut parent = stage.spare_player();
+        let mut parent = setup.spare_peer();
         parent.ok("namespace");
-        let mut inside = stage.child_of(&mut parent);
+        let mut inside = setup.child_of(&mut parent);
         inside.ok("runtime 0");
         assert_elsewhere(&inside.try_open(&handle));
         let address = inside.allocate(SIZE);

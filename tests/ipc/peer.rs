@@ -1,150 +1,150 @@
-//! Processes that do what a test tells them, one line at a time.
+//! Processes that execute the commands of a test, one line at a time.
 //!
-//! A player is a fork of the test that has no runtime yet and opens its own. It can fork once more,
+//! A peer is a fork of the test that has no runtime yet and opens its own. It can fork once more,
 //! so that there are children and grandchildren, and it can be stopped or killed at any moment.
 
-use crate::ground::Ground;
-use crate::props::{Props, from_hex, to_hex};
+use crate::executor::{Executor, from_hex, to_hex};
+use crate::fixture::Fixture;
 use hsa_vmm::IpcHandle;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a player may take for one line: longer than anything that is bounded may last.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time limit of a command: longer than every time limit of the library.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where players report.
-pub struct Stage {
+/// Starts peers, which connect to its socket.
+pub struct Setup {
     listener: UnixListener,
     /// In a folder: other names are not found from other network namespaces.
     address: SocketAddr,
     _folder: TempDir,
-    ground: Ground,
+    fixture: Fixture,
 }
 
-/// What a player answered instead of success: HIP's number, and the text.
+/// The error that a peer answered: HIP's number, and the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub hip: i32,
     pub text: String,
 }
 
-/// Another process, which ends with this value.
-pub struct Player {
+/// Another process, which is killed when this value is dropped.
+pub struct Peer {
     pub process: i32,
     stream: BufReader<UnixStream>,
     is_own_child: bool,
 }
 
-impl Stage {
-    pub fn on(ground: &Ground) -> Self {
+impl Setup {
+    pub fn on(fixture: &Fixture) -> Self {
         let folder = TempDir::new().expect("a folder");
-        let name = folder.path().join("stage");
+        let name = folder.path().join("setup");
         let address = SocketAddr::from_pathname(name).expect("TMPDIR is short");
         let listener = UnixListener::bind_addr(&address).expect("a name of our own");
-        Self { listener, address, _folder: folder, ground: ground.clone() }
+        Self { listener, address, _folder: folder, fixture: fixture.clone() }
     }
 
-    /// A player with a runtime of its own.
+    /// A peer with a runtime of its own.
     #[track_caller]
-    pub fn player(&self) -> Player {
-        self.player_on(0)
+    pub fn peer(&self) -> Peer {
+        self.peer_on(0)
     }
 
-    /// A player whose copies are done by that GPU.
+    /// A peer whose copies are done by that GPU.
     #[track_caller]
-    pub fn player_on(&self, gpu: usize) -> Player {
-        let mut player = self.spare_player();
-        player.ok(&format!("runtime {gpu}"));
-        player
+    pub fn peer_on(&self, gpu: usize) -> Peer {
+        let mut peer = self.spare_peer();
+        peer.ok(&format!("runtime {gpu}"));
+        peer
     }
 
-    /// A player without a runtime.
+    /// A peer without a runtime.
     #[track_caller]
-    pub fn spare_player(&self) -> Player {
+    pub fn spare_peer(&self) -> Peer {
         // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
         // after a fork, and the child leaves by _exit.
         let process = unsafe { libc::fork() };
         assert!(process >= 0, "fork: {}", std::io::Error::last_os_error());
         if process == 0 {
-            self.play();
+            self.serve();
         }
         self.meet(true)
     }
 
-    /// A child of a player, without a runtime of its own.
+    /// A child of a peer, without a runtime of its own.
     #[track_caller]
-    pub fn child_of(&self, parent: &mut Player) -> Player {
+    pub fn child_of(&self, parent: &mut Peer) -> Peer {
         parent.ok("fork");
         self.meet(false)
     }
 
-    fn meet(&self, is_own_child: bool) -> Player {
-        let (stream, _) = self.listener.accept().expect("a player reports");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    fn meet(&self, is_own_child: bool) -> Peer {
+        let (stream, _) = self.listener.accept().expect("a peer reports");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
-        stream.read_line(&mut line).expect("a player says who it is");
+        stream.read_line(&mut line).expect("a peer sends its number");
         // Its number here; in its own namespace it may have another.
         let who = rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
-        Player { process: who.pid.as_raw_nonzero().get(), stream, is_own_child }
+        Peer { process: who.pid.as_raw_nonzero().get(), stream, is_own_child }
     }
 
-    /// The life of a player.
-    fn play(&self) -> ! {
+    /// Runs a peer until the test disconnects.
+    fn serve(&self) -> ! {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the limit is a valid one; it keeps core files away.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
-        // SAFETY: children of a player are nobody's to wait for.
+        // SAFETY: no process waits for the children of a peer.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-        let stream = UnixStream::connect_addr(&self.address).expect("the stage");
+        let stream = UnixStream::connect_addr(&self.address).expect("the setup");
         let mut reader = BufReader::new(stream);
         say(&mut reader, &std::process::id().to_string());
-        let mut props = Props::default();
+        let mut executor = Executor::default();
         let mut line = String::new();
         while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words == ["fork"] {
-                // SAFETY: as in `spare_player`.
+                // SAFETY: as in `spare_peer`.
                 if unsafe { libc::fork() } == 0 {
                     drop(reader);
                     // What the parent has is not this child's to drop.
-                    std::mem::forget(props);
-                    self.play();
+                    std::mem::forget(executor);
+                    self.serve();
                 }
                 say(&mut reader, "ok ");
             } else {
-                let answer = props.act(&self.ground, &words);
+                let answer = executor.act(&self.fixture, &words);
                 say(&mut reader, &answer);
             }
             line.clear();
         }
-        drop(props);
+        drop(executor);
         // SAFETY: ends this process at once, as a child of a fork should.
         unsafe { libc::_exit(0) }
     }
 }
 
 fn say(stream: &mut BufReader<UnixStream>, text: &str) {
-    // If nobody listens any more, the next read ends this player.
+    // If the test has disconnected, the next read ends this peer.
     let _ = writeln!(stream.get_mut(), "{text}");
 }
 
-impl Player {
-    /// Tells the player a line, without waiting for what comes of it.
+impl Peer {
+    /// Sends a command, without waiting for the answer.
     #[track_caller]
-    pub fn tell(&mut self, line: &str) {
-        writeln!(self.stream.get_mut(), "{line}").expect("the player is there");
+    pub fn send(&mut self, line: &str) {
+        writeln!(self.stream.get_mut(), "{line}").expect("the peer is there");
     }
 
-    /// What came of the last line.
+    /// Receives the answer to the last command.
     #[track_caller]
     pub fn answer(&mut self) -> Result<String, Refused> {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line);
-        let read = read.unwrap_or_else(|error| panic!("player {}: {error}", self.process));
-        assert!(read > 0, "player {} has ended", self.process);
+        let read = read.unwrap_or_else(|error| panic!("peer {}: {error}", self.process));
+        assert!(read > 0, "peer {} has ended", self.process);
         let line = line.trim_end_matches('\n');
         if let Some(text) = line.strip_prefix("ok ") {
             return Ok(text.to_owned());
@@ -156,7 +156,7 @@ impl Player {
 
     #[track_caller]
     pub fn ask(&mut self, line: &str) -> Result<String, Refused> {
-        self.tell(line);
+        self.send(line);
         self.answer()
     }
 
@@ -239,30 +239,30 @@ impl Player {
     #[track_caller]
     pub fn holds(&mut self, address: usize, text: &str) {
         let found = self.ok(&format!("read {address} {}", text.len()));
-        assert_eq!(found, to_hex(text.as_bytes()), "player {} at {address:#x}", self.process);
+        assert_eq!(found, to_hex(text.as_bytes()), "peer {} at {address:#x}", self.process);
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a process of this test's, which nobody has waited for.
+        // SAFETY: a process of this test, which was not reaped.
         unsafe { libc::kill(self.process, signal) };
     }
 
-    /// Stops the player, and returns when all its threads have stopped.
+    /// Stops the peer, and returns when all its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: as above, and a writable status; one that has stopped is told of, not reaped.
-        let told = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
-        assert!(told == self.process && libc::WIFSTOPPED(status), "{told}, {status:#x}");
+        // SAFETY: as above, and a writable status; one that has stopped is reported, not reaped.
+        let stopped = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
+        assert!(stopped == self.process && libc::WIFSTOPPED(status), "{stopped}, {status:#x}");
     }
 
-    /// Kills the player, and returns when it is gone.
+    /// Kills the peer, and returns when it is gone.
     pub fn kill(self) {
         drop(self);
     }
 }
 
-impl Drop for Player {
+impl Drop for Peer {
     fn drop(&mut self) {
         self.signal(libc::SIGKILL);
         if self.is_own_child {

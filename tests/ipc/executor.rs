@@ -1,6 +1,6 @@
-//! What a player has, and what each line has it do.
+//! Executes the commands that a test sends to a peer.
 
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::impostor;
 use crate::process::limit::{limit, no_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
@@ -11,9 +11,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a player has. Dropped in this order.
+/// The memory of a peer. Dropped in this order.
 #[derive(Default)]
-pub struct Props {
+pub struct Executor {
     opened: Vec<OpenedMemory>,
     allocated: Vec<PoolMemory>,
     ipc: Option<Ipc>,
@@ -29,16 +29,16 @@ fn of_memory(error: Error) -> (i32, String) {
     (error.hip(Default::default()).code(), error.to_string())
 }
 
-impl Props {
-    /// Does what a line says, and answers with a line.
-    pub fn act(&mut self, ground: &Ground, words: &[&str]) -> String {
-        match self.try_to(ground, words) {
+impl Executor {
+    /// Executes a command, and returns the line to answer.
+    pub fn act(&mut self, fixture: &Fixture, words: &[&str]) -> String {
+        match self.try_to(fixture, words) {
             Ok(text) => format!("ok {text}"),
             Err((code, text)) => format!("error {code} {}", text.replace('\n', " ")),
         }
     }
 
-    fn try_to(&mut self, ground: &Ground, words: &[&str]) -> Answer {
+    fn try_to(&mut self, fixture: &Fixture, words: &[&str]) -> Answer {
         let number = |index: usize| -> usize { words[index].parse().expect("a number") };
         let handle = |index: usize| IpcHandle::from_bytes(&from_hex(words[index]));
         match words[0] {
@@ -128,7 +128,7 @@ impl Props {
                 Ok(format!("{took} {other}"))
             }
             "runtime" => {
-                let runtime = ground.open();
+                let runtime = fixture.open();
                 let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
                 self.ipc = Some(Ipc::on(&runtime, gpu).map_err(of_ipc)?);
                 Ok(String::new())
@@ -136,7 +136,7 @@ impl Props {
             "forked" => {
                 let address = Address::new(number(1));
                 let (ipc, handle) = (self.ipc().clone(), handle(2));
-                // SAFETY: from here on this player waits for its children.
+                // SAFETY: this peer waits for its children from now on.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
                 let end = in_child(|| {
                     let answers = [
@@ -272,7 +272,7 @@ impl Props {
     }
 
     fn ipc(&self) -> &Ipc {
-        self.ipc.as_ref().expect("a player with a runtime")
+        self.ipc.as_ref().expect("a peer with a runtime")
     }
 
     fn runtime(&self) -> &Runtime {
@@ -291,7 +291,7 @@ impl Props {
         }
         let around =
             |it: &&PoolMemory| (0..it.size()).contains(&at.wrapping_sub(it.address().get()));
-        let memory = self.allocated.iter().find(around).expect("memory of this player");
+        let memory = self.allocated.iter().find(around).expect("memory of this peer");
         own(memory, at - memory.address().get()).map_err(of_memory)
     }
 

@@ -1,4 +1,4 @@
-//! Where players open their runtimes: the simulation, or a release of AMD's.
+//! The runtimes that tests run on: the simulation, and AMD's releases.
 
 use crate::process::{Child, End};
 use hsa_rocr::{Emulation, Release};
@@ -7,23 +7,23 @@ use hsa_vmm::simulation::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a test runs on.
+/// The runtime of a test.
 #[derive(Clone, Debug)]
-pub enum Ground {
+pub enum Fixture {
     Simulation,
-    Amd { release: Release, runtime: PathBuf, way: Way },
+    Amd { release: Release, runtime: PathBuf, mode: Mode },
 }
 
 /// How AMD's runtime shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By the kernel driver of AMD's own package: the only way of ROCm 6.1.
+pub enum Mode {
+    /// By the kernel driver of AMD's own package: the only mode of ROCm 6.1.
     Kernel,
-    /// By dma-buf, through a server of the exporter's: the usual way since ROCm 7.
+    /// By dma-buf, through a server of the exporter's: the usual mode since ROCm 7.
     Server,
 }
 
-impl Way {
+impl Mode {
     fn of(release: Release) -> &'static [Self] {
         match release {
             Release::R6_1_2 => &[Self::Kernel],
@@ -32,7 +32,7 @@ impl Way {
     }
 }
 
-impl Ground {
+impl Fixture {
     /// Opens a runtime with two GPUs.
     pub fn open(&self) -> Runtime {
         let opened = match self {
@@ -42,8 +42,8 @@ impl Ground {
                 config.believes_ipc_lengths = true;
                 Runtime::simulated(config)
             }
-            Self::Amd { runtime, way, .. } => {
-                let legacy = if *way == Way::Kernel { "1" } else { "0" };
+            Self::Amd { runtime, mode, .. } => {
+                let legacy = if *mode == Mode::Kernel { "1" } else { "0" };
                 // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
                 unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", legacy) };
                 // SAFETY: AMD's own runtime.
@@ -53,8 +53,7 @@ impl Ground {
         opened.expect("a runtime")
     }
 
-    /// A defect of AMD's runtime 6.1: each attach makes a socket that it does not use and does not
-    /// close.
+    /// A defect of AMD's runtime 6.1: each attach creates a socket that is neither used nor closed.
     pub fn leaves_a_socket(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R6_1_2, .. })
     }
@@ -63,62 +62,62 @@ impl Ground {
     /// by dma-buf, to write on it whose it is, and never closes it, so that the memory is not
     /// freed before the process ends.
     pub fn keeps_what_was_exported(&self) -> bool {
-        matches!(self, Self::Amd { release: Release::R7_2_4, way: Way::Server, .. })
+        matches!(self, Self::Amd { release: Release::R7_2_4, mode: Mode::Server, .. })
     }
 
     /// Whether a server of the exporter's takes part.
     pub fn has_server(&self) -> bool {
-        matches!(self, Self::Amd { way: Way::Server, .. })
+        matches!(self, Self::Amd { mode: Mode::Server, .. })
     }
 }
 
 #[track_caller]
-fn assert_well(patience: Duration, ground: &Ground, act: impl Fn(&Ground)) {
+fn assert_well(patience: Duration, fixture: &Fixture, act: impl Fn(&Fixture)) {
     let child = Child::start(|| {
-        act(ground);
+        act(fixture);
         0
     });
-    assert_eq!(child.wait_for(patience), End::Well, "{ground:?}");
+    assert_eq!(child.wait_for(patience), End::Well, "{fixture:?}");
 }
 
 /// Runs a test on the simulation, in a process that has no runtime.
-pub fn on_simulation(act: impl Fn(&Ground)) {
+pub fn on_simulation(act: impl Fn(&Fixture)) {
     if crate::process::ran_alone() {
         return;
     }
-    assert_well(Duration::from_secs(300), &Ground::Simulation, act);
+    assert_well(Duration::from_secs(300), &Fixture::Simulation, act);
 }
 
-/// Runs a test on each release of AMD's runtime and in each way it shares memory, in a process that has no runtime.
+/// Runs a test on each release of AMD's runtime and in each of its modes,
+/// in a process that has no runtime.
 #[track_caller]
-pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
+pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
     let emulation = Emulation::gpus(2).vram("1GiB");
-    hsa_rocr::test::on_each_release(test, &emulation, |ground| {
-        let (release, runtime) = (ground.release(), ground.runtime());
-        for &way in Way::of(release) {
-            let ground = Ground::Amd { release, runtime: runtime.clone(), way };
-            assert_well(Duration::from_secs(300), &ground, &act);
+    hsa_rocr::test::on_each_release(test, &emulation, |fixture| {
+        let (release, runtime) = (fixture.release(), fixture.runtime());
+        for &mode in Mode::of(release) {
+            let fixture = Fixture::Amd { release, runtime: runtime.clone(), mode };
+            assert_well(Duration::from_secs(300), &fixture, &act);
         }
     });
 }
 
-/// A test that runs on the simulation, and on each release of AMD's; some need more of the system
-/// than every process may have.
-macro_rules! plays {
-    ($($(#[$doc:meta])* $name:ident($ground:ident) $(needs $need:ident)? $body:block)*) => {
+/// Defines tests that run on the simulation, and on each release of AMD's; some need privileges.
+macro_rules! on_all_fixtures {
+    ($($(#[$doc:meta])* $name:ident($fixture:ident) $(needs $need:ident)? $body:block)*) => {
         $(
             $(#[$doc])*
             mod $name {
                 use super::*;
 
-                fn play($ground: &crate::ground::Ground) $body
+                fn run($fixture: &crate::fixture::Fixture) $body
 
                 #[test]
                 fn on_the_simulation() {
                     $(if !may(Need::$need, stringify!($name)) {
                         return;
                     })?
-                    crate::ground::on_simulation(play);
+                    crate::fixture::on_simulation(run);
                 }
 
                 #[test]
@@ -128,10 +127,10 @@ macro_rules! plays {
                     $(if !may(Need::$need, test) {
                         return;
                     })?
-                    crate::ground::on_amd(test, play);
+                    crate::fixture::on_amd(test, run);
                 }
             }
         )*
     };
 }
-pub(crate) use plays;
+pub(crate) use on_all_fixtures;
