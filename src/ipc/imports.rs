@@ -2,7 +2,10 @@
 
 use super::handle::IpcHandle;
 use super::table::while_exported;
-use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, namespace_of, of_failure, server, system, unavailable};
+use super::{
+    Ipc, LAZY_ENABLE_PEER_ACCESS, check_not_forked, namespace_of, of_failure, server, system,
+    unavailable,
+};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
 use crate::memory::{Registry, Span};
 use crate::native::{Native, NativeIpc};
@@ -28,7 +31,6 @@ use std::os::fd::OwnedFd;
 /// # }
 /// ```
 pub struct OpenedMemory {
-    ipc: Ipc,
     span: Span,
     /// The start address of the whole allocation.
     base: usize,
@@ -55,7 +57,7 @@ impl OpenedMemory {
         // SAFETY: the runtime has mapped it for this agent, and it is closed only when the new value is
         // consumed or dropped.
         let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
-        Ok(Self { ipc: ipc.clone(), span, base, closed: false })
+        Ok(Self { span, base, closed: false })
     }
 
     /// Returns the start address, which is the same for this process and for the agents that the memory
@@ -106,7 +108,7 @@ impl OpenedMemory {
     /// # Errors
     /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the memory is given back with the error.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        match self.ipc.close_owned(self.base) {
+        match close_owned(self.runtime(), self.base) {
             Ok(()) => {
                 self.closed = true;
                 Ok(())
@@ -119,8 +121,8 @@ impl OpenedMemory {
 impl Drop for OpenedMemory {
     fn drop(&mut self) {
         if !self.closed
-            && !self.span.runtime().has_forked()
-            && let Err(error) = self.ipc.close_owned(self.base)
+            && !self.runtime().has_forked()
+            && let Err(error) = close_owned(self.runtime(), self.base)
         {
             crate::log::warning!(%error, address = %self.address(), "opened memory was not closed");
         }
@@ -215,7 +217,7 @@ impl Ipc {
 
     /// Checks everything that can be checked without the exporter.
     fn check_handle(&self, handle: &IpcHandle, flags: u32) -> Result<(), ErrorKind> {
-        self.check_not_forked()?;
+        check_not_forked(self.runtime())?;
         if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
             let problem = Problem::UndefinedFlags { defined: LAZY_ENABLE_PEER_ACCESS.into() };
             return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
@@ -324,19 +326,20 @@ impl Ipc {
             Err(failure) => of_failure(failure),
         };
         // The runtime can return an address where the memory is mapped already, without counting.
-        // SAFETY: the runtime attached it just now, and nothing else has the address: the list does not
-        // contain it, and is locked.
-        if !open.contains_key(&start)
-            && let Err(failure) = unsafe { runtime.native().ipc_detach(start) }
-        {
-            crate::log::warning!(?failure, "memory of another process stays mapped");
+        if !open.contains_key(&start) {
+            // SAFETY: the runtime attached it just now, and nothing else has the address: the list does
+            // not contain it, and is locked.
+            let detached = unsafe { runtime.native().ipc_detach(start) };
+            if let Err(failure) = detached {
+                crate::log::warning!(?failure, "memory of another process stays mapped");
+            }
         }
         Err(kind)
     }
 
     /// Closes one of a caller's opens of the memory that contains an address.
     pub(super) fn close_at(&self, address: Address) -> Result<(), ErrorKind> {
-        self.check_not_forked()?;
+        check_not_forked(self.runtime())?;
         let invalid = |problem| Err(ErrorKind::invalid(Argument::Address, address, problem));
         if address == Address::NULL {
             return invalid(Problem::Null);
@@ -353,16 +356,15 @@ impl Ipc {
             Some((&start, _)) => release(self.runtime().native(), &mut open, start, Holder::Caller),
         }
     }
+}
 
-    /// Closes a value's open of the memory that starts at an address.
-    fn close_owned(&self, start: usize) -> Result<(), Error> {
-        let close = || {
-            self.check_not_forked()?;
-            let imports = self.runtime().attachment::<Imports>();
-            release(self.runtime().native(), &mut imports.open(), start, Holder::Value)
-        };
-        close().map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
-    }
+/// Closes a value's open of the memory that starts at an address.
+fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
+    let closed = check_not_forked(runtime).and_then(|()| {
+        let imports = runtime.attachment::<Imports>();
+        release(runtime.native(), &mut imports.open(), start, Holder::Value)
+    });
+    closed.map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
 }
 
 /// Counts one open of this holder less. Unmaps the memory if it was the last of all.

@@ -114,9 +114,7 @@ impl Ipc {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent that is not a GPU of this runtime.
     pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, Error> {
-        if runtime.has_forked() {
-            return Err(Error::new(Operation::Open, ErrorKind::Forked));
-        }
+        check_not_forked(runtime).map_err(|kind| Error::new(Operation::Open, kind))?;
         let is_gpu = |agent: &&Agent| agent.kind() == AgentKind::Gpu;
         let first = runtime.agent(gpu).filter(is_gpu).ok_or_else(|| {
             let kind = ErrorKind::invalid(Argument::Agent, gpu, Problem::NotAGpu);
@@ -181,10 +179,6 @@ impl Ipc {
         &self.agents
     }
 
-    fn check_not_forked(&self) -> Result<(), ErrorKind> {
-        if self.runtime.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
-    }
-
     /// Creates a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
     ///
     /// The address can be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory)
@@ -199,8 +193,8 @@ impl Ipc {
     /// runtime and the kernel driver cannot share it; [`ErrorKind::SocketTaken`] if another process has the
     /// socket of the runtime's server; [`ErrorKind::LimitReached`] after 65536 exports.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
-        let alive = self.check_not_forked();
-        let handle = alive.and_then(|()| exports::get(&self.runtime, self.quirks, address));
+        let checked = check_not_forked(&self.runtime);
+        let handle = checked.and_then(|()| exports::get(&self.runtime, self.quirks, address));
         handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
 
@@ -236,6 +230,10 @@ impl fmt::Debug for Ipc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ipc({:?}, trusts {:?})", self.agents, self.trust)
     }
+}
+
+fn check_not_forked(runtime: &Runtime) -> Result<(), ErrorKind> {
+    if runtime.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
 }
 
 /// Returns the low bits of the inode number of this process's PID namespace, in which `process` is a
