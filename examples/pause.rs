@@ -7,8 +7,8 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::buffer::{Contents, Error};
-use hsa_vmm::{Access, AllocationProperties, PausableBuffer, Runtime, Vmm};
+use hsa_vmm::buffer::Contents;
+use hsa_vmm::{Access, AllocationProperties, ErrorKind, PausableBuffer, Runtime, Vmm};
 use std::time::Instant;
 
 const SIZE: usize = (24 << 20) + 100;
@@ -23,11 +23,11 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
     );
 }
 
-/// Pauses it. Who has lost the addresses (another thread was faster, on ROCm 7.2) has the contents.
+/// Pauses it. Its contents are saved even if another thread takes its addresses (on ROCm 7.2).
 fn pause(buffer: &mut PausableBuffer, contents: Contents) -> anyhow::Result<()> {
     let begun = Instant::now();
     match buffer.pause(contents) {
-        Err(lost @ Error::AddressLost { .. }) => println!("  {lost}"),
+        Err(lost) if matches!(lost.kind(), ErrorKind::AddressLost { .. }) => println!("  {lost}"),
         paused => paused?,
     }
     println!("  paused in {:.1?}", begun.elapsed());

@@ -6,9 +6,7 @@ mod process;
 use hsa_vmm::error::{Operation, Problem, Rejected};
 use hsa_vmm::memory::Coherence;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
-use hsa_vmm::{
-    Address, AgentId, ErrorKind, HipError, HipProfile, Ipc, PoolFlags, PoolMemory, Runtime, Vmm,
-};
+use hsa_vmm::{Address, AgentId, ErrorKind, HipError, HipProfile, Ipc, PoolFlags, PoolMemory, Runtime, Vmm};
 use machine::assert_idle;
 use process::End;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ mod machine;
 mod process;
 
 use hostile::Hostile;
-use hsa_vmm::buffer::{Contents, Error, PausableBuffer};
+use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Era};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
@@ -91,7 +91,7 @@ const FAILURES: &[Failure] = &[
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
             // Another test's thread may take the addresses; the memory is given back all the same.
             let paused = buffer.pause(Contents::Drop);
-            assert!(matches!(paused, Ok(()) | Err(Error::AddressLost { .. })), "{paused:?}");
+            assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
         },
     },

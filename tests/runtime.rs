@@ -8,10 +8,7 @@ use hostile::{Hostile, library_of};
 use hsa_vmm::agent::LinkKind;
 use hsa_vmm::error::Feature;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
-use hsa_vmm::{
-    AgentKind, AllocationProperties, Error, ErrorKind, Granularity, PoolFlags, Runtime, Segment,
-    Vmm,
-};
+use hsa_vmm::{AgentKind, AllocationProperties, Error, ErrorKind, Granularity, PoolFlags, Runtime, Segment, Vmm};
 use machine::{KIB, MIB, Machine, with_two_cpus};
 use std::path::Path;
 use std::process::Command;

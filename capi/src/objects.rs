@@ -3,9 +3,7 @@
 use crate::answer::Refusal;
 use crate::errors;
 use core::ffi::c_void;
-use hsa_vmm::{
-    Address, Area, AreaFlags, AreaMemory, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer,
-};
+use hsa_vmm::{Address, Area, AreaFlags, AreaMemory, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -10,10 +10,7 @@ use crate::types::{
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AgentKind, AllocationProperties, Granularity,
-    Handle, HandleType, HipProfile, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AgentKind, AllocationProperties, Granularity, Handle, HandleType, HipProfile, Vmm};
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
 pub fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {

@@ -7,10 +7,7 @@ use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
-    HandleType, HipError, HipProfile, Runtime, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle, HandleType, HipError, HipProfile, Runtime, Vmm};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fmt;

@@ -558,7 +558,7 @@ impl fmt::Display for ErrorKind {
             Self::AddressLost { address, size, .. } => write!(
                 f,
                 "the {size:#x} bytes of addresses at {address} are not available any more; resume \
-                 later, or at any address"
+                 later, or at another address (PausableBuffer::resume_anywhere)"
             ),
             Self::PagesLost { first, count, .. } => {
                 write!(f, "{count} pages from page {first} on are lost and never used again")

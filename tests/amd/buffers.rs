@@ -5,10 +5,9 @@ use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
 use crate::process::limit::{allow_more, no_limit};
-use hsa_vmm::buffer::Error;
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::vmm::MappingInfo;
-use hsa_vmm::{Access, Error, GrowableBuffer, GrowableVec, RingBuffer};
+use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer};
 
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
@@ -177,9 +176,7 @@ fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
         buffer.grow(5 * STEP).unwrap();
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
-            Err(Error::Vmm(error)) => {
-                assert_eq!(error.problem(), Some(Problem::AddressTaken));
-            }
+            Err(error) => assert_eq!(error.problem(), Some(Problem::AddressTaken), "{error}"),
             other => panic!("the addresses are taken: {other:?}"),
         }
         assert_eq!((library.vmm.reservations(), library.vmm.mappings()), before);

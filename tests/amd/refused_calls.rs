@@ -7,7 +7,7 @@ use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
-use hsa_vmm::buffer::Error;
+use hsa_vmm::Error;
 use std::fmt::Debug;
 
 /// The operations that AMD's runtime ends the process in when the kernel refuses this call of it

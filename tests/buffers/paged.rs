@@ -299,5 +299,8 @@ fn pages_are_counted() {
     assert_eq!((found.found_ahead, found.mapped_ahead, found.failures_ahead), (0, 0, 0));
     assert!(!found.thread_runs);
     let text = found.to_string();
-    assert!(text.starts_with("7 of 16 pages mapped (at most 10), 0 ahead, 9 zero"), "{text}");
+    assert!(
+        text.starts_with("7 of 16 pages mapped (at most 10), 0 shared, 0 ahead, 9 zero"),
+        "{text}"
+    );
 }

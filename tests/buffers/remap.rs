@@ -368,7 +368,7 @@ fn pages_that_cannot_move_stay() {
         Err(page_error(0, Problem::PageNotMapped))
     );
     let overlapping = here.move_pages(0..2, &here, 1).unwrap_err();
-    assert!(overlapping.to_string().contains("shares bytes"), "{overlapping}");
+    assert!(overlapping.to_string().contains("overlaps"), "{overlapping}");
     here.move_pages(1..1, &there, 2).expect("none is none");
     here.exchange_pages(1..1, &there, 2).expect("none is none");
     assert_eq!(machine.simulation.all_calls(), calls);

@@ -4,9 +4,7 @@ use crate::fixture::Fixture;
 use crate::impostor;
 use crate::process::limit::{limit, no_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
-use hsa_vmm::{
-    Address, Error, ErrorKind, Ipc, IpcHandle, OpenedMemory, PoolMemory, Runtime, Trust,
-};
+use hsa_vmm::{Address, Error, ErrorKind, Ipc, IpcHandle, OpenedMemory, PoolMemory, Runtime, Trust};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

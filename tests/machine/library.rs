@@ -2,10 +2,7 @@
 
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, GrowableBuffer, Handle,
-    HandleType, Reservation, Runtime, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, GrowableBuffer, Handle, HandleType, Reservation, Runtime, Vmm};
 use std::path::Path;
 
 /// A started runtime and virtual-memory management on it.

@@ -44,13 +44,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.growable.beyond_maximum",
-        "documentation: Error::BeyondMaximum",
+        "documentation: Problem::ExceedsMaximum",
         "growth beyond the addresses is refused, and the buffer is as it was",
         beyond_maximum,
     ),
     Case::new(
         "buffer.growable.beyond_end",
-        "documentation: Error::BeyondEnd",
+        "documentation: Problem::OutOfBounds",
         "bytes that it does not have are neither read, written, filled nor given up",
         beyond_end,
     ),
@@ -192,7 +192,8 @@ fn beyond_maximum(context: &Context) -> Verdict {
     buffer.fill(0, 0xc600, granule)?;
     for more in [granule + 1, 2 * granule, usize::MAX] {
         let error = context.refuses_buffer(HipError::InvalidValue, || buffer.grow(more))?;
-        ensure!(matches!(error, Error::BeyondMaximum { .. }), "{error}");
+        let exceeds = matches!(error.problem(), Some(Problem::ExceedsMaximum { .. }));
+        ensure!(exceeds, "{error}");
         ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes more were refused");
     }
     context.holds(buffer.address(), 1, 0xc600)
@@ -203,7 +204,10 @@ fn beyond_end(context: &Context) -> Verdict {
     let size = context.granule() - 8;
     buffer.grow(size)?;
     let beyond = |error: Error| {
-        ensure!(matches!(error, Error::BeyondEnd { .. }), "{error}");
+        let problem = error.problem();
+        let beyond =
+            matches!(problem, Some(Problem::OutOfBounds { .. } | Problem::ExceedsBuffer { .. }));
+        ensure!(beyond, "{error}");
         Ok(())
     };
     let refused = HipError::InvalidValue;
@@ -252,14 +256,7 @@ fn address_taken(context: &Context) -> Verdict {
 }
 
 fn is_taken(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Vmm(VmmError::InvalidArgument {
-            argument: Argument::Address,
-            problem: Problem::AddressTaken,
-            ..
-        })
-    )
+    (error.argument(), error.problem()) == (Some(Argument::Address), Some(Problem::AddressTaken))
 }
 
 fn typed(context: &Context) -> Verdict {
@@ -275,6 +272,6 @@ fn typed(context: &Context) -> Verdict {
     values.truncate(2)?;
     ensure_eq!(values.to_vec()?, [0, 1], "the first two");
     let refused = context.refuses_buffer(HipError::InvalidValue, || values.get(2))?;
-    ensure!(matches!(refused, Error::BeyondEnd { .. }), "{refused}");
+    ensure!(matches!(refused.problem(), Some(Problem::OutOfBounds { .. })), "{refused}");
     Ok(())
 }

@@ -3,7 +3,8 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use hsa_vmm::buffer::PageState;
-use hsa_vmm::{Access, Error, HipError, PagedBuffer};
+use hsa_vmm::error::{Problem, Value};
+use hsa_vmm::{Access, Error, ErrorKind, HipError, PagedBuffer};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -20,13 +21,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.no_such_page",
-        "documentation: Error::NoSuchPage",
+        "documentation: Problem::NoSuchPage",
         "pages that there are not are refused",
         no_such_page,
     ),
     Case::new(
         "buffer.paged.not_mapped",
-        "documentation: Error::PageNotMapped",
+        "documentation: Problem::PageNotMapped",
         "a page without memory is neither read, written nor filled, nor one that lost it",
         not_mapped,
     ),
@@ -56,9 +57,33 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.other_pages",
-        "documentation: other_pages()",
+        "documentation: Problem::DifferentPages",
         "pages of another size cannot be moved or exchanged, nor over each other",
         other_pages,
+    ),
+    Case::new(
+        "buffer.paged.shared",
+        "documentation: PagedBuffer::share_pages",
+        "shared pages of two buffers and of one are the same memory",
+        shared,
+    ),
+    Case::new(
+        "buffer.paged.shared_released",
+        "documentation: PagedBuffer::share_pages",
+        "shared memory stays when either buffer unmaps it, and is released with its last page",
+        shared_released,
+    ),
+    Case::new(
+        "buffer.paged.shared_access",
+        "documentation: PagedBuffer::share_pages",
+        "access to a shared page is that of the buffer at whose address it is used",
+        shared_access,
+    ),
+    Case::new(
+        "buffer.paged.shared_refused",
+        "documentation: PagedBuffer::share_pages",
+        "pages are not shared over mapped pages, and not with pages of another size",
+        shared_refused,
     ),
     Case::new(
         "buffer.paged.mapped_ahead",
@@ -75,6 +100,16 @@ fn paged(context: &Context, pages: usize, zeros: bool) -> Verdict<PagedBuffer> {
     let buffer = options.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.users(), Access::ReadWrite)?;
     Ok(buffer)
+}
+
+/// The page that an error blames, and why.
+fn blamed(error: &Error) -> Option<(u64, Problem)> {
+    match *error.kind() {
+        ErrorKind::InvalidArgument { value: Value::Number(page), problem, .. } => {
+            Some((page, problem))
+        }
+        _ => None,
+    }
 }
 
 /// Fills a page with a value.
@@ -117,9 +152,9 @@ fn runs(context: &Context) -> Verdict {
     }
     // Page 3 is there already, page 4 is not.
     let error = context.refuses_buffer(HipError::InvalidValue, || buffer.map(3..6))?;
-    ensure_eq!(error.into_kind(), page_error(3, Problem::PageMapped), "the error");
+    ensure_eq!(blamed(&error), Some((3, Problem::PageMapped)), "the error");
     let error = context.refuses_buffer(HipError::InvalidValue, || buffer.unmap(2..6))?;
-    ensure_eq!(error.into_kind(), page_error(4, Problem::PageNotMapped), "the error");
+    ensure_eq!(blamed(&error), Some((4, Problem::PageNotMapped)), "the error");
     for page in 1..4 {
         holds(context, &buffer, page, 0xd200 + page as u32)?;
     }
@@ -136,7 +171,7 @@ fn no_such_page(context: &Context) -> Verdict {
             context.refuses_buffer(refused, || buffer.map(pages.clone()))?,
             context.refuses_buffer(refused, || buffer.unmap(pages.clone()))?,
         ] {
-            ensure!(matches!(error, Error::NoSuchPage { pages: 3, .. }), "{error}");
+            ensure_eq!(error.problem(), Some(Problem::NoSuchPage { pages: 3 }), "{error}");
         }
     }
     context.refuses_buffer(refused, || buffer.address_of(3))?;
@@ -189,7 +224,7 @@ fn zero_page(context: &Context) -> Verdict {
             context.refuses_buffer(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
             context.refuses_buffer(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
         ] {
-            ensure_eq!(error.into_kind(), page_error(page, Problem::PageNotMapped), "the error");
+            ensure_eq!(blamed(&error), Some((page as u64, Problem::PageNotMapped)), "the error");
         }
     }
     let at = buffer.address_of(3)?;
@@ -235,7 +270,7 @@ fn moved(context: &Context) -> Verdict {
     ensure_eq!((one.statistics().mapped, other.statistics().mapped), (0, 2), "pages");
     let taken =
         context.refuses_buffer(HipError::InvalidValue, || other.move_pages(2..3, &other, 3))?;
-    ensure_eq!(taken.into_kind(), page_error(3, Problem::PageMapped), "the error");
+    ensure_eq!(blamed(&taken), Some((3, Problem::PageMapped)), "the error");
     // Within a buffer.
     other.move_pages(3..4, &other, 0)?;
     holds(context, &other, 0, 0xd601)?;
@@ -270,7 +305,7 @@ fn other_pages(context: &Context) -> Verdict {
         context.refuses_buffer(refused, || one.move_pages(0..1, &large, 0))?,
         context.refuses_buffer(refused, || one.exchange_pages(0..1, &large, 0))?,
     ] {
-        ensure_eq!(error.into_kind(), other_pages(), "the error");
+        ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
     }
     context.refuses_buffer(refused, || one.exchange_pages(0..2, &one, 1))?;
     context.refuses_buffer(refused, || one.move_pages(0..2, &one, 1)).map(|_| ())
@@ -292,5 +327,100 @@ fn mapped_ahead(context: &Context) -> Verdict {
     ensure_eq!(buffer.statistics().mapped, 4, "pages in use");
     drop(buffer);
     ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    Ok(())
+}
+
+fn shared(context: &Context) -> Verdict {
+    let (one, other) = (paged(context, 4, false)?, paged(context, 4, true)?);
+    one.map(0..2)?;
+    fill(context, &one, 0, 0xd900)?;
+    fill(context, &one, 1, 0xd901)?;
+    one.share_pages(0..2, &other, 1)?;
+    holds(context, &other, 1, 0xd900)?;
+    holds(context, &other, 2, 0xd901)?;
+    fill(context, &other, 2, 0xd902)?;
+    holds(context, &one, 1, 0xd902)?;
+    one.share_pages(1..2, &one, 3)?;
+    fill(context, &one, 3, 0xd903)?;
+    holds(context, &other, 2, 0xd903)?;
+    context.seen_by(context.gpu(), other.address_of(2)?, 1, 0xd903)?;
+    let users = [(&one, 0, 2), (&one, 1, 3), (&other, 2, 3), (&other, 0, 0)];
+    for (buffer, page, expected) in users {
+        ensure_eq!(buffer.page_users(page)?, expected, "users of page {page}");
+    }
+    let found = (one.statistics(), other.statistics());
+    ensure_eq!((found.0.mapped, found.0.shared, found.0.repeated), (3, 3, 1), "pages here");
+    ensure_eq!((found.1.mapped, found.1.shared, found.1.repeated), (2, 2, 0), "pages there");
+    // Two shared pages, and the zero page.
+    ensure_eq!(context.vmm().usage().handles, 3, "handles");
+    Ok(())
+}
+
+fn shared_released(context: &Context) -> Verdict {
+    let (one, other) = (paged(context, 3, false)?, paged(context, 3, false)?);
+    one.map(0..3)?;
+    for page in 0..3 {
+        fill(context, &one, page, 0xda10 + page as u32)?;
+    }
+    one.share_pages(0..3, &other, 0)?;
+    one.unmap(0..1)?;
+    other.unmap(1..2)?;
+    holds(context, &other, 0, 0xda10)?;
+    holds(context, &one, 1, 0xda11)?;
+    one.move_pages(2..3, &one, 0)?;
+    holds(context, &one, 0, 0xda12)?;
+    ensure_eq!(one.page_users(0)?, 2, "users of a page that was moved");
+    other.exchange_pages(0..1, &other, 2)?;
+    holds(context, &other, 0, 0xda12)?;
+    ensure_eq!((other.page_users(0)?, other.page_users(2)?), (2, 1), "users after an exchange");
+    drop(one);
+    holds(context, &other, 0, 0xda12)?;
+    holds(context, &other, 2, 0xda10)?;
+    ensure_eq!(other.page_users(0)?, 1, "users of a page whose other buffer was dropped");
+    drop(other);
+    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    Ok(())
+}
+
+fn shared_access(context: &Context) -> Verdict {
+    context.needs_cpu()?;
+    let (one, other) = (paged(context, 2, false)?, paged(context, 2, false)?);
+    one.map(0..1)?;
+    fill(context, &one, 0, 0xdb10)?;
+    other.grant(&[context.host()], Access::Read)?;
+    one.share_pages(0..1, &other, 1)?;
+    holds(context, &other, 1, 0xdb10)?;
+    let offset = context.granule();
+    context.refuses_buffer(HipError::InvalidValue, || other.write(offset, &[0; 4]))?;
+    one.write(0, &0xdb11_u32.to_ne_bytes())?;
+    let mut bytes = [0; 4];
+    other.read(offset, &mut bytes)?;
+    ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "what the other buffer reads");
+    let place = other.address_of(1)?;
+    context.refuses(HipError::InvalidValue, || context.vmm().write(place, &[0; 4]))?;
+    one.revoke(&[context.host()])?;
+    context.refuses_buffer(HipError::InvalidValue, || one.read(0, &mut [0; 4]))?;
+    other.read(offset, &mut bytes)?;
+    ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "what the other buffer reads still");
+    Ok(())
+}
+
+fn shared_refused(context: &Context) -> Verdict {
+    let (one, other) = (paged(context, 4, false)?, paged(context, 4, false)?);
+    let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
+    let large = large.reserve(context.vmm(), &context.properties())?;
+    one.map(0..3)?;
+    other.map(2..3)?;
+    let refused = HipError::InvalidValue;
+    let error = context.refuses_buffer(refused, || one.share_pages(0..3, &other, 1))?;
+    ensure_eq!(blamed(&error), Some((2, Problem::PageMapped)), "the error");
+    let error = context.refuses_buffer(refused, || one.share_pages(2..4, &other, 0))?;
+    ensure_eq!(blamed(&error), Some((3, Problem::PageNotMapped)), "the error");
+    let error = context.refuses_buffer(refused, || one.share_pages(0..2, &other, 3))?;
+    ensure_eq!(blamed(&error), Some((4, Problem::NoSuchPage { pages: 4 })), "the error");
+    let error = context.refuses_buffer(refused, || one.share_pages(0..1, &large, 0))?;
+    ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
+    context.refuses_buffer(refused, || one.share_pages(0..2, &one, 1))?;
+    ensure_eq!((one.page_users(0)?, other.page_users(2)?), (1, 1), "users");
     Ok(())
 }

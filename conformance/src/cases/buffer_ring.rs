@@ -2,7 +2,8 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::{Access, Error, HipError, RingBuffer};
+use hsa_vmm::error::Problem;
+use hsa_vmm::{Access, HipError, RingBuffer};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -31,13 +32,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.ring.larger_than_itself",
-        "documentation: Error::BeyondEnd",
+        "documentation: Problem::ExceedsBuffer",
         "more bytes than the ring has are neither read nor written",
         larger,
     ),
     Case::new(
         "buffer.ring.no_ring",
-        "documentation: Error::NoRing",
+        "documentation: Problem::TooFewTimes",
         "what is mapped once is no ring, nor what has no size",
         no_ring,
     ),
@@ -154,7 +155,7 @@ fn no_ring(context: &Context) -> Verdict {
             options.map(context.vmm(), &context.properties()).map(|_| ())
         };
         let error = context.refuses_buffer(HipError::InvalidValue, map)?;
-        ensure_eq!(error, Error::NoRing { times }, "the error");
+        ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
     let nothing = RingBuffer::builder(0).map(context.vmm(), &context.properties());
     ensure!(nothing.is_err(), "a ring without a size was mapped");

@@ -7,10 +7,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use hsa_vmm::error::{Feature, Operation};
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Granularity, Handle,
-    HandleType, HipProfile, Runtime, Status, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Granularity, Handle, HandleType, HipProfile, Runtime, Status, Vmm};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -3,10 +3,7 @@
 use super::Rule;
 use crate::trace::{Call, Operation, SUCCESS, Trace};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
-    HipError, HipProfile, Runtime, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle, HipError, HipProfile, Runtime, Vmm};
 use std::collections::HashMap;
 
 const INVALID_VALUE: &str = "INVALID_VALUE";

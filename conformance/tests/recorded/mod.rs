@@ -10,10 +10,7 @@ pub mod mapping;
 pub mod memory;
 pub mod sharing;
 
-use hsa_vmm::{
-    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
-    HipError, Runtime, Vmm,
-};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType, HipError, Runtime, Vmm};
 
 /// A recorded name, and the call it names: what it answers, as the file would write it.
 pub type Call = (&'static str, fn(&Scene) -> String);

@@ -8,7 +8,7 @@ use super::PagedBuffer;
 use super::table::{Change, Next, Table, apply};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::sync::MutexGuard;
-use crate::vmm::Mapping;
+use crate::vmm::{Location, Mapping};
 use std::ops::Range;
 
 impl PagedBuffer {
@@ -166,6 +166,11 @@ impl PagedBuffer {
         let (from, to) = (&*self.core, &*other.core);
         let pages = from.check(pages)?;
         let there = to.check(first..first.saturating_add(pages.len()))?;
+        if let Location::Agent(agent) = to.properties.location
+            && from.vmm.runtime().agent(agent).is_none()
+        {
+            return Err(ErrorKind::invalid_list(Argument::Destination, Problem::ForeignHandle));
+        }
         if from.page != to.page || from.properties != to.properties {
             return Err(ErrorKind::invalid_list(Argument::Destination, Problem::DifferentPages));
         }
