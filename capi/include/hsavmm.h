@@ -157,6 +157,13 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
+/* Maps the memory of pages also at pages of `destination` (or of `buffer`) that are not mapped. Both
+ * are the same memory; access is that of each buffer. The memory is released with its last page. */
+hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,
+                                    hsavmm_paged_t destination, size_t destination_first);
+/* The number of pages, of all buffers, with the memory of this page: 1 if it is not shared, 0 if it is
+ * not mapped. */
+hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *users);
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
 hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count);

@@ -203,6 +203,35 @@ extern "C" fn hsavmm_paged_unmap(buffer: *mut c_void, first: usize, count: usize
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn hsavmm_paged_share_pages(
+    buffer: *mut c_void,
+    first: usize,
+    count: usize,
+    destination: *mut c_void,
+    destination_first: usize,
+) -> hipError_t {
+    answer("hsavmm_paged_share_pages", || {
+        let process = process()?;
+        let (here, there) = (process.objects.paged(buffer)?, process.objects.paged(destination)?);
+        Ok(here.share_pages(pages(first, count)?, &there, destination_first)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_paged_page_users(
+    buffer: *mut c_void,
+    page: usize,
+    users: *mut usize,
+) -> hipError_t {
+    answer("hsavmm_paged_page_users", || {
+        not_null("users", users)?;
+        let found = process()?.objects.paged(buffer)?.page_users(page)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { put("users", users, found) }
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_paged_place(
     buffer: *mut c_void,
     ptr: *mut *mut c_void,

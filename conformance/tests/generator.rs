@@ -20,7 +20,7 @@ fn each_operation_is_often_done_and_often_refused() {
         for _ in 0..150 {
             let mut bytes = [0; Operation::BYTES];
             random.fill_bytes(&mut bytes);
-            let operation = Operation::drawn_from(&bytes, trial.pooled_handles());
+            let operation = Operation::drawn_from(&bytes, trial.stock());
 
             let done = trial.apply(&operation).unwrap();
             let name = serde_json::to_value(&operation).unwrap()["operation"].to_string();

@@ -20,6 +20,7 @@ mod pausable_failures;
 mod remap;
 mod rights;
 mod ring;
+mod sharing;
 mod sizes;
 mod stock;
 mod typed;

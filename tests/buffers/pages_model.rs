@@ -10,6 +10,7 @@ use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, PagedBuffer};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use std::collections::HashSet;
 
 const PAGE: usize = 4 * KIB;
 const PAGES: usize = 12;
@@ -35,6 +36,7 @@ enum PageOperation {
     Fill { page: usize, value: u8 },
     Read { offset: usize, size: usize },
     Move { first: usize, count: usize, to: usize, across: bool },
+    Share { first: usize, count: usize, to: usize, across: bool },
     Exchange { first: usize, count: usize, to: usize, across: bool },
     Trim,
 }
@@ -52,6 +54,9 @@ fn page_operation() -> impl Strategy<Value = PageOperation> {
         2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
             PageOperation::Move { first, count, to, across }
         }),
+        3 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
+            PageOperation::Share { first, count, to, across }
+        }),
         2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
             PageOperation::Exchange { first, count, to, across }
         }),
@@ -59,21 +64,33 @@ fn page_operation() -> impl Strategy<Value = PageOperation> {
     ]
 }
 
-/// What a paged buffer should be.
+/// What two paged buffers should be.
 #[derive(Clone)]
-struct Pages {
-    mapped: Vec<Option<Bytes>>,
-    zero: bool,
+struct Model {
+    /// Of each page the memory, by its number. Shared pages have the same.
+    pages: [Vec<Option<usize>>; 2],
+    memory: Vec<Bytes>,
+    zeros: [bool; 2],
 }
 
-impl Pages {
-    fn new(zero: bool) -> Self {
-        Self { mapped: vec![None; PAGES], zero }
+impl Model {
+    fn all(&self, buffer: usize, first: usize, count: usize, mapped: bool) -> bool {
+        first + count <= PAGES
+            && self.pages[buffer][first..first + count].iter().all(|page| page.is_some() == mapped)
     }
 
-    fn all(&self, first: usize, count: usize, mapped: bool) -> bool {
-        first + count <= PAGES
-            && self.mapped[first..first + count].iter().all(|page| page.is_some() == mapped)
+    /// Checks the arguments of moving, exchanging and sharing; returns the other buffer.
+    fn other(&self, run: (usize, usize), to: usize, across: bool, mapped: bool) -> Option<usize> {
+        let ((first, count), other) = (run, usize::from(across));
+        let apart = across || first + count <= to || to + count <= first;
+        let possible =
+            apart && self.all(0, first, count, true) && self.all(other, to, count, mapped);
+        possible.then_some(other)
+    }
+
+    /// The contents of a page of the first buffer.
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.pages[0][at / PAGE].map_or(Some(0), |memory| self.memory[memory][at % PAGE])
     }
 
     /// What can be read there, if that is allowed.
@@ -82,29 +99,85 @@ impl Pages {
         if end > PAGES * PAGE {
             return None;
         }
-        for page in offset / PAGE..end.div_ceil(PAGE) {
-            if self.mapped[page].is_none() && !zeros {
-                return None;
-            }
+        let mut pages = offset / PAGE..end.div_ceil(PAGE);
+        if !zeros && pages.any(|page| self.pages[0][page].is_none()) {
+            return None;
         }
-        let byte = |at: usize| match &self.mapped[at / PAGE] {
-            Some(bytes) => bytes[at % PAGE],
-            None => Some(0),
-        };
-        Some((offset..end).map(byte).collect())
+        Some((offset..end).map(|at| self.byte(at)).collect())
     }
 
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, offset: usize, bytes: impl IntoIterator<Item = Option<u8>>) {
         for (at, byte) in (offset..).zip(bytes) {
-            if let Some(page) = &mut self.mapped[at / PAGE] {
-                page[at % PAGE] = Some(*byte);
+            if let Some(memory) = self.pages[0][at / PAGE] {
+                self.memory[memory][at % PAGE] = byte;
             }
         }
+    }
+
+    /// The number of pages with the memory of a page.
+    fn users(&self, buffer: usize, page: usize) -> usize {
+        let memory = self.pages[buffer][page];
+        let same = |other: &&Option<usize>| other.is_some() && **other == memory;
+        self.pages.iter().flatten().filter(same).count()
+    }
+
+    /// Does it; returns what is to be read, or `None` if it is to be rejected.
+    fn apply(&mut self, operation: &PageOperation) -> Option<Bytes> {
+        match *operation {
+            PageOperation::Map(first, count) => {
+                if !self.all(0, first, count, false) {
+                    return None;
+                }
+                for page in first..first + count {
+                    self.pages[0][page] = Some(self.memory.len());
+                    self.memory.push(vec![None; PAGE]);
+                }
+            }
+            PageOperation::Unmap(first, count) => {
+                if !self.all(0, first, count, true) {
+                    return None;
+                }
+                self.pages[0][first..first + count].fill(None);
+            }
+            PageOperation::Write { offset, size, seed } => {
+                self.bytes(offset, size, false)?;
+                self.write(offset, text(size, seed).into_iter().map(Some));
+            }
+            PageOperation::Fill { page, value } => {
+                self.bytes(page * PAGE, PAGE, false)?;
+                self.write(page * PAGE, [Some(value); PAGE]);
+            }
+            PageOperation::Read { offset, size } => {
+                return self.bytes(offset, size, self.zeros[0]);
+            }
+            PageOperation::Move { first, count, to, across } => {
+                let other = self.other((first, count), to, across, false)?;
+                for page in 0..count {
+                    self.pages[other][to + page] = self.pages[0][first + page].take();
+                }
+            }
+            PageOperation::Share { first, count, to, across } => {
+                let other = self.other((first, count), to, across, false)?;
+                for page in 0..count {
+                    self.pages[other][to + page] = self.pages[0][first + page];
+                }
+            }
+            PageOperation::Exchange { first, count, to, across } => {
+                let other = self.other((first, count), to, across, true)?;
+                for page in 0..count {
+                    let mine = self.pages[0][first + page].take();
+                    self.pages[0][first + page] = self.pages[other][to + page].take();
+                    self.pages[other][to + page] = mine;
+                }
+            }
+            PageOperation::Trim => {}
+        }
+        Some(Bytes::new())
     }
 }
 
 struct Pair {
-    models: [Pages; 2],
+    model: Model,
     buffers: [PagedBuffer; 2],
     machine: Machine,
 }
@@ -120,15 +193,16 @@ impl Pair {
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
-        Self { models: zeros.map(Pages::new), buffers, machine }
+        let pages = [vec![None; PAGES], vec![None; PAGES]];
+        Self { model: Model { pages, memory: Vec::new(), zeros }, buffers, machine }
     }
 
     /// Does it to both; with a failure only if the model then stays as it was.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
-        let before = self.models.clone();
-        let expected = self.apply(operation);
+        let before = self.model.clone();
+        let expected = self.model.apply(operation);
         self.machine.simulation.set_faults(faults);
         let (answer, found) = self.ask(operation);
         let failed = !self.machine.simulation.failed_calls().is_empty();
@@ -138,9 +212,10 @@ impl Pair {
             (Some(_), Err(error)) => {
                 assert!(failed, "{operation:?}: {error}");
                 assert!(!matches!(error.kind(), ErrorKind::PagesLost { .. }), "{error}");
-                self.models = before;
-                if let PageOperation::Write { .. } | PageOperation::Fill { .. } = operation {
-                    self.forget(operation);
+                self.model = before;
+                // A fill that fails may have written a part.
+                if let PageOperation::Fill { page, .. } = *operation {
+                    self.model.write(page * PAGE, [None; PAGE]);
                 }
             }
             (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
@@ -148,77 +223,9 @@ impl Pair {
         self.agree();
     }
 
-    /// A fill that fails half-way has written something.
-    fn forget(&mut self, operation: &PageOperation) {
-        if let PageOperation::Fill { page, .. } = *operation
-            && let Some(bytes) = &mut self.models[0].mapped[page]
-        {
-            bytes.fill(None);
-        }
-    }
-
-    /// What is to be read after it, or `None` if it is to be refused.
-    fn apply(&mut self, operation: &PageOperation) -> Option<Bytes> {
-        let model = &mut self.models[0];
-        match *operation {
-            PageOperation::Map(first, count) => {
-                model.all(first, count, false).then(|| {
-                    model.mapped[first..first + count].fill(Some(vec![None; PAGE]));
-                })?;
-            }
-            PageOperation::Unmap(first, count) => {
-                model.all(first, count, true).then(|| {
-                    model.mapped[first..first + count].fill(None);
-                })?;
-            }
-            PageOperation::Write { offset, size, seed } => {
-                model.bytes(offset, size, false)?;
-                model.write(offset, &text(size, seed));
-            }
-            PageOperation::Fill { page, value } => {
-                model.bytes(page * PAGE, PAGE, false)?;
-                model.write(page * PAGE, &[value; PAGE]);
-            }
-            PageOperation::Read { offset, size } => {
-                return model.bytes(offset, size, model.zero);
-            }
-            PageOperation::Move { first, count, to, across } => {
-                let target = usize::from(across);
-                let apart = across || first + count <= to || to + count <= first;
-                let possible = apart
-                    && self.models[0].all(first, count, true)
-                    && self.models[target].all(to, count, false);
-                if !possible {
-                    return None;
-                }
-                for page in 0..count {
-                    let bytes = self.models[0].mapped[first + page].take();
-                    self.models[target].mapped[to + page] = bytes;
-                }
-            }
-            PageOperation::Exchange { first, count, to, across } => {
-                let target = usize::from(across);
-                let apart = across || first + count <= to || to + count <= first;
-                let possible = apart
-                    && self.models[0].all(first, count, true)
-                    && self.models[target].all(to, count, true);
-                if !possible {
-                    return None;
-                }
-                for page in 0..count {
-                    let mine = self.models[0].mapped[first + page].take();
-                    let theirs = self.models[target].mapped[to + page].take();
-                    self.models[target].mapped[to + page] = mine;
-                    self.models[0].mapped[first + page] = theirs;
-                }
-            }
-            PageOperation::Trim => {}
-        }
-        Some(Bytes::new())
-    }
-
     fn ask(&self, operation: &PageOperation) -> (Result<(), Error>, Vec<u8>) {
         let buffer = &self.buffers[0];
+        let other = |across| &self.buffers[usize::from(across)];
         let mut found = Vec::new();
         let answer = match *operation {
             PageOperation::Map(first, count) => buffer.map(first..first + count),
@@ -232,10 +239,13 @@ impl Pair {
                 buffer.read(offset, &mut found)
             }
             PageOperation::Move { first, count, to, across } => {
-                buffer.move_pages(first..first + count, &self.buffers[usize::from(across)], to)
+                buffer.move_pages(first..first + count, other(across), to)
+            }
+            PageOperation::Share { first, count, to, across } => {
+                buffer.share_pages(first..first + count, other(across), to)
             }
             PageOperation::Exchange { first, count, to, across } => {
-                buffer.exchange_pages(first..first + count, &self.buffers[usize::from(across)], to)
+                buffer.exchange_pages(first..first + count, other(across), to)
             }
             PageOperation::Trim => buffer.trim(),
         };
@@ -244,19 +254,26 @@ impl Pair {
 
     fn agree(&self) {
         self.machine.vmm.check().unwrap();
-        for (model, buffer) in self.models.iter().zip(&self.buffers) {
-            let mapped = model.mapped.iter().flatten().count();
+        let Self { model, buffers, .. } = self;
+        for (number, buffer) in buffers.iter().enumerate() {
+            let mapped: Vec<usize> = model.pages[number].iter().flatten().copied().collect();
+            let distinct: HashSet<usize> = mapped.iter().copied().collect();
+            let shared = (0..PAGES).filter(|&page| model.users(number, page) > 1).count();
             let found = buffer.statistics();
-            assert_eq!((found.mapped, found.lost), (mapped, 0));
-            for (page, known) in model.mapped.iter().enumerate() {
+            assert_eq!((found.mapped, found.lost), (mapped.len(), 0));
+            assert_eq!((found.shared, found.repeated), (shared, mapped.len() - distinct.len()));
+            for page in 0..PAGES {
+                assert_eq!(buffer.page_users(page), Ok(model.users(number, page)), "page {page}");
                 let mut bytes = vec![0xee; PAGE];
+                let known = model.pages[number][page].map(|memory| &model.memory[memory]);
+                let zero = model.zeros[number];
                 match (buffer.read(page * PAGE, &mut bytes), known) {
                     (Ok(()), Some(known)) => assert!(agrees(&bytes, known), "page {page}"),
                     (Ok(()), None) => {
-                        assert!(model.zero && bytes.iter().all(|byte| *byte == 0), "page {page}");
+                        assert!(zero && bytes.iter().all(|byte| *byte == 0), "page {page}");
                     }
                     (Err(error), known) => {
-                        assert!(!model.zero && known.is_none(), "page {page}: {error}");
+                        assert!(!zero && known.is_none(), "page {page}: {error}");
                         assert_eq!(error.into_kind(), page_error(page, Problem::PageNotMapped));
                     }
                 }

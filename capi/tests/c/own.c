@@ -207,6 +207,33 @@ static void growable(size_t granule) {
   REFUSED(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "no such object");
 }
 
+/* Page 9 of a buffer is mapped. */
+static void shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
+  hsavmm_paged_t other;
+  void *there;
+  size_t users = 7;
+  unsigned char byte = 0;
+  OK(hsavmm_paged_reserve(&other, 0, (size_t)64 << 20, page, 0));
+  OK(hsavmm_paged_grant(other, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_paged_place(other, &there, NULL, NULL));
+  OK(hsavmm_paged_share_pages(buffer, 9, 1, other, 2));
+  OK(hipMemset((char *)there + 2 * page, 5, page));
+  OK(hsavmm_paged_page_users(buffer, 9, &users));
+  EXPECT(users == 2);
+  EXPECT(access_of(&both[0], (char *)start + 9 * page) == 0);
+  EXPECT(access_of(&both[0], (char *)there + 2 * page) == 3);
+  EXPECT(hsavmm_paged_share_pages(buffer, 9, 1, other, 2) == hipErrorInvalidValue);
+  EXPECT(hsavmm_paged_share_pages(buffer, 8, 1, other, 3) == hipErrorInvalidValue);
+  REFUSED(hsavmm_paged_page_users(buffer, 9, NULL), hipErrorInvalidValue, "`users`");
+  OK(hsavmm_paged_unmap(buffer, 9, 1));
+  OK(hipMemcpyDtoH(&byte, (char *)there + 2 * page, 1));
+  EXPECT(byte == 5);
+  OK(hsavmm_paged_page_users(other, 2, &users));
+  EXPECT(users == 1);
+  OK(hsavmm_paged_destroy(other));
+  OK(hsavmm_paged_map(buffer, 9, 1));
+}
+
 static void paged(void) {
   hsavmm_paged_t buffer;
   void *start;
@@ -232,6 +259,7 @@ static void paged(void) {
   EXPECT(access_of(&both[1], (char *)start + 9 * page) == 3);
   OK(hsavmm_paged_unmap(buffer, 3, 2));
   EXPECT(hsavmm_paged_unmap(buffer, 3, 1) == hipErrorInvalidValue);
+  shared_pages(buffer, start, page);
   OK(hsavmm_paged_destroy(buffer));
   EXPECT(hsavmm_paged_reserve(&buffer, 0, 1, 0, 2) == hipErrorInvalidValue);
 }

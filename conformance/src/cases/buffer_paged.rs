@@ -193,8 +193,8 @@ fn not_mapped(context: &Context) -> Verdict {
             context.refuses_buffer(refused, || buffer.fill(offset, 0, 8))?,
         ] {
             ensure_eq!(
-                error.into_kind(),
-                page_error(page, Problem::PageNotMapped),
+                blamed(&error),
+                Some((page as u64, Problem::PageNotMapped)),
                 "the error at {offset:#x}"
             );
         }
