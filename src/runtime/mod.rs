@@ -136,7 +136,7 @@ impl Runtime {
         Self::start(native, name, Some(path))
     }
 
-    /// Starts a simulated runtime.
+    /// Starts a simulated runtime. Needs the feature `simulation`.
     ///
     /// # Errors
     /// [`ErrorKind::Simulation`] if the configuration makes no sense or too many simulations
@@ -169,7 +169,7 @@ impl Runtime {
 
     #[cfg(not(feature = "simulation"))]
     fn simulated_by_environment() -> Result<Self, Error> {
-        Err(no_simulation("this program was built without the feature `simulation`".into()))
+        Err(no_simulation("the feature `simulation` of hsa-vmm is not enabled; enable it, or unset HSA_VMM_RUNTIME".into()))
     }
 
     fn start(native: Native, name: String, path: Option<PathBuf>) -> Result<Self, Error> {
