@@ -1,4 +1,4 @@
-//! Agents: the CPUs and GPUs of the runtime, and what a user of virtual memory decides by.
+//! Agents: the CPUs and GPUs of a runtime.
 
 use crate::native::{CopyEngine, NativeAgent};
 use crate::pool::Pool;
@@ -96,15 +96,15 @@ impl fmt::Display for AgentKind {
     }
 }
 
-/// Whether what [`set_access`](crate::Vmm::set_access) forbids an agent is really kept from it.
+/// Whether an agent is prevented from what [`set_access`](crate::Vmm::set_access) does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. So it is for CPUs: their permissions are those of a mapping.
+    /// A forbidden access faults. This holds for CPUs, whose permissions are those of a mapping.
     Enforced,
-    /// The permission is only remembered. So it is for GPUs: AMD's user-space driver maps
-    /// everything readable, writable and executable once an agent has been granted anything.
-    /// [`Vmm::revoke`](crate::Vmm::revoke) really takes memory away.
+    /// The permission is only recorded. This holds for GPUs: AMD's user-space driver maps everything
+    /// readable, writable and executable once an agent has been granted any access.
+    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
     Remembered,
 }
 
@@ -228,7 +228,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The name to pass to the calls of virtual memory.
+    /// Returns the identifier that other functions take.
     #[must_use]
     pub fn id(&self) -> AgentId {
         self.id
@@ -239,7 +239,7 @@ impl Agent {
     pub fn hsa_agent(&self) -> hsa_agent_t {
         self.native.raw()
     }
-    /// CPU or GPU.
+    /// Returns whether it is a CPU or a GPU.
     #[must_use]
     pub fn kind(&self) -> AgentKind {
         self.kind
@@ -251,68 +251,68 @@ impl Agent {
             _ => CopyEngine::Agent(self.native),
         }
     }
-    /// The runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
+    /// Returns the runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// The marketing name, where the runtime knows one.
+    /// Returns the marketing name, if the runtime knows it.
     #[must_use]
     pub fn product(&self) -> &str {
         &self.product
     }
-    /// The instruction sets, best first (`amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`).
+    /// Returns the instruction sets, best first (`amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`).
     #[must_use]
     pub fn isas(&self) -> &[String] {
         &self.isas
     }
-    /// The device's unique name (`GPU-…`); `GPU-XX` if it has none.
+    /// Returns the device's unique name (`GPU-…`); `GPU-XX` if it has none.
     #[must_use]
     pub fn uuid(&self) -> &str {
         &self.uuid
     }
-    /// The number of the node in the driver's topology.
+    /// Returns the number of the node in the driver's topology.
     #[must_use]
     pub fn node(&self) -> u32 {
         self.node
     }
-    /// The NUMA node: a CPU's own, a GPU's nearest CPU's, if known.
+    /// Returns the NUMA node: a CPU's own, a GPU's nearest CPU's, if known.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         self.numa_node
     }
-    /// The CPU nearest to a GPU.
+    /// Returns the CPU nearest to a GPU.
     #[must_use]
     pub fn nearest_cpu(&self) -> Option<AgentId> {
         self.nearest_cpu
     }
-    /// A GPU's place on the PCI bus.
+    /// Returns a GPU's PCI address.
     #[must_use]
     pub fn pci(&self) -> Option<PciAddress> {
         self.pci
     }
-    /// The PCI device number of a GPU's chip, 0 if unknown.
+    /// Returns the PCI device number of a GPU's chip, 0 if unknown.
     #[must_use]
     pub fn chip(&self) -> u32 {
         self.chip
     }
-    /// The number of compute units.
+    /// Returns the number of compute units.
     #[must_use]
     pub fn compute_units(&self) -> u32 {
         self.compute_units
     }
-    /// Whether a GPU shares the system's memory (an APU).
+    /// Returns whether a GPU shares the system's memory (an APU).
     #[must_use]
     pub fn integrated(&self) -> bool {
         self.integrated
     }
-    /// The memory pools, in the runtime's order.
+    /// Returns the memory pools, in the runtime's order.
     #[must_use]
     pub fn pools(&self) -> &[Pool] {
         &self.pools
     }
 
-    /// The pool that physical handles come from: coarse-grained, allocatable, on the GPU.
+    /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
     ///
     /// `None` for CPUs: AMD's runtime makes no handles of system memory before ROCm 10.
     #[must_use]
@@ -320,29 +320,29 @@ impl Agent {
         self.pools.iter().find(|pool| pool.holds_handles())
     }
 
-    /// How this agent reaches the memory of the others.
+    /// Returns the links to the memory of the other agents.
     #[must_use]
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
 
-    /// Whether this agent can be granted access to the memory of `owner`
+    /// Returns whether this agent can be granted access to the memory of `owner`
     /// (`hipDeviceCanAccessPeer`; true for its own).
     #[must_use]
     pub fn reaches(&self, owner: AgentId) -> bool {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 
-    /// Whether CPUs reach all memory of this GPU (a large BAR, or an APU).
+    /// Returns whether CPUs can access all memory of this GPU (a large BAR, or an APU).
     ///
-    /// Without it, access for CPUs is refused: the runtime would grant it and the first load
+    /// Without it, granting a CPU access is an error: the runtime would grant it, and the first load
     /// would fault.
     #[must_use]
     pub fn large_bar(&self) -> bool {
         self.large_bar
     }
 
-    /// Whether the permissions of this agent are really enforced.
+    /// Returns whether the permissions of this agent are enforced.
     #[must_use]
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identifier_is_a_number_and_back() {
+    fn identifier_round_trips_through_bits() {
         let id = AgentId::new(7, 3, AgentKind::Gpu, 1);
         assert_eq!((id.index(), id.to_bits(), id.runtime()), (3, 0x7_0003_4001, 7));
         assert_eq!(id.to_string(), "GPU 1");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_and_enforcement_are_said_in_words() {
+    fn kinds_and_enforcement_have_names() {
         let kinds = [AgentKind::Cpu, AgentKind::Gpu, AgentKind::Other(2)];
         assert_eq!(kinds.map(|kind| kind.to_string()), ["CPU", "GPU", "device type 2"]);
         let both = [Enforcement::Enforced, Enforcement::Remembered];

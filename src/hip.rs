@@ -1,14 +1,18 @@
-//! HIP's error codes, and what its releases answer differently.
+//! HIP's error codes, and the differences between its releases.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Whose answers are given where HIP's releases differ.
+/// The release of HIP whose error codes and granularities are returned.
 ///
-/// That is the error of each mistake ([`Error::hip`](crate::Error::hip) has the table) and
-/// the recommended granularity
-/// ([`allocation_granularity`](crate::Vmm::allocation_granularity)). How an import is passed, by
-/// value or by pointer, is the C interface's concern; here it is a descriptor.
+/// [`Error::hip`](crate::Error::hip) has the table of error codes;
+/// [`allocation_granularity`](crate::Vmm::allocation_granularity) returns the granularities.
+///
+/// ```
+/// use hsa_vmm::hip::HipProfile;
+///
+/// assert_eq!("hip6".parse(), Ok(HipProfile::Hip6));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HipProfile {
@@ -30,9 +34,9 @@ impl fmt::Display for HipProfile {
     }
 }
 
-/// A profile's name that is none.
+/// The name of a profile that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no HIP profile; there are `hip6` and `hip7`")]
+#[error("invalid HIP profile `{0}`; use `hip6` or `hip7`")]
 pub struct UnknownProfile(String);
 
 impl FromStr for HipProfile {
@@ -47,7 +51,13 @@ impl FromStr for HipProfile {
     }
 }
 
-/// An error of HIP (`hipError_t`), as far as virtual-memory management, IPC and areas have them.
+/// An error of HIP (`hipError_t`) that virtual-memory management, IPC or areas return.
+///
+/// ```
+/// use hsa_vmm::hip::HipError;
+///
+/// assert_eq!(HipError::InvalidValue.to_string(), "hipErrorInvalidValue (1)");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -77,13 +87,13 @@ pub enum HipError {
 }
 
 impl HipError {
-    /// HIP's number.
+    /// Returns HIP's number.
     #[must_use]
     pub fn code(self) -> i32 {
         self as i32
     }
 
-    /// HIP's name.
+    /// Returns HIP's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -121,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_shown_by_hips_name_and_number() {
+    fn errors_are_shown_as_name_and_number() {
         for (error, shown) in [
             (HipError::InvalidValue, "hipErrorInvalidValue (1)"),
             (HipError::OutOfMemory, "hipErrorOutOfMemory (2)"),

@@ -1,4 +1,4 @@
-//! Memory pools: where physical memory comes from, and in which portions.
+//! Memory pools: the memory of an agent, and its granules.
 
 use crate::native::NativePool;
 use core::fmt;
@@ -8,11 +8,11 @@ bitflags::bitflags! {
     /// What kind of memory a global pool holds (`HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PoolFlags: u32 {
-        /// Kernel arguments may lie here.
+        /// For kernel arguments.
         const KERNARG = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT;
         /// Coherent between agents while they run.
         const FINE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
-        /// One agent at a time; the pool of physical handles.
+        /// Coherent for one agent at a time; physical handles come from it.
         const COARSE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
         /// Coherent also between devices, with device-scope atomics.
         const EXTENDED_FINE_GRAINED =
@@ -22,7 +22,7 @@ bitflags::bitflags! {
 }
 
 impl PoolFlags {
-    /// Short names, as `rocminfo` groups them: `coarse`, `fine`, `extended`, `kernarg`.
+    /// Returns short names, as `rocminfo` groups them: `coarse`, `fine`, `extended`, `kernarg`.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         [
             (Self::COARSE_GRAINED, "coarse"),
@@ -39,9 +39,9 @@ impl PoolFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Segment {
-    /// Memory that all agents may be given access to.
+    /// Memory that all agents can be granted access to.
     Global,
-    /// Memory that kernels only read.
+    /// Memory that kernels can only read.
     ReadOnly,
     /// A work-item's own memory.
     Private,
@@ -106,58 +106,58 @@ impl Pool {
     pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
         self.native.raw()
     }
-    /// The segment.
+    /// Returns the segment.
     #[must_use]
     pub fn segment(&self) -> Segment {
         self.segment
     }
-    /// The kind of memory, for a pool of the global segment.
+    /// Returns the kind of memory, for a pool of the global segment.
     #[must_use]
     pub fn flags(&self) -> PoolFlags {
         self.flags
     }
-    /// All memory of the pool, used or not.
+    /// Returns the size of the pool, whether used or not.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
-    /// Whether a program may allocate here.
+    /// Returns whether programs can allocate from it.
     #[must_use]
     pub fn allocatable(&self) -> bool {
         self.allocatable
     }
-    /// The least unit of size and address: everything must be a multiple of it.
+    /// Returns the granule: sizes and addresses are multiples of it.
     #[must_use]
     pub fn granule(&self) -> usize {
         self.granule
     }
-    /// The unit that gives the best performance.
+    /// Returns the granule that gives the best performance.
     #[must_use]
     pub fn recommended_granule(&self) -> usize {
         self.recommended_granule
     }
-    /// The alignment of what is allocated.
+    /// Returns the alignment of allocations.
     #[must_use]
     pub fn alignment(&self) -> usize {
         self.alignment
     }
-    /// The largest single allocation.
+    /// Returns the size of the largest single allocation.
     #[must_use]
     pub fn largest_allocation(&self) -> usize {
         self.largest_allocation
     }
-    /// Whether all agents reach it without being granted access.
+    /// Returns whether all agents can access it without a grant.
     #[must_use]
     pub fn accessible_by_all(&self) -> bool {
         self.accessible_by_all
     }
-    /// The side of the bus the memory is on.
+    /// Returns which side of the bus the memory is on.
     #[must_use]
     pub fn location(&self) -> PoolLocation {
         self.location
     }
 
-    /// Whether physical handles of virtual memory come from here.
+    /// Returns whether physical handles come from it.
     #[must_use]
     pub fn holds_handles(&self) -> bool {
         self.segment == Segment::Global
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_said_in_words() {
+    fn flags_have_names() {
         let words = |flags: PoolFlags| flags.words().collect::<Vec<_>>();
         assert_eq!(words(PoolFlags::COARSE_GRAINED), ["coarse"]);
         assert_eq!(words(PoolFlags::FINE_GRAINED | PoolFlags::KERNARG), ["fine", "kernarg"]);
@@ -189,7 +189,7 @@ mod tests {
 
     #[cfg(feature = "simulation")]
     #[test]
-    fn handles_come_from_a_gpus_coarse_memory_that_is_handed_out() {
+    fn handles_come_from_allocatable_coarse_gpu_memory() {
         let config = crate::simulation::Config::mi300x(1);
         let runtime = crate::Runtime::simulated(config).unwrap();
         let pool = runtime.gpus().next().and_then(crate::Agent::handle_pool).unwrap().clone();
@@ -198,7 +198,7 @@ mod tests {
             Pool { segment: Segment::Group, ..pool.clone() },
             Pool { flags: PoolFlags::FINE_GRAINED, ..pool.clone() },
             Pool { allocatable: false, ..pool.clone() },
-            // A runtime that says nothing of it.
+            // A runtime that does not know it.
             Pool { granule: 0, ..pool.clone() },
             Pool { location: PoolLocation::Cpu, ..pool },
         ];
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_shown_by_their_names() {
+    fn segments_have_names() {
         for (segment, name) in [
             (Segment::Global, "global"),
             (Segment::ReadOnly, "read-only"),

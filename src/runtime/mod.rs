@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the runtime says about itself.
+/// The properties of a runtime ([`Runtime::info`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuntimeInfo {
@@ -31,14 +31,14 @@ pub struct RuntimeInfo {
     pub path: Option<PathBuf>,
     /// The version of HSA.
     pub version: (u16, u16),
-    /// The version of AMD's extension, by which features are told apart. 1.4 where the runtime
-    /// is too old to say (ROCm 6.0).
+    /// The version of AMD's extension, which the features depend on. 1.4 if the runtime is too old to
+    /// return it (ROCm 6.0).
     pub extension: (u16, u16),
-    /// The runtime's build, where it tells.
+    /// The runtime's build; empty if it is unknown.
     pub build: String,
     /// Whether runtime and kernel driver support virtual-memory management.
     pub virtual_memory: bool,
-    /// Why not, if not.
+    /// Why they do not.
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.
     pub dmabuf: bool,
@@ -48,13 +48,27 @@ pub struct RuntimeInfo {
     pub xnack: bool,
     /// Whether handles can be shared over a fabric.
     pub fabric: bool,
-    /// Every optional function of the library and whether it is there.
+    /// Every optional function, and whether the library exports it.
     pub optional_functions: Vec<(&'static str, bool)>,
 }
 
-/// A started HSA runtime. Cheap to clone; the last clone stops it, unless it has exported memory in
-/// a way that it would not survive
+/// A started HSA runtime.
+///
+/// Cheap to clone. Dropping the last clone stops the runtime, unless the process has exported memory in
+/// a way that a stop would crash
 /// ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)).
+///
+/// ```
+/// # use hsa_vmm::{Runtime, simulation::Config};
+/// # fn main() -> Result<(), hsa_vmm::Error> {
+/// // On hardware: Runtime::load()?.
+/// let runtime = Runtime::simulated(Config::mi300x(2))?;
+/// for gpu in runtime.gpus() {
+///     println!("{}: {}", gpu.id(), gpu.product());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// Stands for `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
 /// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
@@ -78,11 +92,12 @@ struct Inner {
 impl Runtime {
     /// Loads AMD's runtime from the usual places and starts it.
     ///
-    /// `HSA_VMM_RUNTIME` names the library to load (`sim`: the simulation, configured by
-    /// `HSA_SIM`); else `ROCM_PATH`, the dynamic linker's search, and where ROCm was when this
-    /// was built. There is no falling back to the simulation.
+    /// `HSA_VMM_RUNTIME` names the library to load. If it is not set, the library is searched in
+    /// `ROCM_PATH`, by the dynamic linker, and where ROCm was when this crate was built. With the
+    /// feature `simulation`, the value `sim` starts the simulation that `HSA_SIM` configures. Nothing
+    /// else starts it.
     ///
-    /// A relative `ROCM_PATH` is refused. A program that runs with more rights than its caller
+    /// A relative `ROCM_PATH` is rejected. A program that runs with more rights than its caller
     /// (set-user-id, set-group-id, file capabilities) ignores all three variables: the library is
     /// the one that the administrator installed.
     ///
@@ -148,10 +163,10 @@ impl Runtime {
         Self::simulated_by(Arc::new(simulation))
     }
 
-    /// Uses a simulation that was started by the caller, who can go on watching it.
+    /// Uses a simulation that the caller has started and can inspect.
     ///
     /// # Errors
-    /// As for [`Runtime::load`], when the simulation was told to fail.
+    /// As for [`Runtime::load`], if the simulation was configured to fail.
     #[cfg(feature = "simulation")]
     pub fn simulated_by(simulation: Arc<hsa_sim::Simulation>) -> Result<Self, Error> {
         Self::start(Native::simulated(simulation), "simulation".into(), None)
@@ -198,37 +213,37 @@ impl Runtime {
         })
     }
 
-    /// What the runtime says about itself.
+    /// Returns the runtime's properties.
     #[must_use]
     pub fn info(&self) -> &RuntimeInfo {
         &self.inner.info
     }
 
-    /// All agents, in the runtime's order.
+    /// Returns all agents, in the runtime's order.
     #[must_use]
     pub fn agents(&self) -> &[Agent] {
         &self.inner.agents
     }
 
-    /// The GPUs, in the order in which HIP counts them.
+    /// Returns the GPUs, in HIP's order.
     pub fn gpus(&self) -> impl Iterator<Item = &Agent> {
         self.inner.agents.iter().filter(|agent| agent.kind == AgentKind::Gpu)
     }
 
-    /// The first CPU: the agent that stands for this process's own loads and stores.
+    /// Returns the first CPU, whose access is that of this process's own loads and stores.
     #[must_use]
     pub fn host(&self) -> &Agent {
         &self.inner.agents[self.inner.first_cpu]
     }
 
-    /// The agent of that identifier; `None` if it is another runtime's or invented.
+    /// Returns the agent with an identifier; `None` if it is not one of this runtime.
     #[must_use]
     pub fn agent(&self, id: AgentId) -> Option<&Agent> {
         self.inner.agents.get(id.index()).filter(|agent| agent.id == id)
     }
 
-    /// The bytes of memory that an agent has left, of all processes' together
-    /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` where the runtime does not say.
+    /// Returns how many bytes of an agent's memory are free, of all processes together
+    /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not know.
     #[must_use]
     pub fn memory_left(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
@@ -266,7 +281,7 @@ impl Runtime {
         self.inner.native.function(name)
     }
 
-    /// The simulation below, if this is one.
+    /// Returns the simulation, if this is one.
     #[cfg(feature = "simulation")]
     #[must_use]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
@@ -277,26 +292,25 @@ impl Runtime {
         &self.inner.native
     }
 
-    /// From now on the last clone does not stop it: it would not survive that.
+    /// Keeps the runtime started when the last clone is dropped, because a stop would crash it.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the two are clones of one another.
+    /// Returns whether the two are clones of each other.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// What tells whether there are descriptors left.
+    /// Returns the check for a free file descriptor.
     pub(crate) fn spare(&self) -> &Spare {
         &self.inner.spare
     }
 
-    /// Whether this process is a child of a fork of the one that opened the runtime.
+    /// Returns whether this process is a child of a fork of the process that opened the runtime.
     ///
-    /// In such a child every operation returns an error. Functions that list or count what is held and
-    /// return no `Result` answer as if nothing were held, because a thread that the child does not
-    /// have may hold their locks.
+    /// In such a child every operation returns an error. Functions that return lists or counts and no
+    /// `Result` return nothing and zero: their locks may be held by a thread that the child lacks.
     #[must_use]
     pub fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
@@ -319,8 +333,8 @@ impl Drop for Inner {
         if !self.generation.has_forked() {
             self.attachments.close(&self.native);
         }
-        // The kernel takes back what a process has when it ends, and other users of the runtime in
-        // this process are not disturbed: each has a reference of its own.
+        // The kernel frees everything when the process ends. Other users of the runtime in this
+        // process have references of their own.
         if *self.stays_started.get_mut() {
             crate::log::debug!("the runtime has exported memory, and stays started");
         } else {
@@ -347,7 +361,7 @@ fn ask(
 }
 
 fn stop(native: &Native, generation: Generation) {
-    // The child of a fork has no runtime of its own to stop.
+    // The child of a fork has no runtime to stop.
     if !generation.has_forked()
         && let Err(failure) = native.shut_down()
     {
