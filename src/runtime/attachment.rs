@@ -16,13 +16,11 @@ pub(crate) trait Attachment: Any + Send + Sync {
 
 /// The state of all layers above, by its type.
 #[derive(Default)]
-pub(super) struct Attachments(
-    Mutex<BTreeMap<TypeId, (Arc<dyn Any + Send + Sync>, Arc<dyn Attachment>)>>,
-);
+pub(super) struct Attachments(Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>);
 
 impl Attachments {
     pub fn close(&self, native: &Native) {
-        let all: Vec<_> = lock(&self.0).values().map(|(_, state)| state.clone()).collect();
+        let all: Vec<_> = lock(&self.0).values().cloned().collect();
         all.iter().for_each(|state| state.close(native));
     }
 }
@@ -37,11 +35,9 @@ impl Runtime {
     /// Returns this runtime's state of a type, which is created by the first call.
     pub(crate) fn attachment<T: Attachment + Default>(&self) -> Arc<T> {
         let mut all = lock(&self.inner.attachments.0);
-        let (state, _) = all.entry(TypeId::of::<T>()).or_insert_with(|| {
-            let state = Arc::new(T::default());
-            (state.clone(), state)
-        });
+        let state = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        let state: Arc<dyn Any + Send + Sync> = state.clone();
         // The key is the type, so that the cast cannot fail.
-        state.clone().downcast().unwrap_or_default()
+        state.downcast().unwrap_or_default()
     }
 }
