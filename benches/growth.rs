@@ -12,7 +12,9 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Allocation, AllocationProperties, GrowableBuffer, Mapping, Reservation, Runtime, Vmm};
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, GrowableBuffer, Mapping, Reservation, Runtime, Vmm,
+};
 use std::cell::RefCell;
 
 fn main() {

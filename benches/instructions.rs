@@ -8,7 +8,10 @@
 //! A number behind the name plants so many calls more than are told.
 
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, HandleType, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, HandleType, Runtime,
+    Vmm,
+};
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;

@@ -8,7 +8,9 @@
 //! runs is what counts.
 
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm,
+};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

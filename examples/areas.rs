@@ -7,8 +7,8 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::area::MmapOptions;
-use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
+use hsa_vmm::area::{AreaFlags, MmapOptions};
+use hsa_vmm::{Area, Runtime, Vmm};
 
 const SIZE: usize = 1000;
 

@@ -6,7 +6,8 @@
 //! ```
 
 use anyhow::Context;
-use hsa_vmm::{Access, Allocation, AllocationProperties, Granularity, Reservation, Runtime, Vmm};
+use hsa_vmm::vmm::Granularity;
+use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
 
 pub(crate) fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does.

@@ -6,7 +6,8 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::{Ipc, IpcHandle, OpenedMemory, PoolMemory, Runtime};
+use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
+use hsa_vmm::{Ipc, PoolMemory, Runtime};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 

@@ -7,8 +7,8 @@
 //! ```
 
 use anyhow::Context;
-use hsa_vmm::buffer::PageState;
-use hsa_vmm::{Access, AllocationProperties, PagedBuffer, Runtime, Vmm};
+use hsa_vmm::buffer::{PageState, PagedBuffer};
+use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 

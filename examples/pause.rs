@@ -7,8 +7,8 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::buffer::Contents;
-use hsa_vmm::{Access, AllocationProperties, ErrorKind, PausableBuffer, Runtime, Vmm};
+use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::{Access, AllocationProperties, ErrorKind, Runtime, Vmm};
 use std::time::Instant;
 
 const SIZE: usize = (24 << 20) + 100;

@@ -6,7 +6,9 @@
 //! ```
 
 use anyhow::Context;
-use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, PoolMemory, Reservation, Runtime, Vmm};
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, Mapping, PoolMemory, Reservation, Runtime, Vmm,
+};
 
 const MIB: usize = 1 << 20;
 

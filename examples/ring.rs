@@ -7,7 +7,8 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::{Access, AllocationProperties, RingBuffer, Runtime, Vmm};
+use hsa_vmm::buffer::RingBuffer;
+use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 
 const LINES: [&str; 3] = ["begun before the end, ", "written in one piece, ", "read in one piece"];
 

@@ -7,7 +7,9 @@
 
 use anyhow::{Context, ensure};
 use hsa_vmm::transport::Channel;
-use hsa_vmm::{Access, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Runtime, Vmm};
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Runtime, Vmm,
+};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};

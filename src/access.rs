@@ -7,7 +7,7 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Access {
     /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
-    /// [`Enforcement`](crate::Enforcement).
+    /// [`Enforcement`](crate::agent::Enforcement).
     #[default]
     None,
     /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only remembered.

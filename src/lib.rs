@@ -1,11 +1,10 @@
 //! HIP's virtual-memory management directly on AMD's HSA runtime, without HIP.
 //!
-//! A runtime that avoids HIP still needs what `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap`
-//! and `hipMemSetAccess` give: ranges of addresses that stay, physical memory that comes and
-//! goes below them, and a say in who may touch it. This crate loads `libhsa-runtime64` when it
-//! runs, finds the agents and their memory pools, and gives those calls HIP's documented
-//! meaning on `hsa_amd_vmem_*` — with every argument checked before anything happens, and
-//! everything put back when something fails half-way.
+//! A runtime that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
+//! `hipMemSetAccess`: address ranges that stay reserved, physical memory that is mapped and unmapped in
+//! them, and access rights for each agent. This crate loads `libhsa-runtime64` at run time, discovers
+//! agents and memory pools, and implements HIP's documented semantics on `hsa_amd_vmem_*`. Arguments are
+//! checked before anything changes, and an operation that fails half-way is rolled back.
 //!
 //! ```
 //! use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -33,23 +32,30 @@
 //!
 //! # Modules
 //!
-//! * [`runtime`], [`agent`], [`pool`]: what is there.
-//! * [`vmm`]: the fourteen calls of HIP's virtual-memory management ([`Vmm`]), and owned types
-//!   above them ([`Reservation`], [`Allocation`], [`Mapping`]).
-//! * [`memory`], [`ipc`]: memory as `hipMalloc` gives it ([`PoolMemory`]), and the same memory in
+//! * [`runtime`], [`agent`], [`pool`]: the loaded runtime, its CPUs and GPUs, and their memory pools.
+//! * [`vmm`]: HIP's calls for virtual memory one to one ([`Vmm`]), and owned values on top of them
+//!   ([`Reservation`], [`Allocation`], [`Mapping`]).
+//! * [`memory`], [`ipc`]: memory as `hipMalloc` allocates it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
-//! * [`report`]: what is reserved, mapped and held, for people, for programs and as a picture.
-//! * [`buffer`]: buffers that people build on it: [`GrowableBuffer`], [`GrowableVec`],
-//!   [`RingBuffer`], [`PagedBuffer`], [`PausableBuffer`].
-//! * [`area`]: memory by a few flags, as AML's areas give it ([`Area`]).
-//! * [`transport`]: memory sent to another process, with what describes it.
-//! * [`hip`]: HIP's error codes and what its releases answer differently.
+//! * [`report`]: everything that is reserved, mapped and allocated, for people and for programs.
+//! * [`buffer`]: buffers that grow in place ([`GrowableBuffer`], [`GrowableVec`](buffer::GrowableVec)),
+//!   ring buffers ([`RingBuffer`](buffer::RingBuffer)), paged and pausable buffers
+//!   ([`PagedBuffer`](buffer::PagedBuffer), [`PausableBuffer`](buffer::PausableBuffer)).
+//! * [`area`]: memory by a few flags, as AML's areas provide it ([`Area`]).
+//! * [`transport`]: memory that is sent to another process, with its description.
+//! * [`error`], [`hip`]: the error of every operation, and HIP's error codes.
+//! * [`hsa_sys`]: C's types, for programs with queues of their own ([`Runtime::function`]).
 //!
-//! # Where it is known to hold
+//! # Features
 //!
-//! On AMD's own runtime 6.1.2, 6.4.3 and 7.2.4, unmodified, over a kernel driver that is emulated;
-//! and on the software runtime [`hsa-sim`](simulation), which is compared with them call by call.
-//! No AMD GPU has been used to develop it.
+//! * `simulation`: `Runtime::simulated` and `HSA_VMM_RUNTIME=sim`, the software HSA runtime. Off by
+//!   default: an environment variable must not replace the runtime of a production program.
+//! * `serde`: reports are serialisable.
+//!
+//! # What it was tested on
+//!
+//! AMD's own runtime 6.1.2, 6.4.3 and 7.2.4, unmodified, over an emulated kernel driver; and the
+//! simulation, which is compared with them call by call. No AMD GPU was used in development.
 
 #![deny(unsafe_code)]
 
@@ -84,11 +90,14 @@ mod trust;
 #[allow(unsafe_code)]
 pub mod vmm;
 
-pub use agent::{Agent, AgentId, AgentKind, Enforcement};
-pub use area::{Area, AreaFlags, AreaMemory};
-pub use buffer::{GrowableBuffer, GrowableVec, PagedBuffer, PausableBuffer, RingBuffer};
-pub use error::{Errno, Error, ErrorKind};
-pub use hip::{HipError, HipProfile};
+#[doc(inline)]
+pub use agent::{Agent, AgentId};
+#[doc(inline)]
+pub use area::Area;
+#[doc(inline)]
+pub use buffer::GrowableBuffer;
+#[doc(inline)]
+pub use error::{Error, ErrorKind};
 /// The software HSA runtime, for machines without a GPU and for tests.
 ///
 /// It is used only when it is asked for: by [`Runtime::simulated`], or by `HSA_VMM_RUNTIME=sim`.
@@ -96,16 +105,18 @@ pub use hip::{HipError, HipProfile};
 pub use hsa_sim as simulation;
 /// C's types of the HSA ABI, for HSA calls that the caller makes itself ([`Runtime::function`]).
 pub use hsa_sys;
-pub use ipc::{Ipc, IpcHandle, OpenedMemory};
+#[doc(inline)]
+pub use ipc::Ipc;
+#[doc(inline)]
 pub use memory::PoolMemory;
-pub use native::Status;
-pub use pool::{Pool, PoolFlags, Segment};
-pub use report::Report;
+#[doc(inline)]
+pub use pool::Pool;
+#[doc(inline)]
 pub use runtime::Runtime;
-pub use trust::{Trust, UntrustedUser};
+#[doc(inline)]
 pub use vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, Handle,
-    HandleType, Mapping, NewMapping, Reservation, Vmm,
+    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Handle, HandleType,
+    Mapping, Reservation, Vmm,
 };
 
 /// The README's program is compiled and run.

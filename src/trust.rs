@@ -14,13 +14,13 @@ use std::fs;
 ///
 /// At the other end of a socket, the effective user counts, as it was when the process connected or began
 /// to listen. A process that is looked up by its number (a [`Ticket`](crate::transport::Ticket), an
-/// [`IpcHandle`](crate::IpcHandle)) must have the trusted user as its real, effective, saved and file
+/// [`IpcHandle`](crate::ipc::IpcHandle)) must have the trusted user as its real, effective, saved and file
 /// system user: a process that runs a set-user-id program still has the descriptors of the user who
 /// started it.
 ///
 /// ```
 /// use hsa_vmm::transport::Channel;
-/// use hsa_vmm::Trust;
+/// use hsa_vmm::transport::Trust;
 ///
 /// # fn main() -> Result<(), hsa_vmm::Error> {
 /// let (here, _there) = Channel::pair()?;

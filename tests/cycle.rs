@@ -4,8 +4,9 @@
 mod machine;
 mod process;
 
+use hsa_vmm::agent::Enforcement;
 use hsa_vmm::simulation::{Config, GpuPermissions};
-use hsa_vmm::{Access, Allocation, Enforcement, Error, Reservation};
+use hsa_vmm::{Access, Allocation, Error, Reservation};
 use machine::{KIB, MIB, Machine, access, at, without_cpu_mapping};
 
 /// What there is of everything, before and after.

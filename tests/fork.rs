@@ -4,10 +4,14 @@ mod machine;
 mod process;
 
 use hsa_vmm::Kept;
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::Usage;
-use hsa_vmm::{Access, Allocation, AllocationProperties, Area, AreaFlags, AreaMemory, Error, ErrorKind, Granularity, GrowableBuffer, HandleType, Ipc, Mapping, PagedBuffer, PausableBuffer, PoolMemory, Reservation, RingBuffer, Vmm};
+use hsa_vmm::vmm::{Granularity, Usage};
+use hsa_vmm::{
+    Access, Allocation, AllocationProperties, Area, Error, ErrorKind, GrowableBuffer, HandleType,
+    Ipc, Mapping, PoolMemory, Reservation, Vmm,
+};
 use machine::{Library, Machine, access};
 use process::{Child, End};
 use std::fs::File;

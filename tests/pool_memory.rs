@@ -4,9 +4,11 @@ mod machine;
 mod process;
 
 use hsa_vmm::error::{Operation, Problem, Rejected};
+use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::memory::Coherence;
+use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
-use hsa_vmm::{Address, AgentId, ErrorKind, HipError, HipProfile, Ipc, PoolFlags, PoolMemory, Runtime, Vmm};
+use hsa_vmm::{Address, AgentId, ErrorKind, Ipc, PoolMemory, Runtime, Vmm};
 use machine::assert_idle;
 use process::End;
 use std::sync::Arc;

@@ -5,10 +5,12 @@ mod machine;
 mod process;
 
 use hostile::{Hostile, library_of};
-use hsa_vmm::agent::LinkKind;
+use hsa_vmm::agent::{AgentKind, LinkKind};
 use hsa_vmm::error::Feature;
+use hsa_vmm::pool::{PoolFlags, Segment};
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
-use hsa_vmm::{AgentKind, AllocationProperties, Error, ErrorKind, Granularity, PoolFlags, Runtime, Segment, Vmm};
+use hsa_vmm::vmm::Granularity;
+use hsa_vmm::{AllocationProperties, Error, ErrorKind, Runtime, Vmm};
 use machine::{KIB, MIB, Machine, with_two_cpus};
 use std::path::Path;
 use std::process::Command;

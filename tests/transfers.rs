@@ -2,9 +2,9 @@
 
 mod machine;
 
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Area, AreaFlags, PoolMemory};
+use hsa_vmm::{Access, Area, PoolMemory};
 use machine::{Machine, at, eras};
 use std::thread;
 

@@ -9,9 +9,9 @@ use crate::process::process;
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::Area;
+use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::Rejected;
-use hsa_vmm::{Area, AreaFlags};
 use std::sync::Arc;
 
 #[unsafe(no_mangle)]

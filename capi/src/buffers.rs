@@ -8,8 +8,8 @@ use crate::process::{Process, process};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Range;
-use hsa_vmm::buffer::Contents;
-use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer, Vmm};
+use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, Vmm};
 use std::sync::{Arc, Mutex};
 
 /// Makes a buffer of a device's memory and gives it a number.

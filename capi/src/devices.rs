@@ -9,7 +9,8 @@ use crate::types::{
     hipDevice_t, hipError_t, hipMemLocation, hipUUID,
 };
 use core::ffi::{c_char, c_int, c_uint};
-use hsa_vmm::{Agent, AgentId, AgentKind, Runtime};
+use hsa_vmm::agent::AgentKind;
+use hsa_vmm::{Agent, AgentId, Runtime};
 use std::cell::Cell;
 
 thread_local! {
@@ -305,7 +306,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                     agent
                         .pools()
                         .iter()
-                        .any(|pool| pool.flags().contains(hsa_vmm::PoolFlags::FINE_GRAINED)),
+                        .any(|pool| pool.flags().contains(hsa_vmm::pool::PoolFlags::FINE_GRAINED)),
                 ),
                 attribute::PCI_CHIP_ID => number(agent.chip()),
                 other => {

@@ -8,7 +8,7 @@ use crate::process::process;
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
 use hsa_vmm::error::Rejected;
-use hsa_vmm::{IpcHandle, OpenedMemory};
+use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
 use std::sync::Arc;
 
 #[unsafe(no_mangle)]

@@ -12,8 +12,9 @@ use crate::types::{
 };
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::error::Rejected;
+use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{Address, AgentId, OpenedMemory, PoolMemory};
+use hsa_vmm::{Address, AgentId, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 

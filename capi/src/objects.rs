@@ -3,7 +3,9 @@
 use crate::answer::Refusal;
 use crate::errors;
 use core::ffi::c_void;
-use hsa_vmm::{Address, Area, AreaFlags, AreaMemory, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::area::{AreaFlags, AreaMemory};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::{Address, Area, GrowableBuffer};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -6,7 +6,8 @@ use crate::pointers::{address, cut, not_null, put, take, take_each, text};
 use crate::process::{Backend, choose, process, shut_down};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_char, c_int, c_uint, c_void};
-use hsa_vmm::{Enforcement, HipProfile};
+use hsa_vmm::agent::Enforcement;
+use hsa_vmm::hip::HipProfile;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {

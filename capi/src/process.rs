@@ -5,8 +5,9 @@ use crate::devices::{Devices, visible};
 use crate::errors;
 use crate::memory::Allocations;
 use crate::objects::Objects;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{Error, ErrorKind, HipProfile, Ipc, Runtime, Vmm};
+use hsa_vmm::{Error, ErrorKind, Ipc, Runtime, Vmm};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 

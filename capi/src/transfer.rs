@@ -10,8 +10,11 @@ use crate::types::{hipError_t, hipStream_t};
 use crate::unsupported::null_stream;
 use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
+use hsa_vmm::agent::AgentKind;
+use hsa_vmm::area::AreaMemory;
+use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{Access, Address, AgentId, AgentKind, AreaMemory, Error, OpenedMemory, Vmm};
+use hsa_vmm::{Access, Address, AgentId, Error, Vmm};
 use std::sync::Arc;
 
 /// What passes through this process at a time on its way from one memory to another.

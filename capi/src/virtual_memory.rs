@@ -9,8 +9,12 @@ use crate::types::{
     hipMemAllocationProp, hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
-use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AgentKind, AllocationProperties, Granularity, Handle, HandleType, HipProfile, Vmm};
+use hsa_vmm::agent::AgentKind;
+use hsa_vmm::hip::HipProfile;
+use hsa_vmm::vmm::{AllocationKind, Granularity, HandleTypes, Location};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
+};
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
 pub fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {

@@ -15,7 +15,7 @@ use crate::verbs::replay::Replay;
 use crate::verbs::rocr::Rocr;
 use crate::verbs::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hsa_vmm::HipProfile;
+use hsa_vmm::hip::HipProfile;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;

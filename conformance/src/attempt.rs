@@ -2,7 +2,8 @@
 
 use crate::case::Body;
 use crate::{Case, Context, NotPassed, Options, Status, Verdict, descriptors};
-use hsa_vmm::{HipError, Runtime};
+use hsa_vmm::Runtime;
+use hsa_vmm::hip::HipError;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::cell::RefCell;

@@ -6,8 +6,12 @@ use crate::partner::Partner;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::error::Argument;
+use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle, HandleType, HipError, HipProfile, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
+    HandleType, Runtime, Vmm,
+};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fmt;

@@ -4,7 +4,7 @@ use crate::Status;
 use crate::attempt::Lost;
 use crate::describe::{AgentDescription, RuntimeDescription};
 use chrono::{DateTime, Utc};
-use hsa_vmm::HipError;
+use hsa_vmm::hip::HipError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Read;

@@ -5,8 +5,9 @@ use crate::describe::describe_with;
 use crate::plan::Plan;
 use crate::tally::Tally;
 use crate::{CaseReport, KnownFailures, Report, Status};
+use hsa_vmm::Runtime;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::Quirks;
-use hsa_vmm::{HipProfile, Runtime};
 use std::ffi::OsString;
 
 /// How a run is to be.

@@ -1,7 +1,8 @@
 //! Two reports held against each other: each kind of difference, and no other.
 
 use hsa_sim::{Config, Era, FaultPlan};
-use hsa_vmm::{HipProfile, Runtime};
+use hsa_vmm::Runtime;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::describe::QuirkDescription;
 use hsa_vmm_conformance::diff::{CaseKind, Diff};
 use hsa_vmm_conformance::{Options, Report, Status, run};

@@ -3,8 +3,9 @@
 
 mod partner;
 
+use hsa_vmm::Runtime;
+use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::simulation::{Config, Era};
-use hsa_vmm::{HipError, HipProfile, Runtime};
 use hsa_vmm_conformance::{Options, cases, run};
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -3,8 +3,9 @@
 #[path = "../../tests/machine/mod.rs"]
 mod machine;
 
+use hsa_vmm::report::Report;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Access, Address, Handle, Report};
+use hsa_vmm::{Access, Address, Handle};
 use hsa_vmm_conformance::picture::draw;
 use machine::{MIB, Machine, access, at};
 use quick_xml::Reader;

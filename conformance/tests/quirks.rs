@@ -4,7 +4,9 @@
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Era};
 use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
-use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm,
+};
 use hsa_vmm_conformance::{Options, Status, run};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::env;

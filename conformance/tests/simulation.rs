@@ -3,7 +3,8 @@
 mod partner;
 
 use hsa_sim::{Config, Era};
-use hsa_vmm::{HipProfile, Runtime};
+use hsa_vmm::Runtime;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::{Options, Report, Status, run};
 
 fn conform(config: Config, profile: HipProfile) -> Report {

@@ -3,7 +3,11 @@
 #![no_main]
 
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Ipc, IpcHandle, PoolMemory, Runtime, Vmm};
+use hsa_vmm::ipc::IpcHandle;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Ipc,
+    PoolMemory, Runtime, Vmm,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// A machine, the library on it, a handle that may be used, and one that was.

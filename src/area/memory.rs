@@ -21,7 +21,8 @@ const PORTION: usize = 1 << 20;
 /// [`address`](Self::address), which dangles once the memory is unmapped.
 ///
 /// ```
-/// # use hsa_vmm::{Area, AreaFlags, Runtime, Vmm, area::MmapOptions};
+/// # use hsa_vmm::area::{AreaFlags, MmapOptions};
+/// # use hsa_vmm::{Area, Runtime, Vmm};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 /// let area = Area::new(&Vmm::open(&runtime)?, 0, AreaFlags::DEFAULT)?;

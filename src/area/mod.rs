@@ -38,7 +38,8 @@
 //!
 //! ```
 //! use hsa_vmm::area::MmapOptions;
-//! use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
+//! use hsa_vmm::area::AreaFlags;
+//! use hsa_vmm::{Area, Runtime, Vmm};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
@@ -83,7 +84,8 @@ use options::Kind;
 /// any thread.
 ///
 /// ```
-/// # use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
+/// # use hsa_vmm::area::AreaFlags;
+/// # use hsa_vmm::{Area, Runtime, Vmm};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 /// let area = Area::new(&Vmm::open(&runtime)?, 1, AreaFlags::HOST | AreaFlags::GLOBAL)?;
@@ -321,7 +323,8 @@ impl Error {
     /// area's, such as an address that [`Vmm::unmap`] has unmapped, is a failure.
     ///
     /// ```
-    /// # use hsa_vmm::{Area, AreaFlags, Runtime, area::MmapOptions};
+    /// # use hsa_vmm::area::{AreaFlags, MmapOptions};
+    /// # use hsa_vmm::{Area, Runtime};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
     /// let area = Area::without_vmm(&runtime, 0, AreaFlags::HOST)?;

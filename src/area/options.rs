@@ -15,7 +15,7 @@ bitflags::bitflags! {
     /// as HIP's is on AMD, so that `HOST` means `HOST | MAPPED`.
     ///
     /// ```
-    /// use hsa_vmm::AreaFlags;
+    /// use hsa_vmm::area::AreaFlags;
     /// assert_eq!((AreaFlags::HOST | AreaFlags::GLOBAL).to_string(), "host, global");
     /// assert!(AreaFlags::MAPPED.maps_existing_memory());
     /// ```
@@ -27,7 +27,7 @@ bitflags::bitflags! {
         ///
         /// The memory does not migrate. If it is the device's, the host sees what a kernel wrote when the
         /// kernel has ended, and what the host stores may have to be flushed for the device
-        /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::AreaMemory::write) needs no flush, because
+        /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::area::AreaMemory::write) needs no flush, because
         /// the device copies.
         const UNIFIED = 1 << 1;
         /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`): with `HOST` new
@@ -181,7 +181,8 @@ impl fmt::Display for Device {
 /// What implements the memory of an area.
 ///
 /// ```
-/// # use hsa_vmm::{Area, AreaFlags, Runtime, Vmm};
+/// # use hsa_vmm::area::AreaFlags;
+/// # use hsa_vmm::{Area, Runtime, Vmm};
 /// use hsa_vmm::area::Backing;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;

@@ -63,7 +63,8 @@ impl RingBuilder {
 /// mapping may not be visible through another before the kernel has ended (ROCm/hip#3728).
 ///
 /// ```
-/// use hsa_vmm::{Access, AllocationProperties, RingBuffer, Runtime, Vmm};
+/// use hsa_vmm::buffer::RingBuffer;
+/// use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;

@@ -14,7 +14,8 @@ use std::marker::PhantomData;
 /// copies, and looks its mapping up, so reading and writing many values at once is faster.
 ///
 /// ```
-/// # use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, GrowableVec, Runtime, Vmm};
+/// # use hsa_vmm::buffer::GrowableVec;
+/// # use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 /// # let vmm = Vmm::open(&runtime)?;

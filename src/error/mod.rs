@@ -38,7 +38,8 @@ pub use rejected::Rejected;
 
 use crate::address::Address;
 use crate::agent::AgentId;
-use crate::native::{DriverState, Failure, Status, out_of_descriptors};
+pub use crate::native::Status;
+use crate::native::{DriverState, Failure, out_of_descriptors};
 use crate::trust::UntrustedUser;
 use core::fmt;
 use core::time::Duration;

@@ -27,7 +27,7 @@ use core::fmt;
 /// [opened](crate::Ipc::open_mem_handle).
 ///
 /// ```
-/// use hsa_vmm::IpcHandle;
+/// use hsa_vmm::ipc::IpcHandle;
 ///
 /// let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
 /// assert_eq!((handle.allocation_size(), handle.is_registered()), (0, false));

@@ -23,7 +23,8 @@ use std::os::fd::OwnedFd;
 /// The value owns what it opened: [`Ipc::close_mem_handle`] does not close it.
 ///
 /// ```no_run
-/// # use hsa_vmm::{Ipc, IpcHandle, OpenedMemory};
+/// # use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
+/// # use hsa_vmm::Ipc;
 /// # fn f(ipc: &Ipc, received: [u8; IpcHandle::SIZE]) -> Result<(), hsa_vmm::Error> {
 /// let memory = OpenedMemory::open(ipc, &IpcHandle::from_bytes(&received))?;
 /// memory.write(0, b"hello")?;

@@ -10,8 +10,9 @@
 
 use crate::agent::{AgentKind, PciAddress};
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
+use crate::vmm::Granularity;
 use crate::vmm::{Allocation, Location};
-use crate::{Granularity, HandleType, Vmm};
+use crate::{HandleType, Vmm};
 
 /// The bytes of a message before the name.
 pub(super) const HEADER: usize = 64;

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 ///
 /// ```
 /// use hsa_vmm::transport::{Offer, Ticket};
-/// use hsa_vmm::Trust;
+/// use hsa_vmm::transport::Trust;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let offer = Offer::of_descriptor(std::fs::File::open("/dev/null")?.into())?;

@@ -5,9 +5,10 @@ use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
 use crate::process::limit::{allow_more, no_limit};
+use hsa_vmm::buffer::{GrowableVec, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::vmm::MappingInfo;
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer};
+use hsa_vmm::{Access, GrowableBuffer};
 
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;

@@ -4,10 +4,10 @@ use super::refused_calls::{Named, Stage, each_in_turn};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
-use hsa_vmm::buffer::{Contents, PageState};
+use hsa_vmm::buffer::{Contents, PageState, PagedBuffer, PausableBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
-use hsa_vmm::{Access, PagedBuffer, PausableBuffer, Runtime};
+use hsa_vmm::{Access, Runtime};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 64 << 10;

@@ -5,9 +5,9 @@
 use crate::amd_runtime::on_each_within;
 use crate::machine::{Library, access, at};
 use crate::process::descriptors;
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::Problem;
-use hsa_vmm::{Access, Area, AreaFlags, Error, HandleType, Runtime, Vmm};
+use hsa_vmm::{Access, Area, Error, HandleType, Runtime, Vmm};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};

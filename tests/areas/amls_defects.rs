@@ -1,10 +1,8 @@
 //! What AML's implementation for HIP does wrong (`src/area/hip.c`), and areas here do not.
 
 use crate::ground::Ground;
-use hsa_vmm::AreaFlags;
-use hsa_vmm::area::{Device, MmapOptions};
-use hsa_vmm::error::Rejected;
-use hsa_vmm::error::{Argument, Operation, Problem};
+use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
+use hsa_vmm::error::{Argument, Operation, Problem, Rejected};
 use hsa_vmm::simulation::{Config, FaultPlan};
 
 /// `opts->device > 0`: an area of another device cannot be told to use device 0.

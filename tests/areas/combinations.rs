@@ -4,10 +4,10 @@
 use crate::ground::{Ground, on_amd};
 use crate::host_memory::Zeroed;
 use crate::{GIB, MIB};
-use hsa_vmm::area::{Backing, Device, MmapOptions};
+use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::simulation::{Config, Cpu};
-use hsa_vmm::{Area, AreaFlags, AreaMemory, Vmm};
+use hsa_vmm::{Area, Vmm};
 use std::cell::LazyCell;
 
 use Backing::{Locked, Pool, Virtual};

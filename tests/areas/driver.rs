@@ -6,9 +6,9 @@ use crate::amd_runtime::kernel_fails;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::Rejected;
-use hsa_vmm::{Area, AreaFlags, AreaMemory, Runtime, Vmm};
+use hsa_vmm::{Area, Runtime, Vmm};
 
 const SIZE: usize = 5000;
 const KINDS: [AreaFlags; 5] = [

@@ -2,10 +2,10 @@
 //! nothing, and works when it is asked for again; nothing is left in the end.
 
 use crate::ground::Ground;
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Usage};
-use hsa_vmm::{Area, AreaFlags, AreaMemory, Error, Vmm};
+use hsa_vmm::{Area, Error, Vmm};
 
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 const SIZE: usize = 5000;

@@ -3,10 +3,10 @@
 use crate::GIB;
 use crate::ground::{Ground, on_amd};
 use crate::process;
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Argument, Busy, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Area, AreaFlags, ErrorKind, Runtime};
+use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
 /// Zeroed memory that takes no more than is touched.

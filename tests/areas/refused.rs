@@ -3,11 +3,11 @@
 use crate::ground::{Ground, on_amd};
 use crate::process::{self, End};
 use crate::{GIB, MIB};
-use hsa_vmm::area::{Device, MmapOptions};
-use hsa_vmm::error::Rejected;
-use hsa_vmm::error::{Argument, Feature, Operation, Problem};
+use hsa_vmm::area::{AreaFlags, AreaMemory, Device, MmapOptions};
+use hsa_vmm::error::{Argument, Feature, Operation, Problem, Rejected};
+use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Area, AreaFlags, AreaMemory, Error, ErrorKind, HipError, HipProfile, Runtime, Vmm};
+use hsa_vmm::{Area, Error, ErrorKind, Runtime, Vmm};
 
 fn all_flags() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)

@@ -4,7 +4,10 @@ use crate::machine::{Machine, at};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::simulation::{Config, Usage as RuntimeUsage};
 use hsa_vmm::vmm::{MappingInfo, Usage};
-use hsa_vmm::{Access, Address, AgentId, Allocation, AllocationProperties, Error, Handle, HandleType, Mapping, Reservation};
+use hsa_vmm::{
+    Access, Address, AgentId, Allocation, AllocationProperties, Error, Handle, HandleType, Mapping,
+    Reservation,
+};
 
 pub const FILE: HandleType = HandleType::PosixFileDescriptor;
 

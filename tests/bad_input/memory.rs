@@ -2,8 +2,8 @@
 
 use crate::ground::{FILE, Scene, check, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
-use hsa_vmm::vmm::{HandleTypes, Location};
-use hsa_vmm::{AgentId, AllocationProperties, Error, Granularity, HandleType};
+use hsa_vmm::vmm::{Granularity, HandleTypes, Location};
+use hsa_vmm::{AgentId, AllocationProperties, Error, HandleType};
 use std::fs::File;
 
 fn create(s: &Scene, size: usize, agent: AgentId, flags: u64) -> Result<(), Error> {

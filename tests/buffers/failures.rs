@@ -5,9 +5,10 @@ use crate::failing_calls::{
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
+use hsa_vmm::buffer::{GrowableVec, RingBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, RingBuffer};
+use hsa_vmm::{Access, GrowableBuffer};
 use std::sync::LazyLock;
 
 const STEP: usize = 16 * KIB;

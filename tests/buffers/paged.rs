@@ -4,10 +4,10 @@ use crate::errors::{out_of_bounds, page_error};
 use crate::machine::{KIB, MIB, Machine, eras};
 use crate::process::{FAULT, assert_untouchable, loading_from, ran_alone, storing_at};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::PageState;
+use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, Era, GpuPermissions};
-use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, PagedBuffer};
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
 
 const PAGE: usize = 16 * KIB;
 

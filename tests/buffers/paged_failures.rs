@@ -6,10 +6,10 @@ use crate::failing_calls::{
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
-use hsa_vmm::buffer::PageState;
+use hsa_vmm::Access;
+use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, PagedBuffer};
 
 const PAGE: usize = 16 * KIB;
 const PAGES: usize = 8;

@@ -4,11 +4,11 @@ use crate::errors::page_error;
 use crate::machine::{KIB, Machine, eras};
 use crate::pausable::alone;
 use crate::process::{End, in_child, within};
+use hsa_vmm::Access;
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{PageState, PagedStatistics};
+use hsa_vmm::buffer::{PageState, PagedBuffer, PagedStatistics};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
-use hsa_vmm::{Access, PagedBuffer};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 16 * KIB;

@@ -3,11 +3,11 @@
 use crate::errors::page_error;
 use crate::machine::{KIB, Machine, eras};
 use crate::pausable::alone;
+use hsa_vmm::Access;
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::FaultPlan;
-use hsa_vmm::{Access, PagedBuffer};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::collections::HashSet;

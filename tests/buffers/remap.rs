@@ -6,9 +6,10 @@ use crate::pausable::alone;
 use crate::process::{assert_untouchable, within};
 use hsa_vmm::Error;
 use hsa_vmm::Kept;
+use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
-use hsa_vmm::{Access, Address, Allocation, Mapping, PagedBuffer, Reservation};
+use hsa_vmm::{Access, Address, Allocation, Mapping, Reservation};
 use std::time::Duration;
 
 fn machine(config: Config) -> Machine {

@@ -2,9 +2,10 @@
 
 use crate::machine::{KIB, Machine, eras, with_two_cpus};
 use hsa_vmm::Error;
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AgentId, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::{Access, AgentId, GrowableBuffer};
 
 /// Asks a buffer what an agent may do.
 type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;

@@ -3,10 +3,11 @@
 use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, eras, releases, without_cpu_mapping};
 use crate::pausable::alone;
+use hsa_vmm::Access;
 use hsa_vmm::Error;
+use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, RingBuffer};
 use std::collections::VecDeque;
 
 const SIZE: usize = 8 * KIB;

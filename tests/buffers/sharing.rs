@@ -1,10 +1,10 @@
 //! Pages shared between paged buffers, and what `Debug` of buffers prints.
 
 use crate::machine::{KIB, MIB, Machine, eras};
-use hsa_vmm::buffer::{PageState, PausableBuffer};
+use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec, PagedBuffer, RingBuffer};
+use hsa_vmm::{Access, GrowableBuffer};
 use std::fmt::Debug;
 
 const PAGE: usize = 16 * KIB;

@@ -3,8 +3,9 @@
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, eras};
 use hsa_vmm::Error;
+use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::{Access, GrowableBuffer, RingBuffer};
+use hsa_vmm::{Access, GrowableBuffer};
 
 const GIB: usize = 1 << 30;
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];

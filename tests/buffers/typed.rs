@@ -4,9 +4,10 @@ use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, Machine, eras};
 use bytemuck::{Pod, Zeroable};
 use hsa_vmm::Error;
+use hsa_vmm::buffer::GrowableVec;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, GrowableBuffer, GrowableVec};
+use hsa_vmm::{Access, GrowableBuffer};
 
 /// Twelve bytes, so that values lie across the ends of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]

@@ -8,7 +8,8 @@ use crate::table::{
 };
 use hsa_rocr::test::Ground;
 use hsa_vmm::error::{ErrorKind, Unavailable};
-use hsa_vmm::{Ipc, IpcHandle, PoolMemory, Runtime};
+use hsa_vmm::ipc::IpcHandle;
+use hsa_vmm::{Ipc, PoolMemory, Runtime};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;

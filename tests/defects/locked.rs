@@ -3,8 +3,8 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
 use crate::table::{LOCKED_FOR_EVERYBODY, TWICE_LOCKED_STAYS_LOCKED};
-use hsa_vmm::area::MmapOptions;
-use hsa_vmm::{Area, AreaFlags, ErrorKind, Runtime};
+use hsa_vmm::area::{AreaFlags, MmapOptions};
+use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
 /// Memory of this process that stays.

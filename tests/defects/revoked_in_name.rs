@@ -4,7 +4,8 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
 use crate::machine::{Library, access};
 use crate::table::{READ_ONLY_IS_WRITABLE, REVOKED_IN_NAME_ONLY};
-use hsa_vmm::{Access, Enforcement};
+use hsa_vmm::Access;
+use hsa_vmm::agent::Enforcement;
 
 #[test]
 fn on_the_runtime() {

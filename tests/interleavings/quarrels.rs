@@ -3,9 +3,10 @@
 use crate::calls::{self, Seen};
 use crate::machine::{Machine, access, at, failing};
 use crate::{in_many_orders, thread};
+use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
-use hsa_vmm::{Access, Address, Error, HandleType, PagedBuffer, Runtime, Vmm};
+use hsa_vmm::{Access, Address, Error, HandleType, Runtime, Vmm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -3,7 +3,7 @@
 //! This is the documented layout of [`IpcHandle`], written a second time: it fails where the library
 //! and its documentation differ.
 
-use hsa_vmm::IpcHandle;
+use hsa_vmm::ipc::IpcHandle;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 

@@ -1,6 +1,6 @@
 //! What a hostile process does with AMD's protocol: the abstract sockets `hsa<number>`.
 
-use hsa_vmm::IpcHandle;
+use hsa_vmm::ipc::IpcHandle;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,

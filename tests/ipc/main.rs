@@ -19,7 +19,7 @@ mod stuck;
 mod trouble;
 mod untrusted;
 
-use hsa_vmm::IpcHandle;
+use hsa_vmm::ipc::IpcHandle;
 use peer::{Peer, Refused, Setup};
 use std::time::{Duration, Instant};
 

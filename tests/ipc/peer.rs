@@ -5,7 +5,7 @@
 
 use crate::executor::{Executor, from_hex, to_hex};
 use crate::fixture::Fixture;
-use hsa_vmm::IpcHandle;
+use hsa_vmm::ipc::IpcHandle;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixture::on_all_fixtures;
 
-fn rounds(handle: &hsa_vmm::IpcHandle) -> String {
+fn rounds(handle: &hsa_vmm::ipc::IpcHandle) -> String {
     format!("rounds {} 1000000", executor::to_hex(&handle.to_bytes()))
 }
 

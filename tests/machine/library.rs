@@ -2,7 +2,10 @@
 
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, GrowableBuffer, Handle, HandleType, Reservation, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, GrowableBuffer, Handle,
+    HandleType, Reservation, Runtime, Vmm,
+};
 use std::path::Path;
 
 /// A started runtime and virtual-memory management on it.
@@ -38,7 +41,7 @@ impl Library {
 
     pub fn cpu(&self, number: usize) -> AgentId {
         let id = self.runtime.agents()[number].id();
-        assert_eq!(self.runtime.agents()[number].kind(), hsa_vmm::AgentKind::Cpu);
+        assert_eq!(self.runtime.agents()[number].kind(), hsa_vmm::agent::AgentKind::Cpu);
         id
     }
 

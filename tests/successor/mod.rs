@@ -2,11 +2,13 @@
 //! method must fail, and the other owner's mappings must stay as they are.
 
 use crate::machine::{Library, MIB, access, at};
-use hsa_vmm::area::MmapOptions;
-use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
+use hsa_vmm::area::{AreaFlags, MmapOptions};
+use hsa_vmm::buffer::{Contents, GrowableVec, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::MappingInfo;
-use hsa_vmm::{Access, Address, Allocation, Area, AreaFlags, Error, GrowableBuffer, GrowableVec, Handle, Kept, Mapping, Reservation, RingBuffer};
+use hsa_vmm::{
+    Access, Address, Allocation, Area, Error, GrowableBuffer, Handle, Kept, Mapping, Reservation,
+};
 
 const SIZE: usize = 2 * MIB;
 /// What the other owner's memory holds.

@@ -2,7 +2,9 @@
 
 use super::{Caller, Field, Outcome};
 use crate::ground::{Ground, SIZE};
-use hsa_vmm::{Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm};
+use hsa_vmm::{
+    Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm,
+};
 use std::error::Error;
 use std::hint::black_box;
 use std::os::fd::OwnedFd;

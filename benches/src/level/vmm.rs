@@ -2,7 +2,10 @@
 
 use super::{Caller, Field, Outcome};
 use crate::ground::{Ground, SIZE};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
+    Vmm,
+};
 use std::error::Error;
 use std::hint::black_box;
 use std::os::fd::OwnedFd;

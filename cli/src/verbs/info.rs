@@ -5,7 +5,8 @@ use crate::arguments::{Common, Format};
 use crate::screen::Screen;
 use crate::table::table;
 use clap::Args;
-use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
+use hsa_vmm::agent::AgentKind;
+use hsa_vmm::{Agent, Pool, Runtime};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe, size};
 use std::io::Write;
 

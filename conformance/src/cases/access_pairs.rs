@@ -5,7 +5,8 @@ use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{NotPassed, context};
 use hsa_vmm::error::Argument;
-use hsa_vmm::{Access, Address, AgentId, HipError};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Access, Address, AgentId};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

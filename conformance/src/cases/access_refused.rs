@@ -4,7 +4,8 @@ use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, HipError};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -2,8 +2,8 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::area::{Backing, MmapOptions};
-use hsa_vmm::{AgentId, Area, AreaFlags, AreaMemory, ErrorKind};
+use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, MmapOptions};
+use hsa_vmm::{AgentId, Area, ErrorKind};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -3,9 +3,10 @@
 use super::area::{all_flags, area, mmap};
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::area::MmapOptions;
+use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::{Area, AreaFlags, Error, HipError};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Area, Error};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

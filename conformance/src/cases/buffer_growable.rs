@@ -2,8 +2,10 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::buffer::GrowableVec;
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::{Access, Error, GrowableBuffer, GrowableVec, HipError};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Access, Error, GrowableBuffer};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -222,7 +224,7 @@ fn beyond_end(context: &Context) -> Verdict {
 fn size_zero(context: &Context) -> Verdict {
     // HIP 6 calls every bad reservation out of memory.
     let expected = match context.profile() {
-        hsa_vmm::HipProfile::Hip6 => HipError::OutOfMemory,
+        hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,
     };
     let reserve =
@@ -233,7 +235,7 @@ fn size_zero(context: &Context) -> Verdict {
 fn address_taken(context: &Context) -> Verdict {
     let options = GrowableBuffer::builder(2 * context.granule()).with_step(context.granule());
     let expected = match context.profile() {
-        hsa_vmm::HipProfile::Hip6 => HipError::OutOfMemory,
+        hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,
     };
     let at = |address| options.exactly_at(address).reserve(context.vmm(), &context.properties());

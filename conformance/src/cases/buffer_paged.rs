@@ -2,9 +2,10 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::buffer::PageState;
+use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{Problem, Value};
-use hsa_vmm::{Access, Error, ErrorKind, HipError, PagedBuffer};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Access, Error, ErrorKind};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

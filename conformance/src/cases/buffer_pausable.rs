@@ -2,8 +2,9 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::buffer::Contents;
-use hsa_vmm::{Access, ErrorKind, HipError, PausableBuffer};
+use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Access, ErrorKind};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -2,8 +2,10 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::Access;
+use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::Problem;
-use hsa_vmm::{Access, HipError, RingBuffer};
+use hsa_vmm::hip::HipError;
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -3,8 +3,9 @@
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
+use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
-use hsa_vmm::{AgentId, AllocationProperties, Error, HandleType, HipError, HipProfile};
+use hsa_vmm::{AgentId, AllocationProperties, Error, HandleType};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[

@@ -2,9 +2,10 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use hsa_vmm::AllocationProperties;
 use hsa_vmm::error::Argument;
-use hsa_vmm::vmm::Location;
-use hsa_vmm::{AllocationProperties, Granularity, HipError, HipProfile};
+use hsa_vmm::hip::{HipError, HipProfile};
+use hsa_vmm::vmm::{Granularity, Location};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

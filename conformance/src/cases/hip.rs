@@ -3,7 +3,9 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use hsa_vmm::error::Argument;
-use hsa_vmm::{Access, AccessDescriptor, AgentId, AllocationProperties, Granularity, HipError, HipProfile, Runtime, Vmm};
+use hsa_vmm::hip::{HipError, HipProfile};
+use hsa_vmm::vmm::Granularity;
+use hsa_vmm::{Access, AccessDescriptor, AgentId, AllocationProperties, Runtime, Vmm};
 
 pub(super) const CASES: &[Case] = &[
     Case::of_runtime(

@@ -6,8 +6,13 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
-use hsa_vmm::error::{Feature, Operation};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Granularity, Handle, HandleType, HipProfile, Runtime, Status, Vmm};
+use hsa_vmm::error::{Feature, Operation, Status};
+use hsa_vmm::hip::HipProfile;
+use hsa_vmm::vmm::Granularity;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
+    Runtime, Vmm,
+};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -5,7 +5,9 @@ use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
-use hsa_vmm::{Address, Error, ErrorKind, HipError, Ipc, IpcHandle, PoolMemory};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::ipc::IpcHandle;
+use hsa_vmm::{Address, Error, ErrorKind, Ipc, PoolMemory};
 use std::fmt;
 
 pub(super) const CASES: &[Case] = &[

@@ -3,7 +3,8 @@
 use super::ipc::{ipc, refuses};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use hsa_vmm::{HipError, OpenedMemory};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::ipc::OpenedMemory;
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

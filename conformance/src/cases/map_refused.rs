@@ -4,7 +4,8 @@ use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::{Address, AllocationProperties, Handle, HipError};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Address, AllocationProperties, Handle};
 
 pub(super) const CASES: &[Case] = &[
     Case::new("map.address.null", "hip-tests: hipMemMap_negative", "null is refused", null),

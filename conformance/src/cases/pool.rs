@@ -1,8 +1,9 @@
 //! Memory pools, from which handles come.
 
 use crate::case::{Case, Verdict, ensure};
-use hsa_vmm::pool::PoolLocation;
-use hsa_vmm::{AgentKind, PoolFlags, Runtime, Segment};
+use hsa_vmm::Runtime;
+use hsa_vmm::agent::AgentKind;
+use hsa_vmm::pool::{PoolFlags, PoolLocation, Segment};
 
 pub(super) const CASES: &[Case] = &[
     Case::of_runtime(

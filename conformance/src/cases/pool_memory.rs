@@ -3,7 +3,8 @@
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
-use hsa_vmm::{Error, HipError, PoolMemory};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Error, PoolMemory};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -94,7 +94,7 @@ fn foreign(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
     let error =
-        context.refuses(hsa_vmm::HipError::InvalidValue, || context.vmm().release(handle))?;
+        context.refuses(hsa_vmm::hip::HipError::InvalidValue, || context.vmm().release(handle))?;
     ensure_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     Ok(other.release(handle)?)
 }

@@ -4,7 +4,8 @@ use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::{Access, Address, HipError, HipProfile, Reservation};
+use hsa_vmm::hip::{HipError, HipProfile};
+use hsa_vmm::{Access, Address, Reservation};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

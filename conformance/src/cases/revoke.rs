@@ -104,5 +104,5 @@ fn invented(context: &Context) -> Verdict {
 fn part(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x8787_8787)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[context.gpu()]);
-    context.refuses(hsa_vmm::HipError::InvalidValue, revoke).map(|_| ())
+    context.refuses(hsa_vmm::hip::HipError::InvalidValue, revoke).map(|_| ())
 }

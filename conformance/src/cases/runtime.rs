@@ -2,8 +2,9 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
+use hsa_vmm::agent::AgentKind;
 use hsa_vmm::error::{Feature, Problem};
-use hsa_vmm::{AgentId, AgentKind, Error, Runtime, Vmm};
+use hsa_vmm::{AgentId, Error, Runtime, Vmm};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[

@@ -4,7 +4,8 @@ use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
 use hsa_vmm::error::Argument;
-use hsa_vmm::{Access, Address, HipError};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{Access, Address};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -2,10 +2,10 @@
 
 mod facts;
 
-use hsa_vmm::agent::Peer;
+use hsa_vmm::agent::{AgentKind, Peer};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::vmm::Quirks;
-use hsa_vmm::{Agent, AgentKind, Pool, Runtime};
+use hsa_vmm::{Agent, Pool, Runtime};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
 //! Whether a call is to be done, and if not, for which reasons.
 
+use hsa_vmm::Error;
 use hsa_vmm::error::Argument;
-use hsa_vmm::{Error, HipError, HipProfile};
+use hsa_vmm::hip::{HipError, HipProfile};
 use std::fmt;
 
 /// Done, or refused without any effect.

@@ -1,6 +1,7 @@
 //! What the documents make depend on the machine.
 
-use hsa_vmm::{Agent, AgentId, AgentKind, Runtime};
+use hsa_vmm::agent::AgentKind;
+use hsa_vmm::{Agent, AgentId, Runtime};
 
 /// What the documents make depend on the machine.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ pub use serve::serve;
 
 use crate::worker::{Heard, Prints, Worker};
 use crate::{NotPassed, Verdict};
-use hsa_vmm::IpcHandle;
+use hsa_vmm::ipc::IpcHandle;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::process::Command;

@@ -4,8 +4,8 @@ mod bar;
 mod svg;
 
 use bar::{Bar, LANE};
-use hsa_vmm::report::{PoolMemoryEntry, ReservationEntry, Size};
-use hsa_vmm::{Access, Report};
+use hsa_vmm::Access;
+use hsa_vmm::report::{PoolMemoryEntry, Report, ReservationEntry, Size};
 use svg::{LEFT, RIGHT, Svg, lane_class, owner_class, text_width};
 
 /// From the top of the picture to the first row.

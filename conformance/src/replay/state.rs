@@ -2,8 +2,12 @@
 
 use super::Rule;
 use crate::trace::{Call, Operation, SUCCESS, Trace};
+use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
-use hsa_vmm::{Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle, HipError, HipProfile, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, Agent, AgentId, AllocationProperties, Error, Handle,
+    Runtime, Vmm,
+};
 use std::collections::HashMap;
 
 const INVALID_VALUE: &str = "INVALID_VALUE";

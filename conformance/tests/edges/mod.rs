@@ -1,6 +1,6 @@
 //! Section 6.2 of the reference, row by row.
 
-use hsa_vmm::{HipError, HipProfile};
+use hsa_vmm::hip::{HipError, HipProfile};
 
 /// A row.
 #[derive(Clone, Copy, Debug)]

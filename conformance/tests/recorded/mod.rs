@@ -10,7 +10,11 @@ pub mod mapping;
 pub mod memory;
 pub mod sharing;
 
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType, HipError, Runtime, Vmm};
+use hsa_vmm::hip::HipError;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
+    Runtime, Vmm,
+};
 
 /// A recorded name, and the call it names: what it answers, as the file would write it.
 pub type Call = (&'static str, fn(&Scene) -> String);
@@ -31,7 +35,7 @@ pub struct Scene {
 /// A verdict in the file's words.
 pub fn verdict<T>(result: Result<T, Error>) -> String {
     let Err(error) = result else { return "SUCCESS".to_owned() };
-    match error.hip(hsa_vmm::HipProfile::Hip7) {
+    match error.hip(hsa_vmm::hip::HipProfile::Hip7) {
         HipError::InvalidValue => "INVALID_VALUE",
         HipError::OutOfMemory => "OUT_OF_MEMORY",
         HipError::InvalidDevice => "INVALID_DEVICE",

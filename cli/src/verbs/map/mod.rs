@@ -121,7 +121,11 @@ fn recorded(verb: &Map) -> anyhow::Result<Recorded> {
     }
 }
 
-fn write(out: &mut Screen<'_>, format: MapFormat, report: &hsa_vmm::Report) -> anyhow::Result<()> {
+fn write(
+    out: &mut Screen<'_>,
+    format: MapFormat,
+    report: &hsa_vmm::report::Report,
+) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => write!(out, "{}", picture::draw(report))?,

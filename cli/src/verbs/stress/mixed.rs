@@ -3,7 +3,9 @@
 use super::arguments::Plant;
 use super::stage::Stage;
 use fastrand::Rng;
-use hsa_vmm::{Access, AgentId, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Vmm};
+use hsa_vmm::{
+    Access, AgentId, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Vmm,
+};
 use std::os::fd::IntoRawFd;
 use std::sync::Once;
 

@@ -3,7 +3,9 @@
 use super::agreement::{agree, same_bytes};
 use super::{Difference, Trial, address_space, same};
 use hsa_vmm::vmm::{AllocationKind, HandleTypes};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType,
+};
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
