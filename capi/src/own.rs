@@ -186,7 +186,7 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
         let room = unsafe { take("count", count) }?;
         let all = process.vmm()?.quarantine();
         for (index, entry) in all.iter().take(room).enumerate() {
-            let reason = cut(&format!("{}: {}", entry.operation, entry.reason));
+            let reason = cut(&format!("{}: {}", entry.operation, entry.reason()));
             let one = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
             // SAFETY: C promises room for as many as `count` says.
             unsafe { put("list", list.wrapping_add(index), one) }?;

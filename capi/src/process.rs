@@ -165,7 +165,7 @@ impl Process {
     /// Virtual-memory management, if the runtime has any.
     pub fn vmm(&self) -> Result<&Vmm, Refusal> {
         self.devices.any()?;
-        self.vmm.as_ref().map_err(|error| Refusal::from(*error))
+        self.vmm.as_ref().map_err(|error| Refusal::from(error.clone()))
     }
 
     pub fn has_vmm(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::types::{
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::agent::AgentKind;
+use hsa_vmm::error::{Operation, Problem};
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::{AllocationKind, Granularity, HandleTypes, Location};
 use hsa_vmm::{
@@ -82,7 +83,8 @@ unsafe extern "C" fn hipMemAddressReserve(
         let vmm = process.vmm()?;
         not_null("ptr", ptr)?;
         let near = (!near.is_null()).then(|| address(near));
-        let start = vmm.address_reserve(size, alignment, near, flags)?;
+        Operation::AddressReserve.check_flags(flags)?;
+        let start = vmm.address_reserve(size, alignment, near)?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe { put("ptr", ptr, start.as_ptr()) }
     })
@@ -107,7 +109,8 @@ unsafe extern "C" fn hipMemCreate(
         // SAFETY: as lib.rs says of pointers.
         let prop = unsafe { take("prop", prop) }?;
         let properties = properties(&process, vmm, prop, wrong_device(vmm))?;
-        let made = vmm.create(size, &properties, flags)?;
+        Operation::Create.check_flags(flags)?;
+        let made = vmm.create(size, &properties)?;
         // SAFETY: as before.
         unsafe { put("handle", to, pointer(made)) }
     })
@@ -127,7 +130,9 @@ extern "C" fn hipMemMap(
     flags: c_ulonglong,
 ) -> hipError_t {
     answer("hipMemMap", || {
-        Ok(process()?.vmm()?.map(address(ptr), size, offset, handle(which), flags)?)
+        let vmm = process()?.vmm()?;
+        Operation::Map.check_flags(flags)?;
+        Ok(vmm.map(address(ptr), size, offset, handle(which))?)
     })
 }
 
@@ -309,8 +314,9 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("shareable", to)?;
-        let descriptor =
-            vmm.export_to_shareable_handle(handle(which), handle_type(kind)?, flags)?;
+        let kind = handle_type(kind)?;
+        Operation::ExportToShareableHandle.check_flags(flags)?;
+        let descriptor = vmm.export_to_shareable_handle(handle(which), kind)?;
         // SAFETY: as lib.rs says of pointers for results; what HIP writes there is an `int`.
         unsafe { put("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
@@ -368,6 +374,10 @@ extern "C" fn hipMemMapArrayAsync(
 ) -> hipError_t {
     answer("hipMemMapArrayAsync", || {
         not_null("list", list)?;
-        Ok(process()?.vmm()?.map_array_async(count as usize)?)
+        process()?.vmm()?;
+        if count == 0 {
+            return Err(Refusal::value("count", Problem::Zero));
+        }
+        Err(Refusal::not_supported("mapping sparse arrays"))
     })
 }

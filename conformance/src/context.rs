@@ -238,7 +238,7 @@ impl Context {
         expected: HipError,
         call: impl FnOnce() -> Result<T, Error>,
     ) -> Verdict<Error> {
-        self.refuses_as(expected, VmmError::hip, call)
+        self.refuses_as(expected, Error::hip, call)
     }
 
     /// The same of a buffer.

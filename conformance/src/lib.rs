@@ -35,6 +35,7 @@ mod descriptors;
 pub mod diff;
 mod filter;
 pub mod fuzz;
+mod hip_calls;
 mod html;
 mod junit;
 mod known;

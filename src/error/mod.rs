@@ -233,6 +233,9 @@ pub enum Feature {
     /// Virtual-memory management.
     #[error("virtual-memory management")]
     VirtualMemory,
+    /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
+    #[error("sparse arrays")]
+    SparseArrays,
     /// A GPU: the runtime has none.
     #[error("an operation that needs a GPU")]
     Gpu,
@@ -340,7 +343,9 @@ pub enum Unavailable {
 }
 
 impl Error {
-    pub(crate) fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
+    /// Returns the error of an operation, for layers that check arguments on top of this library.
+    #[must_use]
+    pub fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
         Self { operation, kind: kind.into() }
     }
 

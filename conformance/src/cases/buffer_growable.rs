@@ -162,7 +162,7 @@ fn revoked(context: &Context) -> Verdict {
     buffer.grow(context.granule())?;
     ensure_eq!(buffer.access(context.host())?, Access::None, "access of the CPU");
     for offset in [0, context.granule()] {
-        context.refuses_buffer(HipError::InvalidValue, || buffer.read(offset, &mut [0; 4]))?;
+        context.refuses(HipError::InvalidValue, || buffer.read(offset, &mut [0; 4]))?;
     }
     buffer.fill(context.granule(), 0xc401, context.granule())?;
     buffer.grant(&[context.host()], Access::Read)?;
@@ -193,7 +193,7 @@ fn beyond_maximum(context: &Context) -> Verdict {
     buffer.grow(granule)?;
     buffer.fill(0, 0xc600, granule)?;
     for more in [granule + 1, 2 * granule, usize::MAX] {
-        let error = context.refuses_buffer(HipError::InvalidValue, || buffer.grow(more))?;
+        let error = context.refuses(HipError::InvalidValue, || buffer.grow(more))?;
         let exceeds = matches!(error.problem(), Some(Problem::ExceedsMaximum { .. }));
         ensure!(exceeds, "{error}");
         ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes more were refused");
@@ -214,11 +214,11 @@ fn beyond_end(context: &Context) -> Verdict {
     };
     let refused = HipError::InvalidValue;
     for offset in [size - 3, size, usize::MAX] {
-        beyond(context.refuses_buffer(refused, || buffer.read(offset, &mut [0; 4]))?)?;
-        beyond(context.refuses_buffer(refused, || buffer.write(offset, &[0; 4]))?)?;
+        beyond(context.refuses(refused, || buffer.read(offset, &mut [0; 4]))?)?;
+        beyond(context.refuses(refused, || buffer.write(offset, &[0; 4]))?)?;
     }
-    beyond(context.refuses_buffer(refused, || buffer.fill(size - 4, 0, 8))?)?;
-    beyond(context.refuses_buffer(refused, || buffer.shrink(size + 1))?)
+    beyond(context.refuses(refused, || buffer.fill(size - 4, 0, 8))?)?;
+    beyond(context.refuses(refused, || buffer.shrink(size + 1))?)
 }
 
 fn size_zero(context: &Context) -> Verdict {
@@ -229,7 +229,7 @@ fn size_zero(context: &Context) -> Verdict {
     };
     let reserve =
         || GrowableBuffer::builder(0).reserve(context.vmm(), &context.properties()).map(|_| ());
-    context.refuses_buffer(expected, reserve).map(|_| ())
+    context.refuses(expected, reserve).map(|_| ())
 }
 
 fn address_taken(context: &Context) -> Verdict {
@@ -242,7 +242,7 @@ fn address_taken(context: &Context) -> Verdict {
     // An address that was freed may be given to another thread of the program; then once more.
     for _ in 0..1000 {
         let taken = context.reserve(2)?;
-        let error = context.refuses_buffer(expected, || at(taken).map(|_| ()))?;
+        let error = context.refuses(expected, || at(taken).map(|_| ()))?;
         ensure!(is_taken(&error), "{error}");
         context.vmm().address_free(taken, 2 * context.granule())?;
         match at(taken) {
@@ -273,7 +273,7 @@ fn typed(context: &Context) -> Verdict {
     ensure_eq!(values.pop()?, Some(count), "the last");
     values.truncate(2)?;
     ensure_eq!(values.to_vec()?, [0, 1], "the first two");
-    let refused = context.refuses_buffer(HipError::InvalidValue, || values.get(2))?;
+    let refused = context.refuses(HipError::InvalidValue, || values.get(2))?;
     ensure!(matches!(refused.problem(), Some(Problem::OutOfBounds { .. })), "{refused}");
     Ok(())
 }

@@ -152,9 +152,9 @@ fn runs(context: &Context) -> Verdict {
         fill(context, &buffer, page, 0xd200 + page as u32)?;
     }
     // Page 3 is there already, page 4 is not.
-    let error = context.refuses_buffer(HipError::InvalidValue, || buffer.map(3..6))?;
+    let error = context.refuses(HipError::InvalidValue, || buffer.map(3..6))?;
     ensure_eq!(blamed(&error), Some((3, Problem::PageMapped)), "the error");
-    let error = context.refuses_buffer(HipError::InvalidValue, || buffer.unmap(2..6))?;
+    let error = context.refuses(HipError::InvalidValue, || buffer.unmap(2..6))?;
     ensure_eq!(blamed(&error), Some((4, Problem::PageNotMapped)), "the error");
     for page in 1..4 {
         holds(context, &buffer, page, 0xd200 + page as u32)?;
@@ -169,14 +169,14 @@ fn no_such_page(context: &Context) -> Verdict {
     let refused = HipError::InvalidValue;
     for pages in [3..4, 2..4, 7..9, usize::MAX - 1..usize::MAX] {
         for error in [
-            context.refuses_buffer(refused, || buffer.map(pages.clone()))?,
-            context.refuses_buffer(refused, || buffer.unmap(pages.clone()))?,
+            context.refuses(refused, || buffer.map(pages.clone()))?,
+            context.refuses(refused, || buffer.unmap(pages.clone()))?,
         ] {
             ensure_eq!(error.problem(), Some(Problem::NoSuchPage { pages: 3 }), "{error}");
         }
     }
-    context.refuses_buffer(refused, || buffer.address_of(3))?;
-    context.refuses_buffer(refused, || buffer.state(usize::MAX))?;
+    context.refuses(refused, || buffer.address_of(3))?;
+    context.refuses(refused, || buffer.state(usize::MAX))?;
     Ok(())
 }
 
@@ -189,9 +189,9 @@ fn not_mapped(context: &Context) -> Verdict {
     let refused = HipError::InvalidValue;
     for (offset, page) in [(granule - 4, 1), (granule, 1), (2 * granule, 2)] {
         for error in [
-            context.refuses_buffer(refused, || buffer.read(offset, &mut [0; 8]))?,
-            context.refuses_buffer(refused, || buffer.write(offset, &[0; 8]))?,
-            context.refuses_buffer(refused, || buffer.fill(offset, 0, 8))?,
+            context.refuses(refused, || buffer.read(offset, &mut [0; 8]))?,
+            context.refuses(refused, || buffer.write(offset, &[0; 8]))?,
+            context.refuses(refused, || buffer.fill(offset, 0, 8))?,
         ] {
             ensure_eq!(
                 blamed(&error),
@@ -222,8 +222,8 @@ fn zero_page(context: &Context) -> Verdict {
     for page in [0, 4] {
         let offset = page * context.granule();
         for error in [
-            context.refuses_buffer(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
-            context.refuses_buffer(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
+            context.refuses(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
+            context.refuses(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
         ] {
             ensure_eq!(blamed(&error), Some((page as u64, Problem::PageNotMapped)), "the error");
         }
@@ -269,8 +269,7 @@ fn moved(context: &Context) -> Verdict {
     holds(context, &other, 2, 0xd600)?;
     holds(context, &other, 3, 0xd601)?;
     ensure_eq!((one.statistics().mapped, other.statistics().mapped), (0, 2), "pages");
-    let taken =
-        context.refuses_buffer(HipError::InvalidValue, || other.move_pages(2..3, &other, 3))?;
+    let taken = context.refuses(HipError::InvalidValue, || other.move_pages(2..3, &other, 3))?;
     ensure_eq!(blamed(&taken), Some((3, Problem::PageMapped)), "the error");
     // Within a buffer.
     other.move_pages(3..4, &other, 0)?;
@@ -303,13 +302,13 @@ fn other_pages(context: &Context) -> Verdict {
     one.map(0..3)?;
     let refused = HipError::InvalidValue;
     for error in [
-        context.refuses_buffer(refused, || one.move_pages(0..1, &large, 0))?,
-        context.refuses_buffer(refused, || one.exchange_pages(0..1, &large, 0))?,
+        context.refuses(refused, || one.move_pages(0..1, &large, 0))?,
+        context.refuses(refused, || one.exchange_pages(0..1, &large, 0))?,
     ] {
         ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
     }
-    context.refuses_buffer(refused, || one.exchange_pages(0..2, &one, 1))?;
-    context.refuses_buffer(refused, || one.move_pages(0..2, &one, 1)).map(|_| ())
+    context.refuses(refused, || one.exchange_pages(0..2, &one, 1))?;
+    context.refuses(refused, || one.move_pages(0..2, &one, 1)).map(|_| ())
 }
 
 fn mapped_ahead(context: &Context) -> Verdict {
@@ -392,7 +391,7 @@ fn shared_access(context: &Context) -> Verdict {
     one.share_pages(0..1, &other, 1)?;
     holds(context, &other, 1, 0xdb10)?;
     let offset = context.granule();
-    context.refuses_buffer(HipError::InvalidValue, || other.write(offset, &[0; 4]))?;
+    context.refuses(HipError::InvalidValue, || other.write(offset, &[0; 4]))?;
     one.write(0, &0xdb11_u32.to_ne_bytes())?;
     let mut bytes = [0; 4];
     other.read(offset, &mut bytes)?;
@@ -400,7 +399,7 @@ fn shared_access(context: &Context) -> Verdict {
     let place = other.address_of(1)?;
     context.refuses(HipError::InvalidValue, || context.vmm().write(place, &[0; 4]))?;
     one.revoke(&[context.host()])?;
-    context.refuses_buffer(HipError::InvalidValue, || one.read(0, &mut [0; 4]))?;
+    context.refuses(HipError::InvalidValue, || one.read(0, &mut [0; 4]))?;
     other.read(offset, &mut bytes)?;
     ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "what the other buffer reads still");
     Ok(())
@@ -413,15 +412,15 @@ fn shared_refused(context: &Context) -> Verdict {
     one.map(0..3)?;
     other.map(2..3)?;
     let refused = HipError::InvalidValue;
-    let error = context.refuses_buffer(refused, || one.share_pages(0..3, &other, 1))?;
+    let error = context.refuses(refused, || one.share_pages(0..3, &other, 1))?;
     ensure_eq!(blamed(&error), Some((2, Problem::PageMapped)), "the error");
-    let error = context.refuses_buffer(refused, || one.share_pages(2..4, &other, 0))?;
+    let error = context.refuses(refused, || one.share_pages(2..4, &other, 0))?;
     ensure_eq!(blamed(&error), Some((3, Problem::PageNotMapped)), "the error");
-    let error = context.refuses_buffer(refused, || one.share_pages(0..2, &other, 3))?;
+    let error = context.refuses(refused, || one.share_pages(0..2, &other, 3))?;
     ensure_eq!(blamed(&error), Some((4, Problem::NoSuchPage { pages: 4 })), "the error");
-    let error = context.refuses_buffer(refused, || one.share_pages(0..1, &large, 0))?;
+    let error = context.refuses(refused, || one.share_pages(0..1, &large, 0))?;
     ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
-    context.refuses_buffer(refused, || one.share_pages(0..2, &one, 1))?;
+    context.refuses(refused, || one.share_pages(0..2, &one, 1))?;
     ensure_eq!((one.page_users(0)?, other.page_users(2)?), (1, 1), "users");
     Ok(())
 }

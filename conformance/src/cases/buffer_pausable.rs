@@ -108,7 +108,7 @@ fn memory_goes(context: &Context) -> Verdict {
     let refused = HipError::InvalidValue;
     context.refuses(refused, || context.vmm().read(at, &mut [0; 4]))?;
     context.refuses(refused, || context.vmm().fill(at, 0, context.granule()))?;
-    let error = context.refuses_buffer(refused, || buffer.write(0, &[0; 4]))?;
+    let error = context.refuses(refused, || buffer.write(0, &[0; 4]))?;
     ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     buffer.resume()?;
     context.holds(at, 2, 0xda00)
@@ -158,11 +158,11 @@ fn access_comes_back(context: &Context) -> Verdict {
 fn twice(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xde00)?;
     let refused = HipError::InvalidValue;
-    let error = context.refuses_buffer(refused, || buffer.resume())?;
+    let error = context.refuses(refused, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
     pause(context, &mut buffer, Contents::Save)?;
     for contents in [Contents::Save, Contents::Drop] {
-        let error = context.refuses_buffer(refused, || buffer.pause(contents))?;
+        let error = context.refuses(refused, || buffer.pause(contents))?;
         ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     }
     buffer.resume()?;
@@ -177,7 +177,7 @@ fn any_size(context: &Context) -> Verdict {
         let granules = size.div_ceil(context.granule());
         ensure_eq!((buffer.size(), buffer.extent()), (size, granules * context.granule()), "sizes");
         buffer.write(size - 1, &[0xdf])?;
-        context.refuses_buffer(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
+        context.refuses(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
         pause(context, &mut buffer, Contents::Save)?;
         buffer.resume()?;
         let mut last = [0];

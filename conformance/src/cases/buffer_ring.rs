@@ -144,8 +144,8 @@ fn larger(context: &Context) -> Verdict {
     let mut bytes = vec![0; ring.size() + 1];
     let refused = HipError::InvalidValue;
     for position in [0, 1, u64::MAX] {
-        context.refuses_buffer(refused, || ring.read(position, &mut bytes))?;
-        context.refuses_buffer(refused, || ring.write(position, &bytes))?;
+        context.refuses(refused, || ring.read(position, &mut bytes))?;
+        context.refuses(refused, || ring.write(position, &bytes))?;
     }
     Ok(())
 }
@@ -156,7 +156,7 @@ fn no_ring(context: &Context) -> Verdict {
             let options = RingBuffer::builder(context.granule()).with_times(times);
             options.map(context.vmm(), &context.properties()).map(|_| ())
         };
-        let error = context.refuses_buffer(HipError::InvalidValue, map)?;
+        let error = context.refuses(HipError::InvalidValue, map)?;
         ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
     let nothing = RingBuffer::builder(0).map(context.vmm(), &context.properties());
@@ -173,9 +173,9 @@ fn read_only(context: &Context) -> Verdict {
     for turn in 0..2 {
         context.holds(context.on(ring.address(), turn), 1, 0xc800)?;
         let at = turn as u64 * size;
-        context.refuses_buffer(HipError::InvalidValue, || ring.write(at, &[1]))?;
+        context.refuses(HipError::InvalidValue, || ring.write(at, &[1]))?;
     }
     ring.revoke(&[context.host()])?;
     ensure_eq!(ring.access(context.host())?, Access::None, "access that was taken");
-    context.refuses_buffer(HipError::InvalidValue, || ring.read(0, &mut [0])).map(|_| ())
+    context.refuses(HipError::InvalidValue, || ring.read(0, &mut [0])).map(|_| ())
 }

@@ -1,11 +1,12 @@
 //! `hipMemCreate`.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
-use hsa_vmm::{AgentId, AllocationProperties, Error, HandleType};
+use hsa_vmm::{AgentId, AllocationProperties, ErrorKind, HandleType};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[
@@ -150,7 +151,7 @@ fn many_handles(context: &Context) -> Verdict {
         match context.vmm().create(context.granule(), &properties) {
             Ok(handle) => drop(context.keep(handle)),
             Err(error) => {
-                let said = matches!(error, VmmError::OutOfDescriptors { .. });
+                let said = *error.kind() == ErrorKind::OutOfDescriptors;
                 ensure!(said, "with {count} handles: {error}");
                 ensure_eq!(context.vmm().usage().handles, count, "handles");
                 return Ok(());
@@ -193,7 +194,7 @@ fn too_large(context: &Context) -> Verdict {
 fn flags(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     for flags in [1, 1 << 63] {
-        let create = || context.vmm().create(context.granule(), &properties, flags);
+        let create = || context.vmm().create_with_flags(context.granule(), &properties, flags);
         context.refuses_argument(Argument::Flags, create)?;
     }
     Ok(())

@@ -2,10 +2,11 @@
 
 use super::sharing::{KIND, export, import, shared, show};
 use crate::case::{Case, Verdict, ensure};
+use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
-use hsa_vmm::{Error, Handle, HandleType};
+use hsa_vmm::{ErrorKind, Handle, HandleType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -121,7 +122,7 @@ fn wrong_type(context: &Context) -> Verdict {
 
 fn export_flags(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
-    let export = || context.vmm().export_to_shareable_handle(handle, KIND, 1);
+    let export = || context.vmm().export_with_flags(handle, KIND, 1);
     context.refuses_argument(Argument::Flags, export)
 }
 
@@ -158,7 +159,7 @@ fn no_descriptor(context: &Context) -> Verdict {
     drop(files);
     drop(few);
     let error = refused?;
-    ensure!(matches!(error, VmmError::OutOfDescriptors { .. }), "{error}");
+    ensure!(*error.kind() == ErrorKind::OutOfDescriptors, "{error}");
     context.holds(at, 1, 0xb0b0_b0b0)?;
     export(context, handle).map(|_| ())
 }

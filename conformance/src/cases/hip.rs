@@ -2,6 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::hip_calls::HipCalls as _;
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::Granularity;

@@ -6,6 +6,8 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
+use crate::hip_calls::HipCalls as _;
+use hsa_vmm::ErrorKind;
 use hsa_vmm::error::{Feature, Operation, Status};
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::Granularity;
@@ -116,7 +118,7 @@ fn reserve(context: &Context) -> Verdict {
             ("no size", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
             ("an odd size", &|vmm| vmm.address_reserve(granule + 1, 0, None).map(|_| ()), [2, 1]),
             ("an odd alignment", &|vmm| vmm.address_reserve(granule, 3, None).map(|_| ()), [2, 1]),
-            ("flags", &|vmm| vmm.address_reserve(granule, 0, None, 1).map(|_| ()), VALUE),
+            ("flags", &|vmm| vmm.reserve_with_flags(granule, 0, None, 1).map(|_| ()), VALUE),
             // No machine has so many addresses.
             ("too much", &|vmm| vmm.address_reserve(1 << 60, 0, None).map(|_| ()), [2, 2]),
         ],
@@ -169,7 +171,7 @@ fn create(context: &Context) -> Verdict {
             ("too much", &|vmm| make(vmm, 1 << 50, gpu), [2, 2]),
             ("an invented device", &|vmm| make(vmm, granule, invented), [1, 101]),
             ("a CPU", &|vmm| make(vmm, granule, host), [801, 801]),
-            ("flags", &|vmm| vmm.create(granule, &on(gpu), 1).map(|_| ()), VALUE),
+            ("flags", &|vmm| vmm.create_with_flags(granule, &on(gpu), 1).map(|_| ()), VALUE),
         ],
     )
 }
@@ -211,7 +213,7 @@ fn map(context: &Context) -> Verdict {
                 0,
             ),
         ] {
-            let found = vmm.map(address, size, offset, handle, flags);
+            let found = vmm.map_with_flags(address, size, offset, handle, flags);
             let found = found.map_err(|error| error.hip(profile).code());
             ensure_eq!(found, Err(1), "{what} in {profile}");
         }
@@ -291,9 +293,8 @@ fn granularity(context: &Context) -> Verdict {
 fn share(context: &Context) -> Verdict {
     let kind = HandleType::PosixFileDescriptor;
     let nothing = std::fs::File::open("/dev/null")?;
-    let export = |vmm: &Vmm, handle, kind, flags| {
-        vmm.export_to_shareable_handle(handle, kind, flags).map(|_| ())
-    };
+    let export =
+        |vmm: &Vmm, handle, kind, flags| vmm.export_with_flags(handle, kind, flags).map(|_| ());
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.another(profile)?;
         let code = |error: Error| error.hip(profile).code();
@@ -345,7 +346,8 @@ fn runtime_fails(_: &Runtime) -> Verdict {
         (Operation::Release, 999),
     ] {
         let status = Status::new(0x1000);
-        is_coded(VmmError::Runtime { operation, call: "a function", status }, expected)?;
+        let kind = ErrorKind::Runtime { call: "a function", status };
+        is_coded(Error::new(operation, kind), expected)?;
     }
     Ok(())
 }
@@ -353,8 +355,9 @@ fn runtime_fails(_: &Runtime) -> Verdict {
 fn nothing_left(_: &Runtime) -> Verdict {
     let (operation, status) = (Operation::Create, Status::new(0x1008));
     let call = "hsa_amd_vmem_handle_create";
-    is_coded(VmmError::OutOfMemory { operation, call, status, size: 1 }, 2)?;
-    is_coded(VmmError::OutOfDescriptors { operation }, 304)?;
-    is_coded(VmmError::NotSupported { operation, feature: Feature::HandleType }, 801)?;
-    is_coded(VmmError::Forked { operation }, 3)
+    let coded = |kind, expected| is_coded(Error::new(operation, kind), expected);
+    coded(ErrorKind::OutOfMemory { call, status, size: 1 }, 2)?;
+    coded(ErrorKind::OutOfDescriptors, 304)?;
+    coded(ErrorKind::NotSupported(Feature::HandleType), 801)?;
+    coded(ErrorKind::Forked, 3)
 }

@@ -3,6 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
+use crate::hip_calls::HipCalls as _;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::hip::HipError;
 use hsa_vmm::{Address, AllocationProperties, Handle};
@@ -224,7 +225,7 @@ fn flags(context: &Context) -> Verdict {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     for flags in [1, 1 << 32] {
-        let map = || context.vmm().map(at, context.granule(), 0, handle, flags);
+        let map = || context.vmm().map_with_flags(at, context.granule(), 0, handle, flags);
         context.refuses_argument(Argument::Flags, map)?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
+use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::hip::{HipError, HipProfile};
@@ -229,7 +230,7 @@ fn odd_alignment(context: &Context) -> Verdict {
 
 fn flags(context: &Context) -> Verdict {
     for flags in [1, 2, 1 << 40] {
-        let reserve = || context.vmm().address_reserve(context.granule(), 0, None, flags);
+        let reserve = || context.vmm().reserve_with_flags(context.granule(), 0, None, flags);
         context.refuses_argument(Argument::Flags, reserve)?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
+use hsa_vmm::ErrorKind;
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::error::{Feature, Problem};
 use hsa_vmm::{AgentId, Error, Runtime, Vmm};
@@ -101,8 +102,9 @@ fn refused_if_absent(runtime: &Runtime) -> Verdict {
     if runtime.info().virtual_memory {
         return Err(NotPassed::Skipped("virtual-memory management is there".to_owned()));
     }
-    match Vmm::open(runtime) {
-        Err(VmmError::NotSupported { feature: Feature::VirtualMemory, .. }) => Ok(()),
+    let opened = Vmm::open(runtime).map_err(Error::into_kind);
+    match opened {
+        Err(ErrorKind::NotSupported(Feature::VirtualMemory)) => Ok(()),
         other => Err(NotPassed::Failed(format!("opening answered {other:?}"))),
     }
 }

@@ -1,6 +1,7 @@
 //! Whether a call is to be done, and if not, for which reasons.
 
 use hsa_vmm::Error;
+use hsa_vmm::ErrorKind;
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
 use std::fmt;
@@ -34,12 +35,12 @@ impl Refusal {
     /// would.
     #[must_use]
     pub fn explains(&self, error: &Error) -> bool {
-        self.wrongs.iter().any(|wrong| match (wrong, error) {
-            (Wrong::Argument(arguments, hip), VmmError::InvalidArgument { argument, .. }) => {
+        self.wrongs.iter().any(|wrong| match (wrong, error.kind()) {
+            (Wrong::Argument(arguments, hip), ErrorKind::InvalidArgument { argument, .. }) => {
                 arguments.contains(argument) && error.hip(HipProfile::Hip7) == *hip
             }
-            (Wrong::NotSupported, VmmError::NotSupported { .. })
-            | (Wrong::OutOfMemory, VmmError::OutOfMemory { .. }) => true,
+            (Wrong::NotSupported, ErrorKind::NotSupported(_))
+            | (Wrong::OutOfMemory, ErrorKind::OutOfMemory { .. }) => true,
             _ => false,
         })
     }

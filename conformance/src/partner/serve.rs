@@ -28,12 +28,6 @@ pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAW
 
 impl From<Error> for Answer {
     fn from(error: Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<Error> for Answer {
-    fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_) => {
                 Self::NotShared(error.to_string())

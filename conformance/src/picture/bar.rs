@@ -1,7 +1,8 @@
 //! A bar: a range of addresses from left to right.
 
 use super::svg::{self, LEFT, RIGHT, Svg, owner_class, text_width};
-use hsa_vmm::report::{MemoryEntry, PoolMemoryEntry, Report, ReservationEntry, Run, Size};
+use hsa_vmm::memory::PoolMemoryInfo;
+use hsa_vmm::report::{MemoryEntry, Report, ReservationEntry, Run, Size};
 use hsa_vmm::vmm::AccessEntry;
 use hsa_vmm::{Access, AgentId};
 
@@ -58,7 +59,7 @@ impl Bar {
         Self::of_parts(reservation.runs().iter().map(part).collect())
     }
 
-    pub fn of_pool_memory(report: &Report, it: &PoolMemoryEntry) -> Self {
+    pub fn of_pool_memory(report: &Report, it: &PoolMemoryInfo) -> Self {
         let access = |&agent| AccessEntry { agent, access: Access::ReadWrite, can_do_more: false };
         let part = Part::of_memory(report, &it.name, Some(it.agent), it.size, 1);
         Self::of_parts(vec![part.with_access(it.agents.iter().map(access).collect())])

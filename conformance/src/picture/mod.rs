@@ -5,7 +5,8 @@ mod svg;
 
 use bar::{Bar, LANE};
 use hsa_vmm::Access;
-use hsa_vmm::report::{PoolMemoryEntry, Report, ReservationEntry, Size};
+use hsa_vmm::memory::PoolMemoryInfo;
+use hsa_vmm::report::{Report, ReservationEntry, Size};
 use svg::{LEFT, RIGHT, Svg, lane_class, owner_class, text_width};
 
 /// From the top of the picture to the first row.
@@ -64,7 +65,7 @@ pub fn draw(report: &Report) -> String {
 /// A range of addresses.
 enum Range<'a> {
     Reservation(&'a ReservationEntry),
-    Pool(&'a PoolMemoryEntry),
+    Pool(&'a PoolMemoryInfo),
 }
 
 impl Range<'_> {
@@ -139,7 +140,7 @@ fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, it: &ReservationEntr
     draw_lanes(svg, report, below, &bar)
 }
 
-fn draw_pool_memory(svg: &mut Svg, report: &Report, y: f64, it: &PoolMemoryEntry) -> f64 {
+fn draw_pool_memory(svg: &mut Svg, report: &Report, y: f64, it: &PoolMemoryInfo) -> f64 {
     let what = format!("{}  {}", it.address, Size(it.size));
     svg.title(y, it.name.as_deref(), &what, "pool memory");
     let bar = Bar::of_pool_memory(report, it);

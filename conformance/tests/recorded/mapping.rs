@@ -2,12 +2,13 @@
 
 use super::memory::{invented, released, released_while_mapped};
 use super::{Call, Scene, on, verdict};
+use hsa_vmm::error::Operation;
 use hsa_vmm::{Access, Address, Handle};
 
 pub const CALLS: &[Call] = &[
     ("map_null", |s| verdict(s.map(Address::NULL, 1, s.create(1)))),
     ("map_size_zero", |s| verdict(s.map(s.reserve(8), 0, s.create(1)))),
-    ("map_flags_nonzero", |s| verdict(s.vmm.map(s.reserve(8), s.granule, 0, s.create(1), 1))),
+    ("map_flags_nonzero", |_| verdict(Operation::Map.check_flags(1))),
     ("map_handle_zero", |s| verdict(s.map(s.reserve(8), 1, Handle::from_bits(0)))),
     ("map_size_beyond_handle", |s| verdict(s.map(s.reserve(8), 3, s.create(2)))),
     ("map_size_not_granular", |s| {

@@ -2,6 +2,7 @@
 
 use super::{Call, Scene, on, verdict, yes};
 use hsa_vmm::HandleType;
+use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{AgentId, AllocationProperties, Handle};
 
@@ -10,7 +11,7 @@ pub const CALLS: &[Call] = &[
     ("create_size_not_granular", |s| {
         verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties()))
     }),
-    ("create_flags_nonzero", |s| verdict(s.vmm.create(s.granule, &s.properties(), 1))),
+    ("create_flags_nonzero", |_| verdict(Operation::Create.check_flags(1))),
     ("create_bad_device", |s| create(s, &AllocationProperties::on(s.no_gpu()))),
     ("create_negative_device", |s| create(s, &AllocationProperties::on(AgentId::from_bits(!0)))),
     ("create_location_type_invalid", |s| create(s, &AllocationProperties::at(Location::Unknown))),

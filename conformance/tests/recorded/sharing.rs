@@ -2,6 +2,7 @@
 
 use super::memory::released;
 use super::{Call, Scene, verdict, yes};
+use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::{AllocationKind, Location};
 use hsa_vmm::{AllocationProperties, Error, Handle, HandleType};
 use std::fs::File;
@@ -24,7 +25,7 @@ pub const CALLS: &[Call] = &[
     ("export_wrong_type", |s| {
         verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::Win32))
     }),
-    ("export_flags_nonzero", |s| verdict(s.vmm.export_to_shareable_handle(s.create(1), KIND, 1))),
+    ("export_flags_nonzero", |_| verdict(Operation::ExportToShareableHandle.check_flags(1))),
     ("export_not_requested", |s| {
         let properties = AllocationProperties::on(s.gpu(0));
         verdict(export(s, s.vmm.create(s.granule, &properties).unwrap()))

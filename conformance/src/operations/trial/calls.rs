@@ -2,6 +2,7 @@
 
 use super::agreement::{agree, same_bytes};
 use super::{Difference, Trial, address_space, same};
+use crate::hip_calls::HipCalls as _;
 use hsa_vmm::vmm::{AllocationKind, HandleTypes};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType,
@@ -22,7 +23,7 @@ impl Trial {
     ) -> Both<Option<usize>> {
         let wanted = hint.filter(|&hint| self.is_to_be_had(hint, size, alignment));
         let hint = hint.map(Address::new);
-        let answered = self.vmm.address_reserve(size, alignment, hint, flags);
+        let answered = self.vmm.reserve_with_flags(size, alignment, hint, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
         let Some(((), address)) = agree(
@@ -79,7 +80,7 @@ impl Trial {
         properties: &AllocationProperties,
         flags: u64,
     ) -> Both<Option<Handle>> {
-        let answered = self.vmm.create(size, properties, flags);
+        let answered = self.vmm.create_with_flags(size, properties, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
         let Some(((), handle)) =
@@ -116,7 +117,7 @@ impl Trial {
         handle: Handle,
         flags: u64,
     ) -> Both<bool> {
-        let answered = self.vmm.map(Address::new(address), size, offset, handle, flags);
+        let answered = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
         Ok(agree(
@@ -188,7 +189,7 @@ impl Trial {
     }
 
     pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
-        let answered = self.vmm.export_to_shareable_handle(handle, kind, flags);
+        let answered = self.vmm.export_with_flags(handle, kind, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
         let Some((memory, descriptor)) = agree(

@@ -31,7 +31,7 @@ impl Trial {
             return Ok(());
         };
         let address = reservation + AROUND / 2 * size;
-        self.map(address, size, 0, handle)?;
+        self.map(address, size, 0, handle, 0)?;
         let all: Vec<_> = world.agents.iter().map(|it| (it.id, Access::ReadWrite)).collect();
         self.set_access(address, size, &all)?;
         self.window = Some(Window { reservation, address, handle });
