@@ -130,7 +130,8 @@ extern "C" fn hipMemMap(
     flags: c_ulonglong,
 ) -> hipError_t {
     answer("hipMemMap", || {
-        let vmm = process()?.vmm()?;
+        let process = process()?;
+        let vmm = process.vmm()?;
         Operation::Map.check_flags(flags)?;
         Ok(vmm.map(address(ptr), size, offset, handle(which))?)
     })
