@@ -55,10 +55,10 @@ impl LockedMemory {
     }
 
     /// Unlocks it, or leaves it unchanged.
-    pub fn free(mut self) -> Result<(), (Self, ErrorKind)> {
-        let unlocked = self.unlock();
-        self.is_locked = unlocked.is_err();
-        unlocked.map_err(|failure| (self, ErrorKind::of_call(failure, 0)))
+    pub fn free(&mut self) -> Result<(), ErrorKind> {
+        self.unlock()?;
+        self.is_locked = false;
+        Ok(())
     }
 
     fn unlock(&self) -> Result<(), Failure> {

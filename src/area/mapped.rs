@@ -10,7 +10,8 @@ use crate::vmm::{
 pub(super) struct MappedMemory {
     /// None if it was unmapped, but not all of it could be freed.
     mapping: Option<Mapping>,
-    allocation: Allocation,
+    /// None if it was freed.
+    allocation: Option<Allocation>,
     /// None if the addresses were freed, but not the memory.
     reservation: Option<Reservation>,
 }
@@ -42,12 +43,12 @@ impl MappedMemory {
         mapping.grant(agents, Access::ReadWrite).map_err(Error::into_kind)?;
         let address = reservation.address();
         let (mapping, reservation) = (Some(mapping), Some(reservation));
-        Ok((Self { mapping, allocation, reservation }, address))
+        Ok((Self { mapping, allocation: Some(allocation), reservation }, address))
     }
 
     /// The size in whole granules.
     pub fn allocated_size(&self) -> usize {
-        self.allocation.size()
+        self.allocation.as_ref().map_or(0, Allocation::size)
     }
 
     /// Calls `act` if the agent can read and write all of it, and keeps it so meanwhile. `at` is the
@@ -66,33 +67,32 @@ impl MappedMemory {
 
     /// Unmaps it and frees addresses and memory. A failure leaves it mapped for these agents, or partly
     /// freed.
-    pub fn free(mut self, agents: &[AgentId]) -> Result<(), (Self, ErrorKind)> {
+    pub fn free(&mut self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
             self.mapping = Some(rejected.value);
-            return Err((self, rejected.error.into_kind()));
+            return Err(rejected.error.into_kind());
         }
         if let Some(Err(rejected)) = self.reservation.take().map(Reservation::free) {
+            let reservation = self.reservation.insert(rejected.value);
             // The memory is still allocated, with its contents: it is mapped again where it was.
-            let restored = rejected.value.map(0, &self.allocation).and_then(|mapping| {
-                let granted = mapping.grant(agents, Access::ReadWrite);
-                self.mapping = Some(mapping);
-                granted
+            let restored = self.allocation.as_ref().map_or(Ok(()), |allocation| {
+                let mapping = self.mapping.insert(reservation.map(0, allocation)?);
+                mapping.grant(agents, Access::ReadWrite)
             });
-            let address = rejected.value.address();
-            self.reservation = Some(rejected.value);
-            let kind = match restored {
+            return Err(match restored {
                 Ok(()) => rejected.error.into_kind(),
                 Err(error) => {
+                    let address = reservation.address();
                     crate::log::warning!(%error, %address, "an area was not restored");
                     ErrorKind::PartlyFreed(Box::new(rejected.error))
                 }
-            };
-            return Err((self, kind));
+            });
         }
-        self.allocation.release().map_err(|rejected| {
-            let rest = Self { mapping: None, allocation: rejected.value, reservation: None };
-            (rest, ErrorKind::PartlyFreed(Box::new(rejected.error)))
-        })
+        if let Some(Err(rejected)) = self.allocation.take().map(Allocation::release) {
+            self.allocation = Some(rejected.value);
+            return Err(ErrorKind::PartlyFreed(Box::new(rejected.error)));
+        }
+        Ok(())
     }
 }
 

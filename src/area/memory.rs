@@ -218,14 +218,14 @@ impl AreaMemory<'_> {
         let Allocated { device, agents, memory } = *allocated;
         let freed = match memory {
             memory if span.runtime().has_forked() => Err((memory, ErrorKind::Forked)),
-            Memory::Mapped(memory) => {
-                memory.free(&agents).map_err(|(memory, kind)| (Memory::Mapped(memory), kind))
+            Memory::Mapped(mut memory) => {
+                memory.free(&agents).map_err(|kind| (Memory::Mapped(memory), kind))
             }
             Memory::Pool(memory) => memory
                 .free()
                 .map_err(|Rejected { value, error }| (Memory::Pool(value), error.into_kind())),
-            Memory::Locked(memory) => {
-                memory.free().map_err(|(memory, kind)| (Memory::Locked(memory), kind))
+            Memory::Locked(mut memory) => {
+                memory.free().map_err(|kind| (Memory::Locked(memory), kind))
             }
         };
         freed.map_err(|(memory, kind)| {
