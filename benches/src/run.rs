@@ -10,7 +10,6 @@ use crate::level::vmm::Calls;
 use crate::level::{Caller, Field};
 use crate::samples::Samples;
 use crate::{Level, Operation};
-use hsa_vmm::Error;
 use hsa_vmm::runtime::LoadError;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -103,12 +102,6 @@ pub enum BenchError {
         /// What was answered.
         why: String,
     },
-}
-
-impl From<Error> for BenchError {
-    fn from(error: Error) -> Self {
-        Self::Library(error.into())
-    }
 }
 
 /// One level in the middle of a run.

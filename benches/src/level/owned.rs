@@ -5,7 +5,6 @@ use crate::ground::{Ground, SIZE};
 use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm,
 };
-use std::error::Error;
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
@@ -24,7 +23,7 @@ pub(crate) struct Owned {
     field: Option<Reservation>,
 }
 
-fn gone() -> Box<dyn Error> {
+fn gone() -> Box<dyn std::error::Error> {
     "what the round needs is not there".into()
 }
 
@@ -45,7 +44,7 @@ impl Owned {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let reservation =
             Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;

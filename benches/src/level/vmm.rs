@@ -6,7 +6,6 @@ use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
     Vmm,
 };
-use std::error::Error;
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
@@ -44,7 +43,7 @@ impl Calls {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let size = Field::size(live);
         let base = self.vmm.address_reserve(size, SIZE, None)?;
         let handle = self.vmm.create(SIZE, &self.properties)?;

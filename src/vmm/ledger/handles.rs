@@ -2,11 +2,11 @@
 
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Ordered, Rank, lock};
 use crate::vmm::properties::AllocationProperties;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Physical memory. It is alive while anything of it is referenced, mapped or used.
 #[derive(Debug)]
@@ -46,27 +46,68 @@ struct Shard<H>(Mutex<Records<H>>);
 
 const SHARDS: usize = 16;
 
-/// The next handle's number in this process.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+/// How many numbers a table takes at a time.
+const BLOCK: u64 = 1 << 24;
+
+/// The next block of numbers in this process. The first is left out, as 0 is the null handle.
+static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
+
+/// The numbers of one table's handles: each is given once in the process.
+#[derive(Debug, Default)]
+struct Numbers {
+    blocks: Vec<u64>,
+    next: u64,
+}
+
+impl Numbers {
+    fn give(&mut self) -> u64 {
+        if self.next.is_multiple_of(BLOCK) {
+            let block = NEXT_BLOCK.fetch_add(1, Ordering::Relaxed);
+            self.blocks.push(block);
+            self.next = block * BLOCK;
+        }
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Returns why no handle with this number is found.
+    fn problem_with(&self, number: u64) -> Problem {
+        let block = number / BLOCK;
+        if number == 0 {
+            Problem::NullHandle
+        } else if self.blocks.contains(&block) {
+            let given = number < self.next || self.blocks.last() != Some(&block);
+            if given { Problem::Released } else { Problem::UnknownHandle }
+        } else if (1..NEXT_BLOCK.load(Ordering::Relaxed)).contains(&block) {
+            Problem::ForeignHandle
+        } else {
+            Problem::UnknownHandle
+        }
+    }
+}
 
 /// All handles of one `Vmm`. Threads that use different handles mostly lock different shards.
 #[derive(Debug)]
-pub(crate) struct Handles<H>([Shard<H>; SHARDS]);
+pub(crate) struct Handles<H> {
+    shards: [Shard<H>; SHARDS],
+    numbers: Mutex<Numbers>,
+}
 
 impl<H> Default for Handles<H> {
     fn default() -> Self {
-        Self(core::array::from_fn(|_| Shard(Mutex::default())))
+        let shards = core::array::from_fn(|_| Shard(Mutex::default()));
+        Self { shards, numbers: Mutex::default() }
     }
 }
 
 impl<H> Handles<H> {
     fn shard(&self, handle: Handle) -> Ordered<MutexGuard<'_, Records<H>>> {
-        let Shard(records) = &self.0[handle.number() as usize % SHARDS];
+        let Shard(records) = &self.shards[handle.number() as usize % SHARDS];
         Ordered::take(Rank::Handles, 0, || lock(records))
     }
 
     fn shards(&self) -> impl Iterator<Item = Ordered<MutexGuard<'_, Records<H>>>> {
-        self.0.iter().map(|Shard(records)| Ordered::take(Rank::Handles, 0, || lock(records)))
+        self.shards.iter().map(|Shard(records)| Ordered::take(Rank::Handles, 0, || lock(records)))
     }
 
     /// Counts live handles.
@@ -76,8 +117,7 @@ impl<H> Handles<H> {
 
     /// Adds physical memory.
     pub fn insert(&self, record: HandleRecord<H>) -> Handle {
-        // 64 bits last for centuries.
-        let handle = Handle::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        let handle = Handle::new(lock(&self.numbers).give());
         self.shard(handle).insert(handle, record);
         handle
     }
@@ -88,17 +128,13 @@ impl<H> Handles<H> {
         handle: Handle,
         act: impl FnOnce(&mut HandleRecord<H>) -> T,
     ) -> Result<T, ErrorKind> {
-        match self.shard(handle).get_mut(&handle) {
-            Some(record) if record.references > 0 => Ok(act(record)),
-            _ => {
-                let problem = match handle.number() {
-                    0 => Problem::NullHandle,
-                    number if number < NEXT.load(Ordering::Relaxed) => Problem::Released,
-                    _ => Problem::UnknownHandle,
-                };
-                Err(ErrorKind::invalid(Argument::Handle, handle, problem))
-            }
+        if let Some(record) = self.shard(handle).get_mut(&handle)
+            && record.references > 0
+        {
+            return Ok(act(record));
         }
+        let problem = lock(&self.numbers).problem_with(handle.number());
+        Err(ErrorKind::invalid(Argument::Handle, handle, problem))
     }
 
     /// Calls `act` with a handle that is alive, with references or without.

@@ -183,7 +183,9 @@ fn wrong_handles_are_told_apart() {
     assert_eq!(with(handle), Problem::Released);
     let other = Ledger::<()>::default();
     let foreign = create(&other, 1);
-    assert_eq!(with(foreign), Problem::Released);
+    assert_eq!(with(foreign), Problem::ForeignHandle);
+    let next = Handle::new(handle.number() + 9);
+    assert_eq!(with(next), Problem::UnknownHandle);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub fn work(stage: &Stage<'_>, mut rng: Rng, plant: Option<Plant>) {
                 let item = items.swap_remove(some);
                 check(stage, &mut rng, &item);
                 stage.gives(1);
-                stage.call(item.mapping.unmap().map_err(hsa_vmm::VmmError::from));
+                stage.call(item.mapping.unmap().map_err(hsa_vmm::Error::from));
             }
             9 | 10 if some < items.len() => check(stage, &mut rng, &items[some]),
             11 | 12 if some < items.len() => regrant(stage, &mut rng, &items[some]),

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use hsa_vmm::Error;
+use hsa_vmm::ErrorKind;
 use hsa_vmm::error::Problem;
 use serde::{Deserialize, Serialize};
 
@@ -32,14 +33,14 @@ impl Scene {
     pub fn expects(self, error: &Error) -> bool {
         match self {
             Self::Mixed | Self::Mappings => false,
-            Self::Vram => matches!(error, VmmError::OutOfMemory { .. }),
+            Self::Vram => matches!(error.kind(), ErrorKind::OutOfMemory { .. }),
             // Runtimes have no status for it, and the library asks the kernel whether a descriptor
             // is to be had: by then another thread may have closed one.
             Self::Descriptors => matches!(
-                error,
-                VmmError::OutOfDescriptors { .. }
-                    | VmmError::OutOfMemory { .. }
-                    | VmmError::InvalidArgument { problem: Problem::NotImportable, .. }
+                error.kind(),
+                ErrorKind::OutOfDescriptors
+                    | ErrorKind::OutOfMemory { .. }
+                    | ErrorKind::InvalidArgument { problem: Problem::NotImportable, .. }
             ),
         }
     }
