@@ -13,6 +13,7 @@ const COMPLETE: &[(&str, &str)] = &[
     ("Granularity", "HIP's two values"),
     ("AccessDescriptor", "HIP's, which callers write down"),
     ("NewMapping", "what Vmm::map takes, which callers write down"),
+    ("MapRequest", "what Mapping::map_many takes, which callers write down"),
     ("PciAddress", "four numbers"),
     ("Kept", "a value and an error, which callers take apart"),
     ("Rejected", "a value and an error, which callers take apart"),

@@ -18,7 +18,7 @@ use super::ledger::{
 };
 use super::mapped_range::MappedRange;
 use crate::access::{AccessState, AgentSet};
-use crate::error::{Error, ErrorKind, Operation, Quarantined};
+use crate::error::{ErrorKind, Operation, Quarantined};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -461,13 +461,5 @@ impl Shared {
             found.into_iter().take(1).for_each(remember);
             return done;
         }
-    }
-}
-
-impl Error {
-    /// Whether the range of the operation was quarantined by it.
-    #[must_use]
-    pub fn is_quarantined_now(&self) -> bool {
-        matches!(self.kind(), ErrorKind::Quarantined { now: true, .. })
     }
 }

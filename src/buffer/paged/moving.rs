@@ -110,6 +110,7 @@ impl PagedBuffer {
         let mut tables = Tables::lock(self, destination);
         let memory = tables.here().memory(&pages).map_err(fail)?;
         tables.there().check_free(&there).map_err(fail)?;
+        tables.here().check_mapped(&pages)?;
         let mapped = there.zip(memory.into_iter().map(Next::Mapped)).collect();
         destination.core.change(operation, tables.there(), mapped)
     }

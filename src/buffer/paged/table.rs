@@ -134,6 +134,13 @@ impl Table {
         pages.clone().map(|page| Ok(self.in_use(page)?.1.clone())).collect()
     }
 
+    /// Checks that pages still have their mappings.
+    pub fn check_mapped(&self, pages: &Range<usize>) -> Result<(), Error> {
+        let mut mappings =
+            self.pages.range(pages.clone()).filter_map(|(_, it)| it.mapping.as_ref());
+        mappings.try_for_each(Mapping::check_mapped)
+    }
+
     /// The mappings of pages in use; of the zero page too, if they are only read.
     pub fn span(
         &self,

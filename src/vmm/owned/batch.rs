@@ -106,10 +106,13 @@ impl Mapping {
                 Ok(made)
             }
             Err(error) => {
-                old.retain_mut(|mapping| {
-                    mapping.mapped = mapping.is_current();
-                    mapping.mapped
-                });
+                // Only a failed rollback leaves some unmapped.
+                if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) {
+                    old.retain_mut(|mapping| {
+                        mapping.mapped = mapping.check_mapped().is_ok();
+                        mapping.mapped
+                    });
+                }
                 Err(Rejected { value: old, error })
             }
         }

@@ -282,13 +282,12 @@ impl Mapping {
         }
     }
 
-    /// Returns whether its memory is still mapped at its address, and not by a call by address another
-    /// mapping.
-    #[must_use]
-    pub fn is_current(&self) -> bool {
-        let checked =
-            self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only));
-        checked.is_ok()
+    /// Checks that it still is what is mapped at its address: a call by address can have unmapped it.
+    ///
+    /// # Errors
+    /// [`Problem::NotMapped`] if it is not.
+    pub fn check_mapped(&self) -> Result<(), Error> {
+        self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only))
     }
 
     pub(crate) fn vmm(&self) -> &Vmm {
