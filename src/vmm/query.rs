@@ -179,6 +179,7 @@ impl Shared {
         expected: super::Expected<'_>,
     ) -> Result<(), ErrorKind> {
         let checked = self.ledger.reservations.at(range.start, |reservation| {
+            self.check_usable(reservation)?;
             expected.check_range(range, reservation.serial, &reservation.mappings())
         });
         checked.unwrap_or_else(|| Err(range.invalid(Problem::NotReserved)))
