@@ -26,7 +26,7 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::native::Status;
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
-use crate::vmm::Address;
+use crate::address::Address;
 use core::fmt;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use crate::native::Native;
 use crate::pool::Pool;
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::vmm::Address;
+use crate::address::Address;
 use core::any::Any;
 use core::fmt;
 use std::collections::BTreeMap;

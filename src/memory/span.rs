@@ -7,7 +7,7 @@ use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{CopyEngine, Failure, Native};
 use crate::runtime::Runtime;
-use crate::vmm::Address;
+use crate::address::Address;
 use core::fmt;
 
 /// Memory that stays allocated for as long as the value's owner exists.

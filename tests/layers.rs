@@ -1,0 +1,149 @@
+//! Imports run one way: no module of `src/` imports one of a layer above it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules, from the lowest layer to the highest. Modules of one layer may import each other only
+/// where they are listed in one group.
+const LAYERS: &[&[&[&str]]] = &[
+    &[&["native", "log", "sync"]],
+    &[&["address"], &["access", "agent", "pool"], &["handle"], &["trust"], &["hip"]],
+    &[&["error"]],
+    &[&["runtime"]],
+    &[&["memory"], &["vmm"]],
+    &[&["report"], &["buffer"], &["area"], &["ipc"], &["transport"]],
+];
+
+/// Names at the crate's root that stand for a module.
+const ROOT: &[(&str, &str)] = &[
+    ("Access", "access"),
+    ("AccessDescriptor", "access"),
+    ("Address", "address"),
+    ("AgentId", "agent"),
+    ("Error", "error"),
+    ("ErrorKind", "error"),
+    ("Handle", "handle"),
+    ("HandleType", "handle"),
+    ("Runtime", "runtime"),
+    ("Vmm", "vmm"),
+    ("Mapping", "vmm"),
+    ("PoolMemory", "memory"),
+];
+
+fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, all);
+        } else {
+            all.push(path);
+        }
+    }
+}
+
+/// The module at the root that a source file belongs to.
+fn module_of(path: &Path) -> String {
+    let inside = path.strip_prefix(root()).unwrap();
+    let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The code of a file, without comments and unit tests.
+fn code(text: &str) -> String {
+    let tests = text.find("#[cfg(test)]\nmod tests {").or_else(|| text.find("#[cfg(all(test"));
+    let lines = text[..tests.unwrap_or(text.len())].lines();
+    lines.filter(|line| !line.trim_start().starts_with("//")).map(|it| format!("{it}\n")).collect()
+}
+
+/// The modules at the root that some code names.
+fn imports(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == '$') {
+            continue;
+        }
+        let rest = &code[at + "crate::".len()..];
+        let names: Vec<&str> = match rest.strip_prefix('{') {
+            Some(list) => list.split('}').next().unwrap_or_default().split(',').collect(),
+            None => vec![rest],
+        };
+        for name in names {
+            let end = name.trim_start().find(|it: char| !it.is_alphanumeric() && it != '_');
+            let name = &name.trim_start()[..end.unwrap_or(name.trim_start().len())];
+            if !name.is_empty() {
+                let of_root = ROOT.iter().find(|(root, _)| *root == name);
+                found.insert(of_root.map_or(name, |(_, module)| module).to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The layer of a module, and its group there.
+fn place(module: &str) -> Option<(usize, usize)> {
+    LAYERS.iter().enumerate().find_map(|(layer, groups)| {
+        let group = groups.iter().position(|group| group.contains(&module))?;
+        Some((layer, group))
+    })
+}
+
+#[test]
+fn no_module_imports_a_layer_above_it() {
+    let mut files = Vec::new();
+    sources(&root(), &mut files);
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|file| !file.ends_with("lib.rs")) {
+        let module = module_of(file);
+        let Some(own) = place(&module) else {
+            wrong.push(format!("{module} is in no layer"));
+            continue;
+        };
+        for import in imports(&code(&fs::read_to_string(file).unwrap())) {
+            match place(&import) {
+                _ if import == module => {}
+                Some(other) if other.0 < own.0 || other == own => {}
+                Some(_) => wrong.push(format!("{} imports {import}", file.display())),
+                None => wrong.push(format!("{} imports {import}, in no layer", file.display())),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What builds on the core uses its public items: what C or another crate could use.
+#[test]
+fn upper_layers_use_the_public_api() {
+    let allowed = |module: &str, import: &str| match import {
+        "native" => matches!(module, "area" | "ipc" | "transport"),
+        _ => true,
+    };
+    let inner = ["vmm::ledger", "vmm::journal", "ledger::", "Journal", "Shared"];
+    let mut files = Vec::new();
+    sources(&root(), &mut files);
+    for file in files {
+        let module = module_of(&file);
+        if place(&module).is_none_or(|(layer, _)| layer < 5) {
+            continue;
+        }
+        let code = code(&fs::read_to_string(&file).unwrap());
+        for import in imports(&code) {
+            assert!(allowed(&module, &import), "{} imports {import}", file.display());
+        }
+        for name in inner {
+            assert!(!code.contains(&format!("crate::{name}")), "{} uses {name}", file.display());
+        }
+    }
+}
+
+#[test]
+fn imports_are_found() {
+    let code = "use crate::vmm::Vmm;\nuse crate::{Error, log::x};\nfn f() { crate::native::g() }\n";
+    let found: Vec<String> = imports(code).into_iter().collect();
+    assert_eq!(found, ["error", "log", "native", "vmm"]);
+}
