@@ -21,12 +21,12 @@ pub use registry::PoolMemoryInfo;
 pub(crate) use registry::{Exported, Record, Registry, State};
 pub(crate) use span::Span;
 
+use crate::address::Address;
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::native::Status;
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
-use crate::address::Address;
 use core::fmt;
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
 //! The pool memory that this library has allocated on a runtime.
 
 use super::Coherence;
+use crate::address::Address;
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::ErrorKind;
 use crate::native::Native;
 use crate::pool::Pool;
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::address::Address;
 use core::any::Any;
 use core::fmt;
 use std::collections::BTreeMap;

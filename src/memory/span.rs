@@ -3,11 +3,11 @@
 //! Shared by pool memory, memory of other processes and areas. That agent copies, whether or not a CPU
 //! can access the memory: AMD's runtime maps what it opens from another process for GPUs only.
 
+use crate::address::Address;
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{CopyEngine, Failure, Native};
 use crate::runtime::Runtime;
-use crate::address::Address;
 use core::fmt;
 
 /// Memory that stays allocated for as long as the value's owner exists.

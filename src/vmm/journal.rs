@@ -192,7 +192,7 @@ impl<'a> Journal<'a> {
         if let Err(failure) = &outcome {
             self.roll_back(failure);
         } else {
-            for target in self.targets.iter().filter(|target| target.mapped) {
+            for target in self.targets.iter().filter(|target| target.mapped && !target.fresh) {
                 self.shared.drop_unused_view(&target.now, &target.before);
             }
         }
@@ -213,7 +213,10 @@ impl<'a> Journal<'a> {
                 self.quarantine(first, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
-            if self.broken.contains(&reservation.base) {
+            // A range that was only to be unmapped is gone; any other keeps its memory.
+            let gone =
+                self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
+            if !gone && reservation.quarantined().is_some() {
                 self.targets[first..first + count].iter_mut().for_each(|target| target.lost = true);
             }
         }

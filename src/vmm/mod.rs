@@ -314,22 +314,14 @@ impl Expected<'_> {
     }
 
     /// The same for the targets of a journal from an index on.
-    fn check_from(
-        self,
-        journal: &Journal<'_>,
-        first: usize,
-        range: Range,
-    ) -> Result<(), ErrorKind> {
-        let found = journal.targets[first..].iter().filter_map(|target| {
+    fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
+        let targets = &journal.targets[first..];
+        let Some(range) = targets.first().map(|target| target.now.range()) else { return Ok(()) };
+        let found = targets.iter().filter_map(|target| {
             let reservation = journal.around(target.now.range()).ok()?.reservation.serial;
             Some(Serial { reservation, mapping: target.now.serial })
         });
         self.check(range, found)
-    }
-
-    /// The same for all targets of a journal.
-    fn check_targets(self, journal: &Journal<'_>, range: Range) -> Result<(), ErrorKind> {
-        self.check_from(journal, 0, range)
     }
 }
 

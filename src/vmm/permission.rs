@@ -112,7 +112,6 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         let ranges: SmallVec<[Range; 1]> = runs.iter().map(|&(range, _)| range).collect();
-        let Some((first, _)) = runs.first() else { return Ok(()) };
         let mut changes: SmallVec<[AccessChanges; 1]> = SmallVec::new();
         for &(_, descriptors) in runs {
             changes.push(self.access_changes(descriptors)?);
@@ -129,7 +128,7 @@ impl Shared {
                     _ => groups.push((added, changes)),
                 }
             }
-            expected.check_targets(journal, *first)?;
+            expected.check_targets(journal, 0)?;
             let mut start = 0;
             for &(count, changes) in &groups {
                 for target in &journal.targets[start..start + count] {
@@ -159,7 +158,6 @@ impl Shared {
         if agents.is_empty() {
             return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
         }
-        let Some(&first) = ranges.first() else { return Ok(()) };
         let mut revoked = AccessChanges::new();
         for &agent in agents {
             let (index, _) = self.agent(agent, Argument::Agent)?;
@@ -169,7 +167,7 @@ impl Shared {
             for &range in ranges {
                 journal.add_run(range)?;
             }
-            expected.check_targets(journal, first)?;
+            expected.check_targets(journal, 0)?;
             // Without a descriptor, what is unmapped could not be mapped again.
             self.check_descriptor()?;
             for target in &journal.targets {

@@ -175,7 +175,7 @@ fn mapped_run(
     expected: Expected<'_>,
 ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
     let first = journal.targets.len();
-    let added = journal.add_run(range).and_then(|()| expected.check_from(journal, first, range));
+    let added = journal.add_run(range).and_then(|()| expected.check_targets(journal, first));
     added.map_err(|kind| kind.about(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())
 }
