@@ -4,6 +4,13 @@ use crate::agent::AgentId;
 use core::fmt;
 
 /// What an agent may do with mapped memory (`hipMemAccessFlags`; the same numbers in HSA).
+///
+/// ```
+/// use hsa_vmm::Access;
+///
+/// assert_eq!(Access::from_bits(3), Some(Access::ReadWrite));
+/// assert!(Access::Read < Access::ReadWrite);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Access {
     /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
@@ -17,7 +24,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// HIP's and HSA's number.
+    /// Returns HIP's and HSA's number.
     #[must_use]
     pub fn to_bits(self) -> u32 {
         match self {
@@ -27,7 +34,7 @@ impl Access {
         }
     }
 
-    /// The access of that number; `None` for any but 0, 1 and 3.
+    /// Returns the access with that number; `None` for any but 0, 1 and 3.
     #[must_use]
     pub fn from_bits(bits: u32) -> Option<Self> {
         match bits {
@@ -49,12 +56,20 @@ impl fmt::Display for Access {
     }
 }
 
-/// Grants one agent something (`hipMemAccessDesc`).
+/// The access that one agent is to get (`hipMemAccessDesc`).
+///
+/// ```
+/// use hsa_vmm::{Access, AccessDescriptor, AgentId};
+///
+/// fn read_only(gpus: &[AgentId]) -> Vec<AccessDescriptor> {
+///     gpus.iter().map(|&agent| AccessDescriptor { agent, access: Access::Read }).collect()
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AccessDescriptor {
-    /// To whom.
+    /// The agent.
     pub agent: AgentId,
-    /// What.
+    /// Its access.
     pub access: Access,
 }
 

@@ -1,38 +1,45 @@
-//! Addresses of reserved memory, as numbers that may be wrong.
+//! Addresses, as numbers that may be invalid.
 
 use core::ffi::c_void;
 use core::fmt;
 
 /// An address in this process (and, the same number, on every agent).
 ///
-/// A number, not a promise: any value may be passed to any operation, which finds out whether
-/// something is there.
+/// A number, not a promise: any value may be passed to any operation, which checks it.
+///
+/// ```
+/// use hsa_vmm::Address;
+///
+/// let address = Address::new(0x1000);
+/// assert_eq!(address.checked_add(0x20), Some(Address::new(0x1020)));
+/// assert_eq!(address.to_string(), "0x1000");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(usize);
 
 impl Address {
-    /// The null address, which nothing is ever at.
+    /// The null address, where nothing ever is.
     pub const NULL: Self = Self(0);
 
-    /// The address of that number.
+    /// Returns the address with that number.
     #[must_use]
     pub const fn new(value: usize) -> Self {
         Self(value)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> usize {
         self.0
     }
 
-    /// As a pointer, for kernels and for unsafe code that knows what it does.
+    /// Returns a pointer, for kernels and for unsafe code.
     #[must_use]
     pub const fn as_ptr(self) -> *mut c_void {
         self.0 as *mut c_void
     }
 
-    /// The address `bytes` further on; `None` beyond the address space.
+    /// Returns the address `bytes` further on; `None` past the end of the address space.
     #[must_use]
     pub const fn checked_add(self, bytes: usize) -> Option<Self> {
         match self.0.checked_add(bytes) {

@@ -8,6 +8,13 @@ use core::fmt;
 /// reused as soon as the memory is freed, but a number that is given once in a process, whichever
 /// [`Vmm`](crate::Vmm) gives it. A stale, foreign or invented handle is an error wherever it is used,
 /// never a crash and never other memory.
+///
+/// ```
+/// use hsa_vmm::Handle;
+///
+/// let handle = Handle::from_bits(42);
+/// assert_eq!(handle.to_bits(), 42);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(u64);
 
@@ -69,7 +76,15 @@ bitflags::bitflags! {
     }
 }
 
-/// One kind of shareable handle (`hipMemAllocationHandleType`).
+/// A type of shareable handle (`hipMemAllocationHandleType`).
+///
+/// ```
+/// use hsa_vmm::HandleType;
+/// use hsa_vmm::vmm::HandleTypes;
+///
+/// let types = HandleType::PosixFileDescriptor.bit() | HandleType::Fabric.bit();
+/// assert!(types.contains(HandleTypes::FABRIC));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandleType {
@@ -84,7 +99,7 @@ pub enum HandleType {
 }
 
 impl HandleType {
-    /// The type as one bit of a set.
+    /// Returns the type as one bit of a set.
     #[must_use]
     pub fn bit(self) -> HandleTypes {
         match self {

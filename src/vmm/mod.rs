@@ -148,7 +148,17 @@ impl fmt::Debug for Vmm {
     }
 }
 
-/// How much a [`Vmm`] holds.
+/// Counts of what a [`Vmm`] holds ([`Vmm::usage`]).
+///
+/// ```
+/// # use hsa_vmm::{Runtime, Vmm};
+/// # fn main() -> Result<(), hsa_vmm::Error> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// assert_eq!(vmm.usage().mappings, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Reservations that are not freed.
@@ -160,6 +170,14 @@ pub struct Usage {
 }
 
 /// A mapping, as [`Vmm::mappings`] lists it.
+///
+/// ```
+/// fn print(vmm: &hsa_vmm::Vmm) {
+///     for mapping in vmm.mappings() {
+///         println!("{} {:#x} {:?}", mapping.address, mapping.size, mapping.access);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MappingInfo {

@@ -1,38 +1,51 @@
-//! What a [`Vmm`](crate::Vmm) is opened with.
+//! Options of [`Vmm::open_with`](crate::Vmm::open_with).
 
 use super::{QuirkChoice, Quirks};
 use crate::hip::HipProfile;
 
-/// What a [`Vmm`](crate::Vmm) is opened with.
+/// Options that a [`Vmm`](crate::Vmm) is opened with.
+///
+/// ```
+/// use hsa_vmm::hip::HipProfile;
+/// use hsa_vmm::vmm::VmmOptions;
+/// use hsa_vmm::{Runtime, Vmm};
+///
+/// # fn main() -> Result<(), hsa_vmm::Error> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_profile(HipProfile::Hip6))?;
+/// assert_eq!(vmm.profile(), HipProfile::Hip6);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct VmmOptions {
-    /// Whose answers it gives where HIP's releases differ.
+    /// The release of HIP to answer like where they differ.
     pub profile: HipProfile,
     pub(super) quirks: QuirkChoice,
 }
 
 impl VmmOptions {
-    /// The newest HIP's answers, and the quirks that are known of the runtime's version.
+    /// Returns the defaults: the newest profile, and the quirks known of the runtime's version.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, with this HIP's answers.
+    /// Sets the profile.
     #[must_use]
     pub fn with_profile(self, profile: HipProfile) -> Self {
         Self { profile, ..self }
     }
 
-    /// Works around these quirks, besides those known of the runtime's version: for a vendor's
+    /// Adds quirks to work around to those known of the runtime's version: for a vendor's
     /// build that lacks a fix.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {
         Self { quirks: QuirkChoice::Known(quirks), ..self }
     }
 
-    /// Works around these quirks and no others, whatever is known of the runtime's version: for
+    /// Sets the quirks to work around, whatever is known of the runtime's version: for
     /// tests and benchmarks.
     ///
     /// # Safety

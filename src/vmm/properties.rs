@@ -1,4 +1,4 @@
-//! What physical memory is: where, of which kind, and how it may be shared.
+//! Properties of physical memory: where it is, its kind, and how it may be shared.
 
 use crate::agent::AgentId;
 use crate::handle::{HandleType, HandleTypes};
@@ -24,38 +24,49 @@ pub enum Location {
     Unknown,
 }
 
-/// What physical memory is (`hipMemAllocationProp`).
+/// Properties of physical memory (`hipMemAllocationProp`).
+///
+/// ```
+/// use hsa_vmm::vmm::Location;
+/// use hsa_vmm::{AgentId, AllocationProperties, HandleType};
+///
+/// fn shareable(gpu: AgentId) -> AllocationProperties {
+///     let properties = AllocationProperties::on(gpu);
+///     assert_eq!(properties.location, Location::Agent(gpu));
+///     properties.shareable_as(HandleType::PosixFileDescriptor)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct AllocationProperties {
     /// Where it is.
     pub location: Location,
-    /// Of which kind.
+    /// Its kind.
     pub kind: AllocationKind,
-    /// As what it may be shared; asking later for another kind is an error.
+    /// The types of handles it may be exported as; exporting another type is an error.
     pub handle_types: HandleTypes,
 }
 
 impl AllocationProperties {
-    /// Pinned memory of this agent, not shareable.
+    /// Returns the properties of pinned memory of an agent, not shareable.
     #[must_use]
     pub fn on(agent: AgentId) -> Self {
         Self::at(Location::Agent(agent))
     }
 
-    /// Pinned memory in this place, not shareable.
+    /// Returns the properties of pinned memory at a location, not shareable.
     #[must_use]
     pub fn at(location: Location) -> Self {
         Self { location, kind: AllocationKind::Pinned, handle_types: HandleTypes::empty() }
     }
 
-    /// The same, of this kind.
+    /// Sets the kind.
     #[must_use]
     pub fn of_kind(self, kind: AllocationKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// The same, shareable as this kind of handle too.
+    /// Adds a type of handle that the memory may be exported as.
     #[must_use]
     pub fn shareable_as(mut self, handle_type: HandleType) -> Self {
         self.handle_types |= handle_type.bit();

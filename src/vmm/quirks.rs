@@ -63,12 +63,12 @@ quirks! {
     /// `unmap` of several mappings is refused (until ROCm 6.4): it is called mapping by mapping.
     unmap_of_several_fails, "ROCR-Runtime#285", 0..=8;
 
-    /// Taking the CPU's access away leaves a hole in the reservation that a stranger's mapping
-    /// can take (`RemoveAccess` is `munmap`): the hole is filled at once.
+    /// Taking the CPU's access away leaves an address-space hole in the reservation, where a
+    /// foreign mapping can be created (`RemoveAccess` is `munmap`): the hole is filled at once.
     cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11;
 
-    /// After `unmap` the old memory stays behind the addresses, without access, and is given back
-    /// only with them (since ROCm 7.2): it is covered.
+    /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed
+    /// only with them (since ROCm 7.2): something else is mapped over it.
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
 
     /// Memory that was mapped once stays in use, unmapped and released, until the reservation that
@@ -77,12 +77,12 @@ quirks! {
     /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for their next use.
     memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
 
-    /// To let a GPU in when no descriptor is left ends the process (an assertion about the export,
-    /// seen in ROCm 6.1, 6.4 and 7.2): it is looked first.
+    /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the
+    /// export, seen in ROCm 6.1, 6.4 and 7.2): a free descriptor is checked for first.
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15;
 
     /// A peer that is granted access after the memory's owner corrupts the mapping or is refused
-    /// (ROCm 7.14): the mapping is made anew with the owner last.
+    /// (ROCm 7.14): the memory is mapped again with the owner last.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
 
     /// Export, import and properties take no lock in the runtime and race with every other call on

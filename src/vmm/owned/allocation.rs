@@ -1,4 +1,4 @@
-//! Physical memory that is released when nobody needs it any more.
+//! Physical memory that is released when its last owner is dropped.
 
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ struct Inner {
 }
 
 impl Allocation {
-    /// Makes `size` bytes of physical memory, a multiple of the granule (`hipMemCreate`).
+    /// Creates `size` bytes of physical memory, a multiple of the granule (`hipMemCreate`).
     ///
     /// # Errors
     /// As for [`Vmm::create`].
@@ -60,7 +60,7 @@ impl Allocation {
         Self::of(vmm, handle)
     }
 
-    /// Takes memory that another process exported (`hipMemImportFromShareableHandle`). The
+    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The
     /// descriptor stays the caller's and may be closed at once.
     ///
     /// # Errors
@@ -88,33 +88,33 @@ impl Allocation {
         Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released }) })
     }
 
-    /// Names it in reports and logs; mappings without a name are called the same.
+    /// Names it in reports and logs; mappings without a name have the same one.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        // Only the child of a fork is refused.
+        // Fails only in a child of a fork.
         let _ = self.inner.vmm.name_handle(self.inner.handle, name);
         self
     }
 
-    /// The handle, to be used with [`Vmm`]'s calls while this value lives.
+    /// Returns the handle, to be used with [`Vmm`]'s calls while this value lives.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.inner.size
     }
 
-    /// What it was made with.
+    /// Returns the properties that it was created with.
     #[must_use]
     pub fn properties(&self) -> AllocationProperties {
         self.inner.properties
     }
 
-    /// Makes a file descriptor of it (`hipMemExportToShareableHandle`). The properties must have
+    /// Exports it as a file descriptor (`hipMemExportToShareableHandle`). The properties must have
     /// asked for [`HandleType::PosixFileDescriptor`].
     ///
     /// # Errors
@@ -124,11 +124,10 @@ impl Allocation {
         self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type)
     }
 
-    /// Releases it now, and says whether that worked (`hipMemRelease`). It fails while clones or
-    /// mappings of it are there.
+    /// Releases it now (`hipMemRelease`). Fails while clones or mappings of it exist.
     ///
     /// # Errors
-    /// As for [`Vmm::release`]; the allocation comes back with the error.
+    /// As for [`Vmm::release`]; the allocation is returned with the error.
     pub fn release(self) -> Result<(), Rejected<Self>> {
         match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner

@@ -69,25 +69,25 @@ impl Mapping {
         self
     }
 
-    /// Where it begins.
+    /// Returns its start address.
     #[must_use]
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The addresses it is in.
+    /// Returns the reservation that it is in.
     #[must_use]
     pub fn reservation(&self) -> &Reservation {
         &self.reservation
     }
 
-    /// The physical memory.
+    /// Returns its physical memory.
     #[must_use]
     pub fn allocation(&self) -> &Allocation {
         &self.allocation

@@ -1,8 +1,7 @@
 //! The same as [`Vmm`](super::Vmm), as values that clean up after themselves.
 //!
-//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive; the last one to go frees
-//! the addresses and the memory. Nothing can be used after it was freed, nothing leaks by being
-//! forgotten about (short of `mem::forget`; and then the `Vmm`'s own end cleans up).
+//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive; the last one that is dropped
+//! frees the addresses and the memory. What is leaked by `mem::forget` is freed with the `Vmm`.
 
 mod allocation;
 mod batch;

@@ -64,13 +64,13 @@ impl ReservationBuilder {
         self
     }
 
-    /// Asks for an address, but takes another if that one is taken or not aligned.
+    /// Prefers an address; another is chosen if that one is in use or not aligned.
     pub fn near(mut self, address: Address) -> Self {
         self.placement = Placement::Near(address);
         self
     }
 
-    /// Insists on an address.
+    /// Requires an address.
     pub fn exactly_at(mut self, address: Address) -> Self {
         self.placement = Placement::Exactly(address);
         self
@@ -96,20 +96,19 @@ impl Reservation {
         ReservationBuilder { size, alignment: 0, placement: Placement::Anywhere }
     }
 
-    /// Where it begins.
+    /// Returns its start address.
     #[must_use]
     pub fn address(&self) -> Address {
         self.inner.address
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.inner.size
     }
 
-    /// Names it in reports and logs. One that has been freed by its address meanwhile stays as it
-    /// is.
+    /// Names it in reports and logs. One that was freed by its address meanwhile keeps its name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let Inner { vmm, address, serial, .. } = &*self.inner;
