@@ -1,13 +1,13 @@
 //! What releases of AMD's runtime do differently from what they document.
 //!
-//! The table at the top says of each habit what goes wrong and what is done about it, where that
+//! The table at the top says of each quirk what goes wrong and what is done about it, where that
 //! is public, and which versions of AMD's extension have it. Callers can switch more of them on
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that
 //! lacks a fix. Switching a needed one off is unsafe.
 
 use core::ops::RangeInclusive;
 
-/// A habit of the runtime that this library works around: a row of [`Quirks::KNOWN`].
+/// A defect or deviation of the runtime that this library works around: a row of [`Quirks::KNOWN`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Quirk {
@@ -27,11 +27,11 @@ const NEWEST: u16 = u16::MAX;
 
 macro_rules! quirks {
     ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $extensions:expr;)+) => {
-        /// The runtime's habits that this library works around. All `false`: a runtime as
+        /// The runtime's quirks that this library works around. All `false`: a runtime as
         /// documented.
         ///
         /// One that is switched on where it is not needed costs time and changes no answer; but
-        /// `cpu_unmap_leaves_hole` then takes the runtime's own place holder for a stranger's
+        /// `cpu_unmap_leaves_hole` then takes the runtime's own place holder for a foreign
         /// mapping and puts the range into quarantine, where the runtime gave the CPU its access.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
