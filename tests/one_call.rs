@@ -5,7 +5,7 @@ mod machine;
 mod process;
 
 use hsa_vmm::simulation::{Config, Era, FaultPlan};
-use hsa_vmm::{Access, Address, AgentId, Error, HandleType};
+use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
 
@@ -203,7 +203,7 @@ fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
         let before = grants(&machine);
         let wanted = [access(machine.gpu(0), Access::ReadWrite)];
         let refused = machine.vmm.set_access(base, 4 * granule, &wanted).unwrap_err();
-        assert!(matches!(refused, VmmError::Runtime { .. }), "era {era}: {refused}");
+        assert!(matches!(refused.kind(), ErrorKind::Runtime { .. }), "era {era}: {refused}");
         assert!(grants(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
         let told = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();

@@ -2,10 +2,10 @@
 
 mod machine;
 
-use hsa_vmm::Kept;
+use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Access, Allocation, Error, Mapping, Reservation, Vmm};
+use hsa_vmm::{Access, Allocation, ErrorKind, Mapping, Reservation, Vmm};
 use machine::drops::{drop_in, orders};
 use machine::{Library, Machine, access, assert_idle, at};
 
@@ -55,7 +55,7 @@ fn a_reservation_is_not_freed_while_a_clone_of_it_is_there() {
     let machine = machine();
     let first = reservation(&machine, 1);
     let second = first.clone();
-    let Kept { value: first, error } = first.free().expect_err("there is a clone");
+    let Rejected { value: first, error } = first.free().expect_err("there is a clone");
     assert_eq!(error.argument(), Some(Argument::Address), "{error}");
     assert_eq!(machine.vmm.usage().reservations, 1);
     drop(first);
@@ -68,7 +68,8 @@ fn a_reservation_comes_back_if_something_is_mapped_in_it() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
     let mapping = reservation.map(0, &allocation(&machine)).unwrap();
-    let Kept { value: reservation, error } = reservation.free().expect_err("something is mapped");
+    let Rejected { value: reservation, error } =
+        reservation.free().expect_err("something is mapped");
     assert_eq!(error.problem(), Some(Problem::StillMapped { mappings: 1 }));
     let again = reservation.map(machine.granule(), mapping.allocation()).unwrap();
     drop((mapping, again));
@@ -82,8 +83,9 @@ fn a_reservation_comes_back_if_the_runtime_does_not_free_it() {
     let reservation = reservation(&machine, 2);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
     machine.simulation.set_faults(faults);
-    let Kept { value: reservation, error } = reservation.free().expect_err("the runtime refused");
-    assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
+    let Rejected { value: reservation, error } =
+        reservation.free().expect_err("the runtime refused");
+    assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     drop(reservation);
     machine.assert_empty();
 }
@@ -95,8 +97,8 @@ fn a_mapping_comes_back_if_the_runtime_does_not_unmap_it() {
     mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"kept").unwrap();
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, 0x1000));
-    let Kept { value: mapping, error } = mapping.unmap().expect_err("the runtime refused");
-    assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
+    let Rejected { value: mapping, error } = mapping.unmap().expect_err("the runtime refused");
+    assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     let mut bytes = [0; 4];
     mapping.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"kept");
@@ -113,7 +115,7 @@ fn a_mapping_does_not_take_another_with_it_that_came_to_its_address() {
     machine.vmm.unmap(address, machine.granule()).unwrap();
     let theirs = machine.create(1, machine.granule());
     machine.map(address, machine.granule(), theirs);
-    let Kept { value: mine, error } = mine.unmap().expect_err("it is another's by now");
+    let Rejected { value: mine, error } = mine.unmap().expect_err("it is another's by now");
     assert_eq!(error.problem(), Some(Problem::NotMapped { at: address }));
     drop(mine);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
@@ -137,7 +139,7 @@ fn a_reservation_does_not_take_another_with_it_that_came_to_its_address() {
         let Ok(theirs) = theirs else { continue };
         let error = mine.map(0, &memory).expect_err("the addresses are another's by now");
         assert_eq!(error.problem(), Some(Problem::NotReserved));
-        let Kept { value: mine, error } = mine.free().expect_err("it is another's by now");
+        let Rejected { value: mine, error } = mine.free().expect_err("it is another's by now");
         assert_eq!(error.problem(), Some(Problem::NotAReservation));
         drop(mine);
         assert_eq!(machine.vmm.reservations(), [(address, granule)]);
@@ -239,10 +241,10 @@ fn a_run_is_unmapped_in_whatever_order_it_is_listed() {
         let mut mappings = run(&machine, &reservation, 0..5);
         let first = mappings.remove(0);
         mappings.rotate_left(2);
-        assert!(Mapping::unmap_run(mappings).is_ok(), "{release}");
+        assert!(Mapping::unmap_many(mappings).is_ok(), "{release}");
         assert_eq!(machine.vmm.usage().mappings, 1, "{release}: the first is no part of it");
-        assert!(Mapping::unmap_run(vec![first]).is_ok(), "{release}");
-        assert!(Mapping::unmap_run(Vec::new()).is_ok(), "{release}: nothing is nothing");
+        assert!(Mapping::unmap_many(vec![first]).is_ok(), "{release}");
+        assert!(Mapping::unmap_many(Vec::new()).is_ok(), "{release}: nothing is nothing");
         drop(reservation);
         machine.assert_empty();
     }
@@ -254,8 +256,8 @@ fn a_run_with_a_gap_comes_back_whole() {
     let reservation = reservation(&machine, 4);
     let mut mappings = run(&machine, &reservation, 0..4);
     let middle = mappings.remove(2);
-    let Kept { value: mappings, error } =
-        Mapping::unmap_run(mappings).expect_err("one is left out");
+    let Rejected { value: mappings, error } =
+        Mapping::unmap_many(mappings).expect_err("one is left out");
     assert_eq!(error.argument(), Some(Argument::Address), "{error}");
     assert_eq!((mappings.len(), machine.vmm.usage().mappings), (3, 4));
     drop((mappings, middle, reservation));
@@ -270,16 +272,19 @@ fn a_run_comes_back_whole_if_the_runtime_fails_in_the_middle() {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
             machine.simulation.set_faults(faults);
             let mappings = run(&machine, &reservation(&machine, 4), 0..4);
-            let Kept { value: mappings, error } =
-                Mapping::unmap_run(mappings).expect_err("the runtime fails");
-            assert!(matches!(error, VmmError::Runtime { .. }), "{release}, {call}: {error}");
+            let Rejected { value: mappings, error } =
+                Mapping::unmap_many(mappings).expect_err("the runtime fails");
+            assert!(
+                matches!(error.kind(), ErrorKind::Runtime { .. }),
+                "{release}, {call}: {error}"
+            );
             for (place, mapping) in mappings.iter().enumerate() {
                 let mut byte = [0xff];
                 mapping.read(0, &mut byte).unwrap();
                 assert_eq!(byte, [place as u8], "{release}, {call}");
                 assert_eq!(mapping.access(machine.gpu(1)), Ok(Access::ReadWrite));
             }
-            assert!(Mapping::unmap_run(mappings).is_ok(), "{release}, {call}: now it works");
+            assert!(Mapping::unmap_many(mappings).is_ok(), "{release}, {call}: now it works");
         }
         machine.assert_empty();
     }
@@ -293,8 +298,8 @@ fn a_run_does_not_take_another_with_it_that_came_to_its_address() {
     let second = mine[1].address();
     machine.vmm.unmap(second, machine.granule()).unwrap();
     let theirs = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
-    let Kept { value: mine, error } =
-        Mapping::unmap_run(mine).expect_err("one is another's by now");
+    let Rejected { value: mine, error } =
+        Mapping::unmap_many(mine).expect_err("one is another's by now");
     assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
     drop(mine);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
@@ -307,17 +312,17 @@ fn memory_is_not_released_while_a_clone_or_mapping_of_it_is_there() {
     let machine = machine();
     let memory = allocation(&machine);
     let mapping = reservation(&machine, 1).map(0, &memory).unwrap();
-    let Kept { value: memory, error } = memory.release().expect_err("it is mapped");
+    let Rejected { value: memory, error } = memory.release().expect_err("it is mapped");
     assert_eq!(error.problem(), Some(Problem::InUse));
     drop(mapping);
     let clone = memory.clone();
-    let Kept { value: memory, error } = memory.release().expect_err("there is a clone");
+    let Rejected { value: memory, error } = memory.release().expect_err("there is a clone");
     assert_eq!(error.problem(), Some(Problem::InUse));
     drop(clone);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, 0x1000);
     machine.simulation.set_faults(faults);
-    let Kept { value: memory, error } = memory.release().expect_err("the runtime refuses");
-    assert!(matches!(error, VmmError::Runtime { .. }), "{error}");
+    let Rejected { value: memory, error } = memory.release().expect_err("the runtime refuses");
+    assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     assert!(memory.release().is_ok(), "and then does not");
     machine.assert_empty();
 }

@@ -15,7 +15,6 @@ const COMPLETE: &[(&str, &str)] = &[
     ("NewMapping", "what Vmm::map takes, which callers write down"),
     ("MapRequest", "what Mapping::map_many takes, which callers write down"),
     ("PciAddress", "four numbers"),
-    ("Kept", "a value and an error, which callers take apart"),
     ("Rejected", "a value and an error, which callers take apart"),
     ("Usage", "a count of each of the three things that a Vmm has"),
     ("Free", "what is free in one reservation, in three numbers"),

@@ -2,6 +2,7 @@
 
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::*;
+use hsa_vmm::{Error, ErrorKind};
 use std::path::Path;
 
 #[allow(dead_code, reason = "Rust 1.88 does not see what uses it")]
@@ -61,10 +62,10 @@ const _: () = {
     both::<vmm::MappingInfo>();
     both::<vmm::Quarantined>();
     both::<Error>();
-    both::<vmm::Argument>();
-    both::<vmm::Feature>();
-    both::<vmm::Operation>();
-    both::<vmm::Problem>();
+    both::<error::Argument>();
+    both::<error::Feature>();
+    both::<error::Operation>();
+    both::<error::Problem>();
     both::<Access>();
     both::<AccessDescriptor>();
     both::<vmm::NewMapping>();
@@ -91,7 +92,8 @@ const _: () = {
     both::<Allocation>();
     both::<Mapping>();
     both::<Reservation>();
-    both::<vmm::ReservationOptions>();
+    both::<vmm::ReservationBuilder>();
+    both::<vmm::MapRequest<'static>>();
     both::<PoolMemory>();
     both::<memory::Coherence>();
     both::<memory::PoolMemoryInfo>();
@@ -101,7 +103,6 @@ const _: () = {
     both::<report::MappingEntry>();
     both::<report::AccessEntry>();
     both::<report::MemoryEntry>();
-    both::<report::PoolMemoryEntry>();
     both::<report::Run<'static>>();
     both::<report::Size>();
     both::<vmm::Snapshot>();

@@ -10,7 +10,7 @@ use crate::process::{End, in_child};
 use crate::scene::{ACTS, Act, Books, Scene};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Ground, on_each_release};
-use hsa_vmm::{Address, Error};
+use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
@@ -45,13 +45,13 @@ fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
     let vmm = &scene.library.vmm;
     let raw = Raw::start(ground);
     let mut before = State::of(&scene, &raw, when);
-    match act(&scene) {
+    match act(&scene).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
-        Err(VmmError::Quarantined { address, now, .. }) => {
+        Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{when}: by this very operation");
             vmm.check().unwrap();
             let listed = vmm.quarantine();
-            assert!(listed.iter().any(|entry| entry.address == address), "{when}: {listed:?}");
+            assert!(listed.iter().any(|entry| *entry == **range), "{when}: {listed:?}");
             return;
         }
         Err(error) => {

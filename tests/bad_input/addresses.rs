@@ -3,7 +3,7 @@
 use crate::ground::{check, top};
 use crate::machine::{self, MIB, Machine, at};
 use hsa_vmm::error::{Argument as A, Problem as P};
-use hsa_vmm::{Address, Error, Reservation};
+use hsa_vmm::{Address, Error, ErrorKind, Reservation};
 
 #[test]
 fn address_reserve_refuses_bad_input() {
@@ -13,37 +13,25 @@ fn address_reserve_refuses_bad_input() {
             "one byte",
             |s| s.machine.vmm.address_reserve(1, 0, None).map(drop),
             A::Size,
-            |s| P::NotAligned { value: 1, granule: s.granule },
+            |s| P::NotAligned { granule: s.granule },
         ),
         (
             "every byte",
             |s| s.machine.vmm.address_reserve(usize::MAX, 0, None).map(drop),
             A::Size,
-            |s| P::NotAligned { value: usize::MAX, granule: s.granule },
+            |s| P::NotAligned { granule: s.granule },
         ),
         (
             "an alignment of three",
             |s| s.machine.vmm.address_reserve(s.granule, 3, None).map(drop),
             A::Alignment,
-            |_| P::NotPowerOfTwo(3),
+            |_| P::NotPowerOfTwo,
         ),
         (
             "the greatest alignment",
             |s| s.machine.vmm.address_reserve(s.granule, usize::MAX, None).map(drop),
             A::Alignment,
-            |_| P::NotPowerOfTwo(usize::MAX),
-        ),
-        (
-            "a flag",
-            |s| s.machine.vmm.address_reserve(s.granule, 0, None, 1).map(drop),
-            A::Flags,
-            |_| P::NoFlags(1),
-        ),
-        (
-            "all flags",
-            |s| s.machine.vmm.address_reserve(s.granule, 0, None, u64::MAX).map(drop),
-            A::Flags,
-            |_| P::NoFlags(u64::MAX),
+            |_| P::NotPowerOfTwo,
         ),
         (
             "exactly nowhere",
@@ -151,7 +139,8 @@ fn more_addresses_than_there_are_is_out_of_memory() {
         let cases = sizes.map(|size| (size, 0)).into_iter().chain([(granule, 1 << 63)]);
         for (size, alignment) in cases {
             let answer = machine.vmm.address_reserve(size, alignment, None);
-            let out = matches!(answer, Err(VmmError::OutOfMemory { .. }));
+            let out =
+                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfMemory { .. }));
             assert!(out, "{release}: {size:#x} at {alignment:#x}: {answer:?}");
         }
         machine.assert_empty();
@@ -169,7 +158,8 @@ fn addresses_below_those_of_gpus_are_not_reserved() {
         assert!(got.get() >= 16 << 20, "{release}: {got}");
         machine.vmm.address_free(got, granule).unwrap();
         let refused = machine.vmm.address_reserve_at(low, granule).unwrap_err();
-        let taken = matches!(refused, VmmError::InvalidArgument { problem: P::AddressTaken, .. });
+        let taken =
+            matches!(refused.kind(), ErrorKind::InvalidArgument { problem: P::AddressTaken, .. });
         assert!(taken, "{release}: {refused}");
         machine.assert_empty();
     }

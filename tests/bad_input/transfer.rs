@@ -3,7 +3,7 @@
 use crate::ground::{Scene, check, invented_agent, top};
 use crate::machine::at;
 use hsa_vmm::error::{Argument as A, Problem as P};
-use hsa_vmm::{Address, Error};
+use hsa_vmm::{Access, Address, Error};
 
 #[test]
 fn reading_and_writing_refuse_bad_input() {
@@ -32,13 +32,17 @@ fn reading_and_writing_refuse_bad_input() {
             "read beyond what is granted",
             |s| read(s, s.used, s.granule + 1),
             A::Address,
-            |s| P::NotGranted { at: s.granule_at(1), agent: s.machine.cpu(0), verb: "read" },
+            |s| P::NotGranted {
+                at: s.granule_at(1),
+                agent: s.machine.cpu(0),
+                access: Access::Read,
+            },
         ),
         (
             "write what may be read",
             |s| write(s, s.used, 1),
             A::Address,
-            |s| P::NotGranted { at: s.used, agent: s.machine.cpu(0), verb: "write" },
+            |s| P::NotGranted { at: s.used, agent: s.machine.cpu(0), access: Access::ReadWrite },
         ),
         (
             "write across reservations",
@@ -50,25 +54,29 @@ fn reading_and_writing_refuse_bad_input() {
             "read beyond the mapping",
             |s| s.mapping.read(s.granule - 1, &mut [0; 2]),
             A::Offset,
-            |s| P::BeyondEnd { offset: s.granule - 1, size: 2, end: s.granule },
+            |s| P::OutOfBounds { size: 2, end: s.granule },
         ),
         (
             "write far beyond",
             |s| s.mapping.write(usize::MAX, &[0; 2]),
             A::Offset,
-            |s| P::BeyondEnd { offset: usize::MAX, size: 2, end: s.granule },
+            |s| P::OutOfBounds { size: 2, end: s.granule },
         ),
         (
             "read what is not granted, by offset",
             |s| s.mapping.read(0, &mut [0; 2]),
             A::Offset,
-            |s| P::NotGranted { at: s.mapping.address(), agent: s.machine.cpu(0), verb: "read" },
+            |s| P::NotGranted {
+                at: s.mapping.address(),
+                agent: s.machine.cpu(0),
+                access: Access::Read,
+            },
         ),
         (
             "map beyond the reservation",
             |s| s.mapping.reservation().map(2 * s.granule, s.mapping.allocation()).map(drop),
             A::Offset,
-            |s| P::BeyondEnd { offset: 2 * s.granule, size: s.granule, end: 2 * s.granule },
+            |s| P::OutOfBounds { size: s.granule, end: 2 * s.granule },
         ),
         (
             "map far beyond",
@@ -77,16 +85,13 @@ fn reading_and_writing_refuse_bad_input() {
                 s.mapping.reservation().map(far, s.mapping.allocation()).map(drop)
             },
             A::Offset,
-            |s| {
-                let offset = usize::MAX & !(s.granule - 1);
-                P::BeyondEnd { offset, size: s.granule, end: 2 * s.granule }
-            },
+            |s| P::OutOfBounds { size: s.granule, end: 2 * s.granule },
         ),
         (
             "map at an offset that is no granule",
             |s| s.mapping.reservation().map(1, s.mapping.allocation()).map(drop),
             A::Offset,
-            |s| P::NotAligned { value: 1, granule: s.granule },
+            |s| P::NotAligned { granule: s.granule },
         ),
         (
             "map where something is mapped, by offset",
@@ -103,7 +108,7 @@ fn offset_errors_name_the_end_of_the_mapping() {
     let page = scene.granule;
     let error = scene.mapping.write(page - 1, &[0; 2]).unwrap_err();
     let expected = format!(
-        "write: offset is {:#x}: 0x2 bytes from there reach beyond the end at {page:#x}",
+        "cannot write: offset {:#x} is out of bounds: 0x2 bytes from there extend past the end at {page:#x}",
         page - 1
     );
     assert_eq!(error.to_string(), expected);
@@ -154,7 +159,7 @@ fn copy_and_fill_refuse_bad_input() {
             "to what may be read",
             |s| copy(s, s.used, s.used, 8),
             A::Destination,
-            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), verb: "write" },
+            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
         ),
         (
             "by an agent of another runtime",
@@ -170,12 +175,17 @@ fn copy_and_fill_refuse_bad_input() {
         ),
         ("fill null", |s| s.machine.vmm.fill(Address::NULL, 1, 4), A::Address, |_| P::Null),
         ("fill nothing", |s| s.machine.vmm.fill(s.used, 1, 0), A::Size, |_| P::Zero),
-        ("fill half a word", |s| s.machine.vmm.fill(s.used, 1, 6), A::Size, |_| P::NotWords),
+        (
+            "fill half a word",
+            |s| s.machine.vmm.fill(s.used, 1, 6),
+            A::Size,
+            |_| P::NotMultipleOfFour,
+        ),
         (
             "fill between words",
             |s| s.machine.vmm.fill(at(s.used, 2), 1, 4),
             A::Address,
-            |_| P::NotWords,
+            |_| P::NotMultipleOfFour,
         ),
         (
             "fill everything",
@@ -193,13 +203,17 @@ fn copy_and_fill_refuse_bad_input() {
             "fill what may be read",
             |s| s.machine.vmm.fill(s.used, 1, 4),
             A::Address,
-            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), verb: "write" },
+            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
         ),
         (
             "fill what nobody may use",
             |s| s.machine.vmm.fill(s.granule_at(1), 1, 4),
             A::Address,
-            |s| P::NotGranted { at: s.granule_at(1), agent: s.machine.gpu(0), verb: "write" },
+            |s| P::NotGranted {
+                at: s.granule_at(1),
+                agent: s.machine.gpu(0),
+                access: Access::ReadWrite,
+            },
         ),
     ]);
 }

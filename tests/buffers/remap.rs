@@ -5,8 +5,8 @@ use crate::machine::{KIB, Machine, access, at, eras, without_cpu_mapping};
 use crate::pausable::alone;
 use crate::process::{assert_untouchable, within};
 use hsa_vmm::Error;
-use hsa_vmm::Kept;
 use hsa_vmm::buffer::PagedBuffer;
+use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, Address, Allocation, Mapping, Reservation};
@@ -209,11 +209,11 @@ fn owned_mappings_keep_what_they_own() {
         assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{era}");
 
         let elsewhere = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let Kept { value: one, error } =
+        let Rejected { value: one, error } =
             one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
         let error = Error::from(error);
         assert_eq!(error.argument(), Some(Argument::Offset), "{era}: {error}");
-        let Kept { value: one, error } =
+        let Rejected { value: one, error } =
             one.relocate(&reservation, granule).expect_err("the other is there");
         let problem = Error::from(error).problem();
         assert!(matches!(problem, Some(Problem::AlreadyMapped { .. })), "{era}: {problem:?}");
@@ -243,7 +243,7 @@ fn a_stale_mapping_exchanges_nothing() {
         (mapping(&machine), mapping(&machine), mapping(&stranger));
     let error = Error::from(one.exchange(&mut foreign).expect_err("of another Vmm"));
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
-    let Kept { value: mut one, error } =
+    let Rejected { value: mut one, error } =
         one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
     let error = Error::from(error);
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");

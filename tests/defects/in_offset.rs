@@ -32,7 +32,7 @@ fn through_the_library() {
         let before = (library.vmm.usage(), library.vmm.mappings());
         let refused = library.vmm.map(at(base, half), half, half, memory).unwrap_err();
         assert_eq!(refused.argument(), Some(Argument::Offset));
-        assert_eq!(refused.problem(), Some(Problem::NotZero(half)));
+        assert_eq!(refused.problem(), Some(Problem::MustBeZero));
         assert_eq!((library.vmm.usage(), library.vmm.mappings()), before);
         library.vmm.check().unwrap();
     });

@@ -4,7 +4,7 @@ use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{kernel_fails, on_each, set_variable};
 use crate::machine::{Library, MIB};
 use crate::table::{MADE_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
-use hsa_vmm::Error;
+use hsa_vmm::ErrorKind;
 
 const MACHINE: &str = "gpus=2,vram=64MiB";
 
@@ -41,7 +41,7 @@ fn through_the_library() {
         let memory = library.create(0, 48 * MIB);
         for _ in 0..2 {
             let refused = library.vmm.create(48 * MIB, &library.on(0)).unwrap_err();
-            assert!(matches!(refused, VmmError::OutOfMemory { .. }), "{refused}");
+            assert!(matches!(refused.kind(), ErrorKind::OutOfMemory { .. }), "{refused}");
         }
         library.vmm.release(memory).unwrap();
         let again = library.create(0, 48 * MIB);

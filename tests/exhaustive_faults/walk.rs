@@ -12,7 +12,7 @@ use crate::witness::{Witness, is_set_aside};
 use crate::world::World;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::Quarantined;
-use hsa_vmm::{Address, Error};
+use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -193,8 +193,10 @@ impl Trial<'_> {
         failed: &[&'static str],
         what: &str,
     ) -> Result<Option<Ready>, String> {
+        let described = format!("{answer:?}");
         let verdict = self.judge(&mut ready, answer, failed);
-        let spent = self.judged(verdict, || self.named(&format!("{what}, answered {answer:?}")))?;
+        let spent =
+            self.judged(verdict, || self.named(&format!("{what}, answered {described}")))?;
         if spent == Spent::InQuarantine {
             self.walk.set_aside += 1;
         }
@@ -242,7 +244,10 @@ impl Trial<'_> {
     ) -> Result<Spent, String> {
         let Ready { world, model, before } = ready;
         if world.machine.vmm.quarantine().len() > before.quarantined() {
-            if matches!(answer, Err(VmmError::Quarantined { now: false, .. })) {
+            if matches!(
+                answer.as_ref().map_err(Error::kind),
+                Err(ErrorKind::Quarantined { now: false, .. })
+            ) {
                 return Err("the quarantine is not of this very operation".to_owned());
             }
             if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
@@ -261,7 +266,9 @@ impl Trial<'_> {
                 Witness::of(world)?.agrees_with(world, &after)?;
                 Ok(Spent::Done)
             }
-            Err(VmmError::Quarantined { .. }) => Err("nothing is in quarantine".to_owned()),
+            Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }) => {
+                Err("nothing is in quarantine".to_owned())
+            }
             Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
             // Memory of this process stays pinned, which is not worth a quarantine.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
@@ -337,7 +344,7 @@ impl Trial<'_> {
                 self.judged(verdict, when)?;
                 return self.judged(close(ready.world, self.walk.descriptors), when);
             }
-            if !matches!(answer, Err(VmmError::OutOfDescriptors { .. })) {
+            if !matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
                 return Err(when());
             }
             let verdict = Witness::of(&ready.world).and_then(|seen| ready.before.difference(&seen));

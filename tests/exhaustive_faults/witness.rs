@@ -260,7 +260,10 @@ pub fn is_set_aside(
     }
     for (base, size) in vmm.reservations() {
         let free = vmm.address_free(base, size);
-        let refused = matches!(free, Err(hsa_vmm::VmmError::Quarantined { now: false, .. }));
+        let refused = matches!(
+            free.as_ref().map_err(hsa_vmm::Error::kind),
+            Err(hsa_vmm::ErrorKind::Quarantined { now: false, .. })
+        );
         if lost(base) != refused {
             return Err(format!("{operation:?}: to free {base} answered {free:?}: {listed:?}"));
         }

@@ -113,11 +113,11 @@ fn what_is_in_quarantine_is_said_with_its_reason() {
     let [known] = &machine.vmm.quarantine()[..] else { panic!("one thing is lost") };
     let report = machine.vmm.report();
     let [entry] = &report.quarantine[..] else { panic!("{report}") };
-    assert_eq!((entry.address, entry.size, &entry.reason), (base, GRANULE, &known.reason));
+    assert_eq!((entry.address, entry.size, entry.reason()), (base, GRANULE, known.reason()));
     assert!(report.reservations[0].quarantined, "{report}");
     let text = report.to_string();
     assert!(text.contains("\"lost\"") && text.contains("quarantined"), "{text}");
-    assert!(text.contains(&known.reason), "{text}");
+    assert!(text.contains(&known.reason()), "{text}");
 }
 
 /// Reservations, mappings and memory of one moment agree, whatever other threads do.

@@ -4,10 +4,10 @@
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::buffer::{Contents, GrowableVec, PagedBuffer, PausableBuffer, RingBuffer};
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::vmm::MappingInfo;
 use hsa_vmm::{
-    Access, Address, Allocation, Area, Error, GrowableBuffer, Handle, Kept, Mapping, Reservation,
+    Access, Address, Allocation, Area, Error, GrowableBuffer, Handle, Mapping, Reservation,
 };
 
 const SIZE: usize = 2 * MIB;
@@ -109,12 +109,12 @@ pub fn of_mapping(library: &Library) {
     successor.refused("exchange", mapping.exchange(&mut other));
     successor.refused("exchange with it", other.exchange(&mut mapping));
     let elsewhere = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
-    let Kept { value: mapping, error } = mapping.relocate(&elsewhere, 0).expect_err("relocate");
+    let Rejected { value: mapping, error } = mapping.relocate(&elsewhere, 0).expect_err("relocate");
     successor.refused("relocate", Err::<(), _>(error));
-    let Kept { value: mapping, error } = mapping.unmap().expect_err("unmap");
+    let Rejected { value: mapping, error } = mapping.unmap().expect_err("unmap");
     successor.refused("unmap", Err::<(), _>(error));
-    let error = Mapping::unmap_run(vec![mapping]).map_err(|kept| kept.error);
-    successor.refused("unmap_run", error);
+    let error = Mapping::unmap_many(vec![mapping]).map_err(|kept| kept.error);
+    successor.refused("unmap_many", error);
     drop((other, elsewhere));
     successor.end();
     free_the_rest(library);
