@@ -68,6 +68,8 @@ impl Journal<'_> {
             let start = next;
             next += 1;
             if shared.must_be_remapped(&self.targets[start].now, gpus) {
+                shared.check_remap(&self.targets[start].now.access)?;
+                shared.check_descriptor()?;
                 self.remap_with_access(start, gpus)?;
                 continue;
             }
@@ -129,7 +131,8 @@ impl Journal<'_> {
         }
     }
 
-    /// Unmaps and maps one mapping again, with changed access.
+    /// Unmaps and maps one mapping again, with changed access. The caller has checked that there are
+    /// descriptors for it; another thread may have taken them since.
     pub fn remap_with_access(
         &mut self,
         index: usize,
@@ -137,8 +140,6 @@ impl Journal<'_> {
     ) -> Result<(), ErrorKind> {
         let mut wanted = self.targets[index].now;
         set(&mut wanted.access, changes);
-        self.shared.check_remap(&wanted.access)?;
-        self.shared.check_descriptor()?;
         self.unmap(index, 1)?;
         self.check_quarantine()?;
         self.map_with_access(index, &wanted, false)
@@ -183,10 +184,14 @@ impl Shared {
         }
     }
 
-    /// Sets the access of a mapping without any: one that was just mapped. Returns the agents that the
-    /// runtime was asked for.
-    pub(super) fn grant_from_nothing(&self, it: &MappedRange) -> Result<AgentSet, ErrorKind> {
-        self.grant(it, AgentSet::NONE)
+    /// Sets the access of a mapping without any: one that was just mapped. Adds the agents that the
+    /// runtime granted access to `granted`, also if it fails for others.
+    pub(super) fn grant_from_nothing(
+        &self,
+        it: &MappedRange,
+        granted: &mut AgentSet,
+    ) -> Result<(), ErrorKind> {
+        self.grant(it, AgentSet::NONE, granted)
     }
 
     /// Sets the access of a mapping that the runtime refused to unmap, which changes nothing if the
@@ -197,24 +202,31 @@ impl Shared {
             true => AgentSet::NONE,
             false => it.access.runtime_granted,
         };
-        Ok(self.grant(it, known)?.union(it.access.runtime_granted))
+        let mut granted = it.access.runtime_granted;
+        self.grant(it, known, &mut granted)?;
+        Ok(granted)
     }
 
     /// Sets the access of a mapping, where the runtime knows these agents already.
-    fn grant(&self, it: &MappedRange, known: AgentSet) -> Result<AgentSet, ErrorKind> {
+    fn grant(
+        &self,
+        it: &MappedRange,
+        known: AgentSet,
+        granted: &mut AgentSet,
+    ) -> Result<(), ErrorKind> {
         // The CPU first, and by itself, so that it is known whether the runtime has mapped for it.
         let host = self.host_index();
         let is_mapped = known.contains(host);
         let view =
             MappedRange { access: AccessState { runtime_granted: known, ..it.access }, ..*it };
-        let mut granted = AgentSet::NONE;
-        if is_mapped || !self.show_view(&view, &it.access)? {
-            granted.insert(host);
+        let by_runtime = is_mapped || !self.show_view(&view, &it.access)?;
+        if by_runtime {
             let now = MappedRange { access: AccessState::default(), ..*it };
             if !is_mapped {
                 let cpu = AccessChange::new(host, Access::ReadWrite);
                 self.set_access_in_runtime(it.range(), &self.request_all(&now, &[cpu]))?;
             }
+            granted.insert(host);
             let protection = self.protection(&it.access);
             if is_mapped || protection != Protection::ReadWrite {
                 self.protect_view(it, protection)?;
@@ -225,15 +237,16 @@ impl Shared {
         let gpus: AccessChanges =
             gpus.map(change).filter(|change| change.access != Access::None).collect();
         if !gpus.is_empty() {
-            let access = AccessState { runtime_granted: granted, ..it.access };
+            let cpus = by_runtime.then_some(host).into_iter().collect();
+            let access = AccessState { runtime_granted: cpus, ..it.access };
             let request = self.request_all(&MappedRange { access, ..*it }, &gpus);
             self.with_descriptor(|| {
                 self.check_descriptor()?;
                 self.set_access_in_runtime(it.range(), &request)
             })?;
-            granted = granted.union(request.agents);
+            *granted = granted.union(request.agents);
         }
-        Ok(granted)
+        Ok(())
     }
 
     /// Sets the access of a mapping back to what it was, for the agents that were asked for. Returns

@@ -227,9 +227,9 @@ impl<'a> Journal<'a> {
         match step {
             Step::Map(index) if self.targets[index].mapped => self.undo_map(index),
             Step::Map(_) => Ok(()),
-            Step::Unmap(first, count) => {
-                (first..first + count).rev().try_for_each(|index| self.undo_unmap(index))
-            }
+            Step::Unmap(first, count) => (first..first + count)
+                .rev()
+                .try_for_each(|index| self.undo_unmap(index, count == 1)),
             Step::Access(first, count) => {
                 (first..first + count).rev().try_for_each(|index| self.undo_access(index))
             }
@@ -247,22 +247,28 @@ impl<'a> Journal<'a> {
         unmapped?.map_or(Ok(()), Err)
     }
 
-    fn undo_unmap(&mut self, index: usize) -> Result<(), ErrorKind> {
+    /// Undoes an unmap, of this mapping `alone` or of a row of neighbours.
+    fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
         if !self.targets[index].mapped {
             return self.map_as_before(index);
         }
         // The runtime refused. It may have unmapped some of the neighbours, and taken access away
-        // from some agents of the next.
-        let before = self.targets[index].before();
-        if self.shared.is_mapped(&before)? {
-            let granted = self.shared.grant_again(&before)?;
-            self.targets[index].now.access =
-                AccessState { runtime_granted: granted, ..before.access };
-            return Ok(());
+        // from some agents of the next. One alone most likely is as it was.
+        let now = self.targets[index].now;
+        if alone || self.shared.is_mapped(&now)? {
+            match self.shared.grant_again(&now) {
+                Ok(granted) => {
+                    self.targets[index].now.access.runtime_granted = granted;
+                    return Ok(());
+                }
+                Err(failure) if !alone => return Err(failure),
+                Err(_) => {}
+            }
+        } else {
+            // The runtime maps over whatever is there.
+            self.shared.keep_reserved(&now)?;
         }
         self.targets[index].mapped = false;
-        // The runtime maps over whatever is there.
-        self.shared.keep_reserved(&before)?;
         self.map_as_before(index)
     }
 
@@ -284,10 +290,17 @@ impl<'a> Journal<'a> {
         self.map_as_before(index)
     }
 
-    /// Maps a target that is not mapped, with the access before the operation.
+    /// Maps a target that is not mapped, with the access before the operation. If the runtime maps it
+    /// but refuses the access, tries once more.
     fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
         let before = self.targets[index].before();
-        self.map_with_access(index, &before, true)
+        match self.map_with_access(index, &before, true) {
+            Err(_) if self.targets[index].mapped => {
+                self.undo_map(index)?;
+                self.map_with_access(index, &before, true)
+            }
+            done => done,
+        }
     }
 
     /// Maps a target, and sets its access.
@@ -308,19 +321,18 @@ impl<'a> Journal<'a> {
             shared.with_descriptor(|| {
                 if roll_back { self.raw_map(index) } else { self.map(index) }
             })?;
-            let granted = self.shared.grant_from_nothing(&wanted);
+            let mut granted = AgentSet::NONE;
+            let outcome = self.shared.grant_from_nothing(&wanted, &mut granted);
             let target = &mut self.targets[index];
-            target.now.access = wanted.access;
-            match granted {
-                Ok(granted) => {
-                    target.now.access.runtime_granted = granted;
+            target.now.access = AccessState { runtime_granted: granted, ..wanted.access };
+            match outcome {
+                Ok(()) => {
                     target.asked = if roll_back { AgentSet::NONE } else { granted };
                     target.fresh = !roll_back;
                     return Ok(());
                 }
                 Err(failure) => {
                     target.asked = (0..self.shared.runtime.agents().len()).collect();
-                    target.now.access.runtime_granted = target.asked;
                     if owners.peek().is_none() || self.undo_map(index).is_err() {
                         return Err(failure);
                     }

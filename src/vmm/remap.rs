@@ -4,7 +4,7 @@ use super::access_change::{AccessChange, AccessChanges};
 use super::journal::{Journal, Listing};
 use super::ledger::{Range, Serial};
 use super::mapped_range::MappedRange;
-use super::transfer::two_ranges;
+use super::transfer::{about_one_of, two_ranges};
 use super::{Expected, Shared, Vmm};
 use crate::access::{AccessState, AgentSet};
 use crate::address::Address;
@@ -85,6 +85,7 @@ impl Shared {
             }
             self.remap(journal, &after, |it| Some(it.serial))
         })
+        .map_err(|kind| about_one_of(kind, to))
         .map(drop)
     }
 
@@ -120,6 +121,7 @@ impl Shared {
             }
             self.remap(journal, &after, |_| None)
         })
+        .map_err(|kind| about_one_of(kind, to))
     }
 
     /// Unmaps all targets of the journal and maps others in their stead, with the same access. Their

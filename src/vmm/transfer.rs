@@ -6,7 +6,7 @@
 use super::ledger::{MappingRecord, Range, ReservationGuard, locked_around};
 use super::{Access, Address, Expected, Shared, Vmm};
 use crate::agent::{AgentId, AgentKind};
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::native::{CopyEngine, Failure, Native, read_memory, write_memory};
 use smallvec::SmallVec;
 
@@ -52,7 +52,7 @@ impl Vmm {
             let (index, found) = shared.agent(agent, Argument::Agent)?;
             let (to, from) = two_ranges(destination, source, size)?;
             let agent = (index, agent);
-            shared.with_locked(&[to, from], |guards| {
+            let act = |guards: &[ReservationGuard<'_>]| {
                 shared
                     .check_granted(guards, to, agent, Access::ReadWrite)
                     .map_err(|kind| kind.about(Argument::Destination))?;
@@ -64,7 +64,8 @@ impl Vmm {
                 // are mapped, and the agent may read the one and write the other.
                 let copied = unsafe { shared.native().copy(engine, to.start, from.start, size) };
                 copied.map_err(|failure| ErrorKind::of_call(failure, size))
-            })
+            };
+            shared.with_locked(&[to, from], act).map_err(|kind| about_one_of(kind, to))
         })
     }
 
@@ -288,6 +289,19 @@ impl Shared {
         expected.check_range(range, reservation.serial, &mappings)?;
         Ok(mappings.covering(range)?.collect())
     }
+}
+
+/// Blames the destination or the source in place of the address.
+pub(super) fn about_one_of(kind: ErrorKind, to: Range) -> ErrorKind {
+    let argument = match &kind {
+        ErrorKind::InvalidArgument { value, .. }
+            if *value == Value::Range(to.address(), to.size) =>
+        {
+            Argument::Destination
+        }
+        _ => Argument::Source,
+    };
+    kind.about(argument)
 }
 
 /// Returns two ranges of the same size.
