@@ -297,7 +297,7 @@ impl Values {
             "Vmm::mappings" => assert_eq!(vmm.mappings(), []);
             "Vmm::reservations" => assert_eq!(vmm.reservations(), []);
             "Vmm::quarantine" => assert_eq!(vmm.quarantine(), []);
-            "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("forked"));
+            "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("child of a fork"));
             "Vmm::mapping_at" => assert_eq!(vmm.mapping_at(there), None);
             "Vmm::mapped_range_at" => assert_eq!(vmm.mapped_range_at(there), None);
             "Vmm::location_at" => assert_eq!(vmm.location_at(there), None);

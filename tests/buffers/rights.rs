@@ -116,7 +116,7 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
     for (agents, problem) in [
         (vec![stranger.gpu(0)], Problem::ForeignAgent),
         (vec![machine.gpu(0), stranger.cpu(0)], Problem::ForeignAgent),
-        (vec![], Problem::Zero),
+        (vec![], Problem::Empty),
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");
         assert_eq!(error.problem(), Some(problem));

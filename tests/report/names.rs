@@ -41,7 +41,7 @@ fn what_is_not_there_has_no_name() {
     let refused = |answer: Result<(), Error>, argument, problem| {
         let error = answer.unwrap_err();
         assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
-        assert!(error.to_string().starts_with("name: "), "{error}");
+        assert!(error.to_string().starts_with("cannot set a name: "), "{error}");
     };
     let beyond = at(base, 2 * GRANULE);
     for address in [Address::NULL, at(beyond, 1 << 40)] {
