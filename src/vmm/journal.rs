@@ -262,7 +262,12 @@ impl<'a> Journal<'a> {
                     return Ok(());
                 }
                 Err(failure) if !alone => return Err(failure),
-                Err(_) => {}
+                // Either it is mapped, or it was unmapped all the same and this is refused.
+                Err(_) => {
+                    if let Ok(Some(lost)) = self.raw_unmap(index, 1) {
+                        return Err(lost);
+                    }
+                }
             }
         } else {
             // The runtime maps over whatever is there.

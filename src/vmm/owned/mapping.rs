@@ -65,7 +65,9 @@ impl Mapping {
     /// Names it in reports and logs. One that was unmapped by its address meanwhile stays as it is.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let _ = self.vmm().shared.name_mapping(self.address, Some(self.serial), name);
+        let (address, serial) = (self.address, self.serial);
+        let name = |shared: &Shared| shared.name_mapping(address, Some(serial), name);
+        let _ = self.vmm().run(Operation::Name, name);
         self
     }
 

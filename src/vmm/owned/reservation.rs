@@ -112,7 +112,8 @@ impl Reservation {
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let Inner { vmm, address, serial, .. } = &*self.inner;
-        let _ = vmm.shared.name_reservation(*address, Some(*serial), name);
+        let _ = vmm
+            .run(Operation::Name, |shared| shared.name_reservation(*address, Some(*serial), name));
         self
     }
 
