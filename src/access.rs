@@ -84,7 +84,7 @@ impl AccessDescriptor {
 pub(crate) const MOST_AGENTS: usize = 128;
 
 /// What each agent may do, two bits an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AccessSet([u64; 4]);
 
 impl AccessSet {
@@ -101,7 +101,7 @@ impl AccessSet {
 }
 
 /// A set of agents, one bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AgentSet([u64; 2]);
 
 impl AgentSet {
@@ -141,7 +141,7 @@ impl AgentSet {
 }
 
 /// What agents may do with a mapping, and what the runtime has granted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AccessState {
     /// What each agent may do.
     pub requested: AccessSet,

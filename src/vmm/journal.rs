@@ -104,7 +104,10 @@ impl<'a> Journal<'a> {
     /// Adds the mappings of a run as targets.
     pub fn add_run(&mut self, range: Range) -> Result<(), ErrorKind> {
         let mappings = self.around(range)?.reservation.mappings();
-        let run: SmallVec<[(usize, MappingRecord); 1]> = mappings.run(range)?.collect();
+        let run: SmallVec<[(usize, MappingRecord); 1]> = match mappings.only(range) {
+            Some(record) => [(range.start, record)].into_iter().collect(),
+            None => mappings.run(range)?.collect(),
+        };
         drop(mappings);
         for (start, record) in run {
             let Some(now) = self.shared.mapped_range(start, record) else { continue };

@@ -154,12 +154,10 @@ impl Shared {
                 }
                 access => self.access_changes(access)?,
             });
-            // An invalid handle is reported before an invalid range.
-            self.ledger.handles.with(it.handle, |_| ())?;
         }
         let ranges: SmallVec<[Range; 1]> =
             old.iter().copied().chain(new.iter().map(|it| it.range)).collect();
-        self.transact(operation, &ranges, |journal| {
+        let replaced = self.transact(operation, &ranges, |journal| {
             for &range in old {
                 journal.add_run(range)?;
             }
@@ -193,7 +191,12 @@ impl Shared {
                 }
             }
             Ok(())
-        })
+        });
+        // An invalid handle is reported before an invalid range.
+        if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
+            new.iter().try_for_each(|it| self.ledger.handles.with(it.handle, |_| ()))?;
+        }
+        replaced
     }
 
     /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped.

@@ -179,8 +179,10 @@ fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
             &[
                 &|m| {
                     let answer = m.vmm.revoke(base, granule, &[m.gpu(0)]);
-                    let quarantined =
-                        matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Quarantined { now: true, .. }));
+                    let quarantined = matches!(
+                        answer.as_ref().map_err(Error::kind),
+                        Err(ErrorKind::Quarantined { now: true, .. })
+                    );
                     let was_unmapped = matches!(answer, Err(error) if error.problem().is_some());
                     assert!(quarantined || was_unmapped, "{answer:?}");
                 },
@@ -195,7 +197,13 @@ fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
         if let [entry] = &*listed {
             assert_eq!((entry.address, entry.size, gone), (base, 2 * granule, false));
             let answer = machine.vmm.address_free(base, 2 * granule);
-            assert!(matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Quarantined { now: false, .. })), "{answer:?}");
+            assert!(
+                matches!(
+                    answer.as_ref().map_err(Error::kind),
+                    Err(ErrorKind::Quarantined { now: false, .. })
+                ),
+                "{answer:?}"
+            );
         }
     });
 }

@@ -4,6 +4,7 @@ use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
 use crate::sync::{Mutex, MutexGuard, Ordered, Rank, lock};
 use crate::vmm::properties::AllocationProperties;
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,7 @@ impl<H> HandleRecord<H> {
     }
 }
 
-type Records<H> = HashMap<Handle, HandleRecord<H>>;
+type Records<H> = FxHashMap<Handle, HandleRecord<H>>;
 
 /// A part of the table with a lock of its own, in cache lines of its own.
 #[derive(Debug)]

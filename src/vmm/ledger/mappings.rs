@@ -5,7 +5,7 @@ use crate::access::{Access, AccessState};
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A mapping, as a copy.
@@ -45,7 +45,7 @@ impl Entry {
 pub(crate) struct Mappings {
     pub(super) entries: BTreeMap<usize, Entry>,
     /// Every combination of access that is in use.
-    pub(super) access: HashSet<Arc<AccessState>>,
+    pub(super) access: BTreeSet<Arc<AccessState>>,
     /// Names of mappings, by serial.
     pub(super) names: BTreeMap<u64, Arc<str>>,
     /// The reservation's own name.
@@ -74,6 +74,12 @@ impl Mappings {
         let (_, entry) = self.entry_at(address)?;
         let access = entry.access.as_ref();
         Some(access.map_or(Access::None, |access| access.requested.get(agent)))
+    }
+
+    /// Returns the mapping that is exactly a range, as most runs are.
+    pub fn only(&self, range: Range) -> Option<MappingRecord> {
+        let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
+        Some(entry.record())
     }
 
     /// Checks that a range is exactly a run of whole mappings, and returns them.
@@ -131,6 +137,11 @@ impl Mappings {
         range: Range,
         except: impl Fn(usize) -> bool,
     ) -> Result<(), ErrorKind> {
+        // If any overlaps, the last one that begins before the range's end does.
+        let last = self.entries.range(..range.end()).next_back();
+        if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
+            return Ok(());
+        }
         let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
         let mut starts = self.entries.range(first..range.end()).map(|(&start, _)| start);
         match starts.find(|&start| !except(start)) {
