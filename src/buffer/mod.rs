@@ -11,13 +11,12 @@
 //! fault.
 //!
 //! If a part of a buffer is unmapped by its address ([`Vmm::unmap`]) and other memory is mapped there,
-//! calls that concern that part fail with [`Problem::NotMapped`](crate::error::Problem::NotMapped) and
-//! change nothing.
+//! calls that concern that part fail with [`Problem::NotMapped`] and change nothing.
 //!
 //! Errors of the virtual memory below are passed on as they are: their
 //! [operation](crate::Error::operation) is the call that failed, such as `create` or `map`. If the
 //! runtime fails and then fails again while a call is rolled back, the reservation is quarantined
-//! ([`ErrorKind::Quarantined`](crate::ErrorKind::Quarantined)).
+//! ([`ErrorKind::Quarantined`]).
 
 mod growable;
 mod handle_pool;

@@ -67,7 +67,7 @@ pub struct Report {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AgentEntry {
-    /// Its kind and number, as [`AgentId`] is shown: `GPU 0` is HIP's device 0.
+    /// Its kind and number, as [`AgentId`](crate::AgentId) is shown: `GPU 0` is HIP's device 0.
     pub label: String,
     /// Its marketing name.
     pub name: String,
