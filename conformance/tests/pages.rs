@@ -14,29 +14,28 @@ use std::path::PathBuf;
 const HEAD: &str = "\
 # HIP's calls: here, on HSA, and their errors
 
-This page is made from the documentation of the library's modules, from its table of errors
-([`src/hip/errors/mod.rs`](../src/hip/errors/mod.rs)) and from a run of the conformance cases; a test fails
-where it says anything else. C programs use the names of the first column
-([`capi`](../capi/README.md)).
+This page is generated from the documentation of the library's modules, its table of errors
+([`src/error/hip.rs`](../src/error/hip.rs)) and a run of the conformance cases. A test checks that it is
+up to date. C programs use the names of the first column ([`capi`](../capi/README.md)).
 
 ";
 
 const ERRORS: &str = "
 ## Errors
 
-`VmmError::hip(profile)` is the error that HIP of that profile documents for the same mistake. The
-profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` says
-otherwise. Where both columns are the same, HIP's releases agree.
+`Error::hip(profile)` returns the error that HIP of that profile documents for the same mistake. The
+profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets
+another one. Where both columns are the same, HIP's releases agree.
 
 | what went wrong | HIP 6 | HIP 7 |
 |---|---|---|
 ";
 
 const MISTAKES: &str = "
-## Every mistake that is tried
+## Every mistake that is tested
 
-These are the conformance cases in which a call is refused: the error that is expected, and that the
-library answers, in each profile. `hsa-vmm conform --list` names the source of each case.
+These are the conformance cases in which a call is rejected, and the error that is expected and that the
+library returns in each profile. `hsa-vmm conform --list` names the source of each case.
 
 | case | mistake | HIP 6 | HIP 7 |
 |---|---|---|---|
@@ -96,7 +95,7 @@ fn without_links(row: &str) -> String {
 
 /// The rows of the library's table of errors.
 fn errors() -> Vec<String> {
-    let text = read("src/hip/errors/mod.rs");
+    let text = read("src/error/hip.rs");
     let (_, table) = text.split_once("\ntable! {\n").expect("the table");
     let (table, _) = table.split_once("\n}\n").expect("its end");
     let rows = table.lines().map(str::trim).filter(|line| !line.starts_with("//"));

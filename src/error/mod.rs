@@ -9,7 +9,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 //! # let vmm = Vmm::open(&runtime)?;
-//! let error = vmm.address_reserve(12345, 0, None, 0).unwrap_err();
+//! let error = vmm.address_reserve(12345, 0, None).unwrap_err();
 //! match error.kind() {
 //!     ErrorKind::InvalidArgument { argument: Argument::Size, problem, .. } => {
 //!         assert!(matches!(problem, Problem::NotAligned { .. }));

@@ -8,31 +8,31 @@ use std::fmt::Write;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/defects.md");
 
 const HEAD: &str = "\
-# What AMD's runtime does wrong, and what comes of it here
+# What AMD's runtime does wrong, and what the library does about it
 
-This page is made from [`tests/defects/table.rs`](../tests/defects/table.rs) and
-[`src/vmm/quirks.rs`](../src/vmm/quirks.rs); a test fails where it says anything else.
+This page is generated from [`tests/defects/table.rs`](../tests/defects/table.rs) and
+[`src/vmm/quirks.rs`](../src/vmm/quirks.rs). A test checks that it is up to date.
 
 ## Defects
 
-Each row is shown by a test on AMD's own runtime, unmodified, over the emulated kernel driver, release
-by release; and by another that through the library there is nothing left of it, where anything can be
-done. To run them all: `cargo test --test defects`. A source such as \"runtime.cpp\" is ROCr's
-`core/runtime/runtime.cpp`; `#n` is an issue or pull request of ROCm/rocm-systems.
+One test shows each row on each release of AMD's own runtime, unmodified, over the emulated kernel
+driver. Another test shows that the defect does not occur through the library, where the library can
+prevent it. To run them all: `cargo test -p hsa-vmm --test defects`. A source such as \"runtime.cpp\" is
+ROCr's `core/runtime/runtime.cpp`; `#n` is an issue or pull request of ROCm/rocm-systems.
 
 | what goes wrong | 6.1.2 | 6.4.3 | 7.2.4 | through the library | source |
 |---|---|---|---|---|---|
 ";
 
 const MIDDLE: &str = "
-\"Not to be helped from outside\" means that the library neither causes it nor can undo it: it is in
-AMD's runtime or driver, and is listed so that you know.
+\"Cannot be prevented by the library\": the defect is in AMD's runtime or driver, and the library neither
+causes it nor can undo it.
 
 ## Quirks
 
-What is worked around is data, a row for each habit. A row is in force by the version that the runtime
-says its AMD extension has (`hsa-vmm info`): ROCm 6.1 is 1.4, 6.4 is 1.7, 7.2 is 1.15. Each can be
-switched on by hand, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
+Each quirk is a defect that the library works around. The version of the runtime's AMD extension
+(`hsa-vmm info` shows it) decides which quirks are on: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. A
+program can switch on more, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
 `Vmm::open_with`, and `Ipc::with_quirks`.
 
 | quirk | extension | what goes wrong, and what is done | public as |

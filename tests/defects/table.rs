@@ -48,7 +48,7 @@ defects! {
         "runtime.cpp, VMemorySetAccessPerHandle: removes before it grants",
         "the access there was is put back";
     HOLE_IN_THE_RESERVATION: [Yes, Yes, No],
-        "unmap after CPU access leaves a hole, in which a stranger's memory is overwritten, or freed",
+        "unmap after CPU access leaves a hole, in which a foreign mapping is overwritten or freed",
         "runtime.cpp, RemoveAccess: munmap",
         "the CPU's view is a mapping of the dma-buf, which leaves none; else quirk `cpu_unmap_leaves_hole`";
     ACCESS_PAST_THE_END: [Yes, Yes, Yes],
@@ -82,7 +82,7 @@ defects! {
     ATTACH_LEAVES_A_SOCKET: [Yes, No, No],
         "hsa_amd_ipc_memory_attach leaves a descriptor open, each time",
         "seen; a socket is made before it is known that the driver's own way is taken, where it is not used",
-        "not to be helped from outside";
+        "cannot be prevented by the library";
     FREED_MEMORY_OPENED: [Yes, Yes, No],
         "hsa_amd_ipc_memory_attach opens 2 MiB that were freed, which the runtime keeps for its next use",
         "seen; memory is freed to a pool of blocks, which are exported as before",
@@ -98,11 +98,11 @@ defects! {
     IPC_NAME_TAKEN_ABORTS: [No, Crash(SIGABRT), Crash(SIGABRT)],
         "hsa_amd_ipc_memory_create, by dma-buf, ends the process if another process of the network namespace has the abstract socket hsa<process>: one of the same number in another PID namespace, or of any user",
         "runtime.cpp, IPCCreate: bind to the abstract socket hsa<process>, and assert",
-        "refused before, with what to do; a process that takes the name between that look and the bind is not to be helped";
+        "rejected before the call, with what to do; a process that takes the name between that check and the bind still aborts it";
     IPC_SERVER_TRUSTS_ANYONE: [No, Yes, Yes],
         "memory exported for IPC, by dma-buf, is handed to any process of any user that connects to the abstract socket hsa<process> and knows its address",
         "seen; who connects is not looked at",
-        "not to be helped from outside; a network namespace of its own keeps others away";
+        "cannot be prevented by the library; a network namespace of its own keeps others away";
     IPC_SERVER_HELD_UP: [No, Yes, Yes],
         "hsa_amd_ipc_memory_create, by dma-buf, waits until a process that has asked for memory, of any user, acknowledges it or ends",
         "seen; the server waits for the acknowledgement with its lock held, without a time limit",
@@ -118,7 +118,7 @@ defects! {
     READ_ONLY_IS_WRITABLE: [Yes, Yes, Yes],
         "a GPU that may only read can write",
         "as above",
-        "not to be helped; `Agent::enforcement` says so";
+        "cannot be prevented; `Agent::enforcement` says so";
     INVENTED_AGENT_CRASHES: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
         "set_access for an agent that does not exist crashes",
         "agent.h, Agent::Convert: the handle is a pointer",
@@ -186,15 +186,15 @@ defects! {
     MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
         "a map that the kernel refuses leaves a descriptor open",
         "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf",
-        "not to be helped from outside";
+        "cannot be prevented by the library";
     MAP_LEAKS_MEMORY: [Yes, Yes, Yes],
         "memory that the kernel did not let be mapped is not given back by its release",
         "runtime.cpp, VMemoryHandleMap: returns without freeing the imported buffer",
-        "not to be helped from outside";
+        "cannot be prevented by the library";
     LOCKED_FOR_EVERYBODY: [Yes, Yes, Yes],
         "hsa_amd_memory_lock lets a GPU in that is not named",
         "seen in the driver's page tables",
-        "not to be helped from outside";
+        "cannot be prevented by the library";
     TWICE_LOCKED_STAYS_LOCKED: [Yes, Yes, Crash(SIGABRT)],
         "of two locks that begin at one address, unlock takes neither back, or ends the process",
         "libhsakmt, fmm.c: what is registered is looked for by its start alone",
