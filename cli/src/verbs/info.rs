@@ -74,8 +74,8 @@ fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             agent.enforcement().to_string(),
         ]);
     }
-    // The address on the bus is copied.
-    agents.unbroken([5]);
+    // Names of agents, and addresses on the bus, which are copied.
+    agents.unbroken([0, 5]);
     out.table(&agents)?;
     writeln!(out)?;
     Ok(())
@@ -126,12 +126,12 @@ fn links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             } else {
                 "not at all".to_owned()
             };
-            links.add_row(vec![number(agent), peer.agent.index().to_string(), by]);
+            links.add_row(vec![number(agent), peer.agent.to_string(), by]);
         }
     }
     Ok(out.table(&links)?)
 }
 
 fn number(agent: &Agent) -> String {
-    agent.id().index().to_string()
+    agent.id().to_string()
 }
