@@ -1,8 +1,8 @@
 /*
- * What libhsavmm has and HIP has not: the choice of a runtime, the simulation, errors in words, exact
- * addresses, access that is really taken away, and what the library keeps books of.
+ * What libhsavmm adds to HIP: the choice of a runtime, the simulation, messages of errors, exact
+ * addresses, revocation of a GPU's access, and the state of the library.
  *
- * Functions answer HIP's errors. HIP's own functions: <hip/hip_runtime_api.h>.
+ * Functions return HIP's error codes. HIP's own functions: <hip/hip_runtime_api.h>.
  */
 #ifndef HSAVMM_H
 #define HSAVMM_H
@@ -14,23 +14,23 @@ extern "C" {
 #endif
 
 /* ---- Before the first call ----------------------------------------------------------------- */
-/* Once a runtime is open these answer hipErrorSetOnActiveProcess. */
+/* Once a runtime is open these return hipErrorSetOnActiveProcess. */
 
-/* The runtime to open: a library's path; "sim" for the simulation, as HSA_SIM configures it; "auto" as
- * without this call: what HSA_VMM_RUNTIME names, else AMD's from the usual places. The caller vouches
- * for a file: its constructors run with the program's rights. A program that runs with more rights than
+/* Sets the runtime to open: a library's path; "sim" for the simulation, as HSA_SIM configures it; "auto"
+ * for the default: what HSA_VMM_RUNTIME names, else AMD's from the usual directories. The caller must
+ * trust the file: its constructors run with the program's rights. A program that runs with more rights than
  * its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM and HSA_VMM_LOG. */
 hipError_t hsavmm_use_runtime(const char *path);
 
-/* The simulation, with words like "mi300x,gpus=4,era=b" (null or "": two GPUs). hipErrorInvalidValue
- * if they are not understood; hsavmm_last_message() says which. */
+/* Sets the simulation as the runtime, configured like "mi300x,gpus=4,era=b" (null or "": two GPUs). hipErrorInvalidValue
+ * if the configuration is invalid; hsavmm_last_message() says why. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
-/* Whose answers are given where HIP's releases differ: 6 or 7. Without it, as HSA_VMM_PROFILE says
- * ("hip6", "hip7"); 7 without that. */
+/* Sets the release of HIP whose error codes are returned where releases differ: 6 or 7. The default is
+ * HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
 hipError_t hsavmm_use_profile(int profile);
 
-/* ---- What there is ------------------------------------------------------------------------- */
+/* ---- State --------------------------------------------------------------------------------- */
 
 typedef struct hsavmm_runtime_info {
   int is_simulation;
@@ -43,15 +43,15 @@ typedef struct hsavmm_runtime_info {
 
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
-/* What went wrong in this thread's last call that failed: the function, the argument, what to do.
- * "" before the first. Never null; the place is the thread's, its text changes with the next failure. */
+/* Returns the message of this thread's last failed call: the function, the argument and its value, what
+ * to do. "" before the first failure; never null. The thread's next failed call overwrites it. */
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {
   size_t reservations; /* not freed */
   size_t handles;      /* referenced or mapped */
   size_t mappings;
-  size_t quarantined; /* ranges out of use because the runtime failed, and undoing failed too */
+  size_t quarantined; /* ranges never used again: the runtime failed, and the rollback failed too */
 } hsavmm_usage;
 
 hipError_t hsavmm_count(hsavmm_usage *usage);
@@ -62,29 +62,29 @@ typedef struct hsavmm_quarantined {
   char reason[240];
 } hsavmm_quarantined;
 
-/* `*count` is how many `list` has room for, and becomes how many there are. */
+/* Lists the quarantined ranges. `*count` is the capacity of `list`, and is set to their number. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
-/* Checks the library's own books; hipErrorUnknown would be a defect of it. */
+/* Checks the invariants of the library's state; hipErrorUnknown means a defect of the library. */
 hipError_t hsavmm_check(void);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */
 
-/* Reserves addresses at `ptr` or not at all. Freed by hipMemAddressFree. */
+/* Reserves addresses at exactly `ptr`. Free them with hipMemAddressFree. */
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
-/* 1 if what hipMemSetAccess forbids at a location faults; 0 if it is only remembered, as for GPUs:
- * AMD's driver maps everything readable and writable once anything was granted. */
+/* Sets `*enforced` to 1 if an access that hipMemSetAccess forbids at a location faults; to 0 if the
+ * permission is only recorded, as for GPUs: AMD's driver maps everything readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
-/* Really takes a run of whole mappings away, from GPUs too. The others lose it for a moment, so nobody
- * may be using it. The contents stay. */
+/* Revokes access to a run of whole mappings, of GPUs too. The mappings are unmapped for a moment, so no
+ * agent may be using them. The contents stay. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
 /* ---- Many at once -------------------------------------------------------------------------- */
-/* All of a list or nothing of it. The ranges may be in several reservations and in any order; none may
- * share bytes with another. Neighbours go to the runtime together where it can take them so. Lists are
- * of 65,536 at most. Unlike hipMemSetAccess these give the host nothing that is not named. */
+/* All of a list, or none. The ranges may be in several reservations and in any order, and must not
+ * overlap. Adjacent ranges take one call of the runtime where it allows that. A list has at most 65,536
+ * elements. Unlike hipMemSetAccess these grant the host nothing that is not named. */
 
 typedef struct hsavmm_mapping {
   void *ptr;
@@ -97,7 +97,7 @@ typedef struct hsavmm_range {
   size_t size;
 } hsavmm_range;
 
-/* hipMemMap of each, and hipMemSetAccess of all; nobody may use them if `desc_count` is 0. */
+/* hipMemMap of each, and hipMemSetAccess of all; no agent has access if `desc_count` is 0. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
 /* Each is a run of whole mappings. */
@@ -106,53 +106,54 @@ hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
 hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
 
 /* ---- Areas --------------------------------------------------------------------------------- */
-/* Memory by a few flags, as AML has it. An area costs nothing; its memory may be of any size. */
+/* Memory by a few flags, as in AML. An area itself has no memory; sizes may be any. */
 
-/* A number that is checked wherever it is used, not a pointer to anything. */
+/* A number that is checked in every call, not a pointer. */
 typedef struct hsavmm_area *hsavmm_area_t;
 
 #define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
 #define HSAVMM_AREA_HOST 0x1    /* the host's */
 #define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
-#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: memory that is there already, given to each mmap */
+#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, passed to each mmap */
 #define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
 
-/* `device` below 0: the current one. */
+/* A negative `device` is the current one. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
-/* `host` is null but for areas that map what is there: then it must stay, and be nobody else's to
- * free, until it is unmapped. */
+/* `host` is null, except for areas that map existing memory: that memory must not be freed until it is
+ * unmapped. */
 hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
-/* What the device calls memory that begins at `ptr`; the same, but for mapped host memory. */
+/* The device's address of memory that begins at `ptr`: the same, except for mapped host memory. */
 hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
 hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
 /* hipErrorIllegalState while some of its memory is mapped. */
 hipError_t hsavmm_area_destroy(hsavmm_area_t area);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
-/* All are memory of one device; nobody may use them before they are granted, and whom they are revoked
- * from may not any more, now and later. hipMemcpy and the like work on their addresses. Numbers, too. */
+/* Memory of one device. No agent has access until it is granted; grants and revocations also apply to
+ * memory that is added later. hipMemcpy and the like work on their addresses. Buffers are numbers, as
+ * areas are. */
 
 /* Grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
 
 hipError_t hsavmm_growable_reserve(hsavmm_growable_t *buffer, int device, size_t maximum);
-/* All or nothing; what growth adds holds anything. */
+/* All or nothing. The contents of what is added are undefined. */
 hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
-/* Also of what will be added. */
+/* Applies also to memory that is added later. */
 hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
 hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                   size_t count);
-/* Either result may be left out. */
+/* Either result may be null. */
 hipError_t hsavmm_growable_place(hsavmm_growable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
 
-/* Pages that get memory and lose it, one by one or in runs, as a KV cache needs. */
+/* Pages that are mapped and unmapped one by one or in runs, as a KV cache needs. */
 typedef struct hsavmm_paged *hsavmm_paged_t;
 
 #define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
 
-/* `page` in bytes, 0: the recommended granularity. */
+/* `page` is in bytes; 0 is the recommended granularity. */
 hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
@@ -167,11 +168,11 @@ hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *u
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
 hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count);
-/* Any result may be left out. */
+/* Any result may be null. */
 hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
 hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
 
-/* Gives its memory back while its addresses stay. */
+/* Releases its memory and keeps its addresses. */
 typedef struct hsavmm_pausable *hsavmm_pausable_t;
 
 hipError_t hsavmm_pausable_create(hsavmm_pausable_t *buffer, int device, size_t size);
@@ -180,13 +181,13 @@ hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
 hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
 hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
-/* Also of a paused one: then these do not have it when it resumes. */
+/* A paused buffer is revoked when it resumes. */
 hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                   size_t count);
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 
-/* Its end is followed by its beginning: the same memory, `times` times in a row. */
+/* The same memory, mapped `times` times in a row. */
 typedef struct hsavmm_ring *hsavmm_ring_t;
 
 /* `size` is rounded up to the granule. */
@@ -199,10 +200,10 @@ hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 
 /* ---- The end ------------------------------------------------------------------------------- */
 
-/* Gives everything back and stops the runtime, as soon as calls under way have ended. Whatever was
- * reserved, mapped or allocated is gone; the next call opens a runtime anew. After an export by
- * hipIpcGetMemHandle, AMD's runtime until 7.2 goes on below, where it shares by dma-buf: it might not
- * survive its own stop (docs/defects.md). */
+/* Frees everything and stops the runtime, after the calls in progress have ended. Everything that was
+ * reserved, mapped or allocated is freed; the next call opens a runtime again. After an export by
+ * hipIpcGetMemHandle by dma-buf, AMD's runtime up to 7.2 is not stopped: stopping it can crash
+ * (docs/defects.md, ipc_server_outlives_stop). */
 hipError_t hsavmm_shut_down(void);
 
 #ifdef __cplusplus

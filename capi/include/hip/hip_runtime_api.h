@@ -1,6 +1,6 @@
 /*
- * HIP's virtual-memory management and IPC, and what a program of theirs needs around them, as
- * libhsavmm has them: same names, types and values as HIP, so that code written for HIP compiles
+ * HIP's virtual-memory management and IPC, and the calls that programs use with them, as
+ * libhsavmm provides them: same names, types and values as HIP, so that code written for HIP compiles
  * and links without change and without HIP.
  *
  * Every function answers hipSuccess or an error, and never crashes on a bad handle. What went wrong
@@ -90,11 +90,11 @@ typedef enum HSAVMM_NODISCARD hipError_t {
   hipErrorTbd
 } hipError_t;
 
-/* The error's name; "hipErrorUnknown" for a number that is none. */
+/* The error's name; "hipErrorUnknown" for an unknown number. */
 const char *hipGetErrorName(hipError_t error);
 /* What it means, in words. */
 const char *hipGetErrorString(hipError_t error);
-/* The last error of this thread, which is forgotten. */
+/* Returns the last error of this thread, and resets it. */
 hipError_t hipGetLastError(void);
 /* The last error of this thread. */
 hipError_t hipPeekAtLastError(void);
@@ -113,7 +113,7 @@ typedef struct hipUUID_t {
   char bytes[16];
 } hipUUID;
 
-/* What programs of virtual memory ask for; any other attribute answers hipErrorInvalidValue. */
+/* The attributes that programs of virtual memory use; any other returns hipErrorInvalidValue. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCanMapHostMemory = 3,
   hipDeviceAttributeConcurrentManagedAccess = 9,
@@ -139,7 +139,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributePciChipId = 10020
 } hipDeviceAttribute_t;
 
-/* Opens the runtime; every other call does so by itself. `flags` is 0. */
+/* Opens the runtime, as every other call does. `flags` is 0. */
 hipError_t hipInit(unsigned int flags);
 hipError_t hipDriverGetVersion(int *version);
 hipError_t hipRuntimeGetVersion(int *version);
@@ -156,10 +156,10 @@ hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device);
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device);
 /* Whether memory of `peer` can be used by `device`; 0 for the device itself. */
 hipError_t hipDeviceCanAccessPeer(int *can, int device, int peer);
-/* Lets the current device use what hipMalloc gives on `peer`, now and later. */
+/* Grants the current device access to memory that hipMalloc allocates on `peer`, now and later. */
 hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags);
 hipError_t hipDeviceDisablePeerAccess(int peer);
-/* Every call of this library has ended when it returns: there is nothing to wait for. */
+/* Returns at once: every call of this library is synchronous. */
 hipError_t hipDeviceSynchronize(void);
 
 /* ---- Streams: the null stream -------------------------------------------------------------- */
@@ -174,7 +174,7 @@ typedef struct ihipEvent_t *hipEvent_t;
 
 hipError_t hipStreamSynchronize(hipStream_t stream);
 hipError_t hipStreamQuery(hipStream_t stream);
-/* These answer hipErrorNotSupported. */
+/* These return hipErrorNotSupported. */
 hipError_t hipStreamCreate(hipStream_t *stream);
 hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags);
 hipError_t hipStreamDestroy(hipStream_t stream);
@@ -185,7 +185,7 @@ hipError_t hipEventDestroy(hipEvent_t event);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */
 
-/* Physical memory. A number that is never used twice, not a pointer to anything. */
+/* Physical memory. A number that is given once in a process, not a pointer. */
 typedef struct ihipMemGenericAllocationHandle *hipMemGenericAllocationHandle_t;
 
 typedef enum hipMemAllocationType {
@@ -309,25 +309,24 @@ typedef struct hipArrayMapInfo {
   unsigned int reserved[2];
 } hipArrayMapInfo;
 
-/* Reserves `size` bytes of addresses, near `address` if that is not null; `flags` is 0. To insist on
- * an address: hsavmm_reserve_at(). */
+/* Reserves `size` bytes of addresses, near `address` if that is not null; `flags` is 0. For an exact
+ * address: hsavmm_reserve_at(). */
 hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
                                 unsigned long long flags);
-/* Frees exactly what was reserved, when nothing is mapped there any more. */
+/* Frees a whole reservation, in which nothing is mapped. */
 hipError_t hipMemAddressFree(void *ptr, size_t size);
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
-/* Gives one reference back; mapped memory lives on until it is unmapped. */
+/* Releases one reference; mapped memory is kept until it is unmapped. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
 /* Maps the first `size` bytes of a handle; `offset` and `flags` are 0. */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
 /* Unmaps exactly a run of whole mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
-/* All or nothing, over exactly a run of whole mappings; who is not named keeps what it has. The
- * host follows the device that may most if it reaches all GPUs' memory (as HIP does), until `desc`
- * says something else of it. GPUs are kept from nothing by it: hsavmm_enforcement(),
- * hsavmm_revoke(). */
+/* All or nothing, for exactly a run of whole mappings; devices that are not named keep their access. The
+ * host gets the most access that a device has, if it can access all GPUs' memory (as in HIP), until
+ * `desc` names the host. The access of GPUs is not enforced: hsavmm_enforcement(), hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
@@ -339,10 +338,10 @@ hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocatio
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
 /* `os_handle` is the file descriptor itself since HIP 7.1, a pointer to it before (profile hip6).
- * It stays the caller's. */
+ * The caller still owns it. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
-/* One more reference to what is mapped at an address. */
+/* Adds a reference to the memory that is mapped at an address. */
 hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle, void *address);
 /* Not supported. */
 hipError_t hipMemMapArrayAsync(hipArrayMapInfo *list, unsigned int count, hipStream_t stream);
@@ -389,21 +388,21 @@ typedef struct hipPointerAttribute_t {
   unsigned allocationFlags;
 } hipPointerAttribute_t;
 
-/* Memory of the current device; 0 bytes give a null pointer. */
+/* Allocates memory of the current device; for 0 bytes `*ptr` is null. */
 hipError_t hipMalloc(void **ptr, size_t size);
 hipError_t hipFree(void *ptr);
-/* Memory of the host that all devices reach. */
+/* Allocates memory of the host that all devices can access. */
 hipError_t hipHostMalloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipHostFree(void *ptr);
-/* The same, as far as HIP can tell: nothing migrates here. */
+/* The same: nothing migrates here. */
 hipError_t hipMallocManaged(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
-/* hipErrorInvalidValue, and hipMemoryTypeUnregistered, for what is not this library's. */
+/* hipErrorInvalidValue, and hipMemoryTypeUnregistered, for memory that is not this library's. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 hipError_t hipMemGetAddressRange(hipDeviceptr_t *base, size_t *size, hipDeviceptr_t ptr);
 
-/* Copies are done when they return. Mapped memory is copied by agents that were granted it; `kind`
- * must be what the pointers are, or hipMemcpyDefault. */
+/* Copies are complete when they return. An agent that has access copies mapped memory; `kind` must fit
+ * the pointers, or be hipMemcpyDefault. */
 hipError_t hipMemcpy(void *destination, const void *source, size_t size, hipMemcpyKind kind);
 hipError_t hipMemcpyHtoD(hipDeviceptr_t destination, const void *source, size_t size);
 hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
@@ -427,11 +426,11 @@ typedef struct hipIpcMemHandle_st {
   char reserved[HIP_IPC_HANDLE_SIZE];
 } hipIpcMemHandle_t;
 
-/* A handle of memory that hipMalloc gave. Mapped memory: hipMemExportToShareableHandle(). */
+/* Returns a handle of memory from hipMalloc. For mapped memory: hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for all devices. `flags` is hipIpcMemLazyEnablePeerAccess. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
-/* Closes once what was opened; `ptr` is any address inside it. */
+/* Closes opened memory once; `ptr` is any address inside it. */
 hipError_t hipIpcCloseMemHandle(void *ptr);
 
 /* ---- Functions by name --------------------------------------------------------------------- */
