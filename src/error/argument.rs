@@ -30,11 +30,9 @@ macro_rules! arguments {
 }
 
 arguments! {
-    Access: "access";
     Address: "address";
     Agent: "agent";
     Alignment: "alignment";
-    Buffer: "buffer";
     Descriptor: "file descriptor";
     Descriptors: "list of access descriptors";
     Destination: "destination";
@@ -42,12 +40,10 @@ arguments! {
     Flags: "flags";
     Handle: "handle";
     HandleType: "handle type";
-    Hint: "hint";
     Host: "host memory";
     IpcHandle: "IPC handle";
     List: "list";
     Location: "location";
-    Memory: "memory";
     Name: "name";
     Offset: "offset";
     Page: "page";
@@ -57,22 +53,29 @@ arguments! {
 }
 
 /// The value of an invalid argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Value {
     /// It is not shown: a list, an object, or nothing.
+    #[error("")]
     None,
     /// An address.
+    #[error(" {0}")]
     Address(Address),
     /// A range of addresses: its start, and its size in bytes.
+    #[error(" {0}..{end}", end = Address::new(.0.get().saturating_add(*.1)))]
     Range(Address, usize),
     /// An offset, a size or an alignment in bytes, or flags: shown in hexadecimal.
+    #[error(" {0:#x}")]
     Bytes(u64),
     /// A number, shown in decimal.
+    #[error(" {0}")]
     Number(u64),
     /// A handle.
+    #[error(" {0}")]
     Handle(Handle),
     /// An agent.
+    #[error(" {0}")]
     Agent(AgentId),
 }
 
@@ -97,22 +100,6 @@ impl From<Handle> for Value {
 impl From<usize> for Value {
     fn from(bytes: usize) -> Self {
         Self::Bytes(bytes as u64)
-    }
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::None => Ok(()),
-            Self::Address(address) => write!(f, " {address}"),
-            Self::Range(start, size) => {
-                write!(f, " {start}..{}", Address::new(start.get().saturating_add(size)))
-            }
-            Self::Bytes(bytes) => write!(f, " {bytes:#x}"),
-            Self::Number(number) => write!(f, " {number}"),
-            Self::Handle(handle) => write!(f, " {handle}"),
-            Self::Agent(agent) => write!(f, " {agent}"),
-        }
     }
 }
 
@@ -245,9 +232,6 @@ pub enum Problem {
         /// The number of devices.
         devices: usize,
     },
-    /// An access that HIP does not define.
-    #[error("is undefined; pass 0 (none), 1 (read) or 3 (read and write)")]
-    UnknownAccess,
     /// The agent lacks access that the operation needs.
     #[error("is not accessible at {at}: {agent} needs {access} access (Vmm::set_access)")]
     NotGranted {

@@ -145,8 +145,8 @@ impl Runtime {
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
         // SAFETY: the caller vouches for the files.
-        let (native, path) =
-            unsafe { Native::load(search) }.map_err(|error| Error::new(Operation::Load, error))?;
+        let (native, path) = unsafe { Native::load(search) }
+            .map_err(|error| Error::new(Operation::Load, ErrorKind::Load(error)))?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Self::start(native, name, Some(path))
     }

@@ -1,0 +1,473 @@
+//! Why an operation failed.
+
+use super::{Argument, Errno, Error, Problem, Quarantined, Value};
+use crate::address::Address;
+use crate::agent::AgentId;
+use crate::native::{DriverState, Failure, Status, out_of_descriptors};
+use crate::trust::UntrustedUser;
+use core::time::Duration;
+use hsa_sys::{LoadError, printable};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument is invalid. The runtime was not called.
+    #[error("{argument}{value} {problem}")]
+    InvalidArgument {
+        /// Which argument.
+        argument: Argument,
+        /// Its value.
+        value: Value,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// This library, the runtime or the hardware cannot do it.
+    #[error("{0} is not supported here (`hsa-vmm info` lists what is)")]
+    NotSupported(Feature),
+    /// No memory or no addresses of that size are left.
+    #[error("out of memory: {call} answered {status} for {size:#x} bytes")]
+    OutOfMemory {
+        /// The runtime's function.
+        call: &'static str,
+        /// Its status.
+        status: Status,
+        /// The size in bytes that was requested.
+        size: usize,
+    },
+    /// The process has no free file descriptor.
+    #[error("out of file descriptors; raise the limit (`ulimit -n`) or close some")]
+    OutOfDescriptors,
+    /// A table of this library is full.
+    #[error("{limit} {table} exist already; free some")]
+    LimitReached {
+        /// The name of the table.
+        table: &'static str,
+        /// The most entries.
+        limit: usize,
+    },
+    /// The memory is in use.
+    #[error("in use: {0}")]
+    Busy(Busy),
+    /// The runtime failed although the arguments are valid.
+    #[error("{call} answered {status}; HSA_VMM_LOG=trace shows the calls before it")]
+    Runtime {
+        /// The runtime's function.
+        call: &'static str,
+        /// Its status.
+        status: Status,
+    },
+    /// A system call failed.
+    #[error("{call} failed: {errno}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// Its error number.
+        errno: Errno,
+    },
+    /// The range is quarantined: its state is unknown, and it is never used again.
+    #[error("the range is{} quarantined (Vmm::quarantine): {range}", if *.now { " now" } else { "" })]
+    Quarantined {
+        /// The range, and what put it into quarantine.
+        range: Arc<Quarantined>,
+        /// Whether this operation put it there.
+        now: bool,
+    },
+    /// The runtime left an address-space hole in a reservation, which could not be filled: a foreign
+    /// mapping was created there, or the kernel allows no more mappings.
+    #[error(
+        "hsa_amd_vmem_unmap left a hole of {size:#x} bytes at {address} in the reservation, and mmap \
+         could not fill it: {errno}"
+    )]
+    HoleNotFilled {
+        /// Where the hole begins.
+        address: Address,
+        /// Its size in bytes.
+        size: usize,
+        /// The error number of `mmap`.
+        errno: Errno,
+    },
+    /// The runtime reserved addresses that it had reserved already.
+    #[error(
+        "hsa_amd_vmem_address_reserve returned addresses at {address} that it had reserved already"
+    )]
+    ReservedTwice {
+        /// The first of them.
+        address: Address,
+    },
+    /// This process is a child of a fork of the process that opened the runtime.
+    #[error("this process is a child of a fork; open a runtime in the child, after exec")]
+    Forked,
+
+    /// No library was found, or none that exports what is needed. Lists what was tried.
+    #[error(
+        "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME (`sim` for the simulation)"
+    )]
+    Load(LoadError),
+    /// The library was loaded, but `hsa_init` failed.
+    #[error("hsa_init answered {status} ({})\n{driver}", printable(&.path.to_string_lossy()))]
+    Start {
+        /// The library.
+        path: PathBuf,
+        /// The status of `hsa_init`.
+        status: Status,
+        /// The state of the kernel driver's device file.
+        driver: DriverState,
+    },
+    /// The runtime has no CPU agent, which HSA requires.
+    #[error("the runtime has no CPU agent: its kernel topology is incomplete")]
+    NoCpu,
+    /// The simulation could not be started.
+    #[error("the simulation did not start: {0}")]
+    Simulation(String),
+
+    /// The IPC handle is this process's own.
+    #[error("the memory belongs to this process; use the address it has here")]
+    SameProcess,
+    /// The memory of another process is not available.
+    #[error("the memory of process {process} is not available: {reason}")]
+    Unavailable {
+        /// The process, as the handle or ticket names it.
+        process: i32,
+        /// Why not.
+        reason: Unavailable,
+    },
+    /// The runtime refused to share memory that can be shared.
+    #[error(
+        "{call} answered {status}; with a kernel driver that is not AMD's own package, the runtime \
+         shares memory only if HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (ROCm 6.1: not at \
+         all)"
+    )]
+    NotShared {
+        /// The runtime's function.
+        call: &'static str,
+        /// Its status.
+        status: Status,
+    },
+    /// Another process listens at the abstract socket on which this process's runtime would share
+    /// memory.
+    #[error(
+        "another process has the abstract socket hsa{process}: one with the same number in another PID \
+         namespace, or any process in the same network namespace; give each a network namespace of its \
+         own, or use transport::Channel"
+    )]
+    SocketTaken {
+        /// This process's number.
+        process: u32,
+    },
+
+    /// The process at the other end belongs to another user.
+    #[error("the process at the other end is {0}")]
+    Untrusted(UntrustedUser),
+    /// The exchange took too long.
+    #[error("the other end did not finish within {limit:?}")]
+    TimedOut {
+        /// How long it may take.
+        limit: Duration,
+    },
+    /// The other end closed the connection.
+    #[error("the other end disconnected after {bytes} bytes of a message")]
+    Disconnected {
+        /// The bytes of the message that were transferred.
+        bytes: usize,
+    },
+    /// A message that cannot be decoded.
+    #[error("the message {0}")]
+    Malformed(Malformed),
+    /// A message with too few or too many descriptors.
+    #[error("the message has {0} file descriptors; it must have one")]
+    UnexpectedDescriptors(usize),
+    /// The memory does not have the size that the message says.
+    #[error("the message says {described} bytes, and the memory has {found}")]
+    SizeMismatch {
+        /// The size in the message.
+        described: u64,
+        /// The size of the memory.
+        found: u64,
+    },
+
+    /// The buffer is paused: nothing is mapped at its addresses.
+    #[error("the buffer is paused; resume it first")]
+    Paused,
+    /// The buffer is not paused.
+    #[error("the buffer is not paused")]
+    NotPaused,
+    /// The addresses of a paused buffer were freed, as its memory returns only with them, and are in
+    /// use now.
+    #[error(
+        "the {size:#x} bytes of addresses at {address} are not available any more; resume later, or at \
+         another address (PausableBuffer::resume_anywhere)"
+    )]
+    AddressLost {
+        /// The buffer's address.
+        address: Address,
+        /// Its size in bytes.
+        size: usize,
+        /// Why they could not be reserved again.
+        cause: Box<Error>,
+    },
+    /// Pages that are never used again: the runtime failed, and then failed again while the operation
+    /// was rolled back.
+    #[error("{count} pages from page {first} on are lost and never used again")]
+    PagesLost {
+        /// The first page.
+        first: usize,
+        /// The number of pages.
+        count: usize,
+        /// The first failure.
+        cause: Box<Error>,
+    },
+    /// An area was unmapped, but not all of its memory could be freed; `munmap` tries again.
+    #[error("it was unmapped, but not all of it was freed; munmap tries again")]
+    PartlyFreed(Box<Error>),
+}
+
+/// What this library, the runtime or the hardware cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Virtual-memory management.
+    #[error("virtual-memory management")]
+    VirtualMemory,
+    /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
+    #[error("sparse arrays")]
+    SparseArrays,
+    /// A GPU: the runtime has none.
+    #[error("an operation that needs a GPU")]
+    Gpu,
+    /// A type of shareable handle.
+    #[error("this type of shareable handle")]
+    HandleType,
+    /// Physical handles of system memory.
+    #[error("physical memory of a CPU")]
+    HostMemory,
+    /// Loads and stores of the CPU to memory without a large BAR.
+    #[error("CPU access to a GPU's memory without a large BAR")]
+    CpuAccess,
+    /// A GPU that cannot access another's memory.
+    #[error("access of {agent} to the memory of {owner} (Agent::reaches)")]
+    PeerAccess {
+        /// The agent that cannot access the memory.
+        agent: AgentId,
+        /// The owner of the memory.
+        owner: AgentId,
+    },
+    /// More agents than an access set holds.
+    #[error("a machine with more than 128 agents")]
+    ManyAgents,
+    /// A kind of memory that an agent has no pool for.
+    #[error("this kind of memory on {0}")]
+    Pool(AgentId),
+    /// Memory that is not cached; since extension 1.18.
+    #[error("uncached memory")]
+    Uncached,
+    /// A function that the runtime does not export.
+    #[error("{0}, which the runtime does not export,")]
+    Function(&'static str),
+}
+
+/// What uses the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Busy {
+    /// An area maps this host memory.
+    #[error("an area maps the host memory at {at}; munmap that area first")]
+    HostMemoryMapped {
+        /// Where the mapped memory begins.
+        at: Address,
+    },
+    /// Another process is opening the memory by its IPC handle.
+    #[error("another process is opening this memory and did not finish in time; try again")]
+    BeingOpened,
+}
+
+/// Why the memory of another process is not available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The process has ended, or the number never was its number here.
+    #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
+    NoProcess,
+    /// The memory was freed, or the handle was modified.
+    #[error("the memory was freed or never exported, or the handle was modified")]
+    Freed,
+    /// The runtime maps fewer bytes than the handle says.
+    #[error("the handle's size is larger than the memory; the handle is forged or was modified")]
+    TooLarge,
+    /// The memory is being freed.
+    #[error("the process has been freeing the memory for too long")]
+    BeingFreed,
+    /// Nothing in the exporting process serves the memory.
+    #[error(
+        "its runtime does not serve the memory: AMD's runtime stops serving when a process is killed \
+         while it opens memory; call get_mem_handle again in the exporting process"
+    )]
+    NoServer,
+    /// Another process listens at the exporter's socket.
+    #[error(
+        "another process listens at its abstract socket hsa<pid>, which any process may do; end that \
+         process, then call get_mem_handle again in the exporting process"
+    )]
+    Impostor,
+    /// The exporting process does not answer.
+    #[error("the process does not answer: it is stopped, or another process keeps its server busy")]
+    NoAnswer,
+    /// The process belongs to another user.
+    #[error("the process is {0}")]
+    Untrusted(UntrustedUser),
+    /// The number means another process here, or none.
+    #[error(
+        "its number is of another PID namespace, or /proc is not this namespace's; use \
+         transport::Channel"
+    )]
+    OtherNamespace,
+    /// This process may not inspect the other.
+    #[error(
+        "permission denied for /proc/<pid>/fd: both processes must belong to the same user in the \
+         same user namespace; transport::Channel needs neither"
+    )]
+    Forbidden,
+    /// This process may not take descriptors of the other.
+    #[error(
+        "permission denied for its descriptors (ptrace; with Yama it can allow this by prctl \
+         PR_SET_PTRACER); transport::Channel needs no permission"
+    )]
+    NotPermitted,
+    /// The process withdrew its offer.
+    #[error("the process does not offer the memory any more")]
+    Withdrawn,
+}
+
+/// Why the bytes of a message are not a valid [`Description`](crate::transport::Description).
+///
+/// ```
+/// use hsa_vmm::error::Malformed;
+/// use hsa_vmm::transport::Description;
+///
+/// assert_eq!(Description::decode(b"hello"), Err(Malformed::Truncated { length: 64, found: 5 }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// The first bytes are not those of a message of this library.
+    #[error("is not a message of hsa-vmm")]
+    WrongMagic,
+    /// The message has another version.
+    #[error("has the unsupported version {0}")]
+    Version(u8),
+    /// No message has this length.
+    #[error("has the invalid length {0}")]
+    Length(u32),
+    /// There are more or fewer bytes than the header says.
+    #[error("has {found} bytes instead of {length}")]
+    Truncated {
+        /// The length in the header.
+        length: usize,
+        /// The number of bytes.
+        found: usize,
+    },
+    /// The handle has a type that cannot be sent over a socket.
+    #[error("has a handle of type {0}; only file descriptors (1) can be sent")]
+    HandleType(u32),
+    /// The size of the memory is zero.
+    #[error("describes memory of size zero")]
+    ZeroSize,
+    /// A reserved byte is not zero.
+    #[error("has reserved bytes that are not zero")]
+    Reserved,
+    /// The name is not UTF-8.
+    #[error("has a name that is not UTF-8")]
+    NotUtf8,
+}
+
+impl ErrorKind {
+    /// Blames an argument.
+    pub(crate) fn invalid(argument: Argument, value: impl Into<Value>, problem: Problem) -> Self {
+        Self::InvalidArgument { argument, value: value.into(), problem }
+    }
+
+    /// Blames an argument that has no value to show.
+    pub(crate) fn invalid_list(argument: Argument, problem: Problem) -> Self {
+        Self::InvalidArgument { argument, value: Value::None, problem }
+    }
+
+    /// Says what a failed call of the runtime means. `size` is the size in bytes that was requested.
+    pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
+        let Failure { call, status } = failure;
+        match status {
+            Status::NOT_SUPPORTED => Self::NotSupported(Feature::Function(call)),
+            // From ROCm 7.14 on, set_access opens an import and answers only ERROR.
+            Status::OUT_OF_RESOURCES | Status::ERROR if out_of_descriptors() => {
+                Self::OutOfDescriptors
+            }
+            Status::OUT_OF_RESOURCES => Self::OutOfMemory { call, status, size },
+            _ => Self::Runtime { call, status },
+        }
+    }
+
+    /// Says what a failed system call means.
+    pub(crate) fn of_system(call: &'static str, errno: rustix::io::Errno) -> Self {
+        match errno {
+            rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => Self::OutOfDescriptors,
+            errno => Self::System { call, errno: Errno::of(errno) },
+        }
+    }
+
+    /// Blames another argument in place of the address, because the caller passed that one.
+    pub(crate) fn about(self, argument: Argument) -> Self {
+        match self {
+            Self::InvalidArgument { argument: Argument::Address, value, problem } => {
+                Self::InvalidArgument { argument, value, problem }
+            }
+            other => other,
+        }
+    }
+
+    /// Blames the offset in place of the address, because the caller passed an offset from `base`.
+    pub(crate) fn about_offset(self, base: Address) -> Self {
+        match self.about(Argument::Offset) {
+            Self::InvalidArgument {
+                argument: Argument::Offset,
+                value: Value::Address(address) | Value::Range(address, _),
+                problem,
+            } => {
+                let offset = address.get().wrapping_sub(base.get());
+                Self::invalid(Argument::Offset, offset, problem)
+            }
+            other => other,
+        }
+    }
+
+    /// The same for a destination, which the caller passed as an offset from `base`.
+    pub(crate) fn about_destination(self, base: Address) -> Self {
+        match self {
+            Self::InvalidArgument { argument: Argument::Destination, value, problem } => {
+                Self::InvalidArgument { argument: Argument::Address, value, problem }
+                    .about_offset(base)
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn cause(&self) -> Option<&Error> {
+        match self {
+            Self::AddressLost { cause, .. } | Self::PagesLost { cause, .. } => Some(cause),
+            Self::PartlyFreed(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+impl From<Failure> for ErrorKind {
+    fn from(failure: Failure) -> Self {
+        Self::of_call(failure, 0)
+    }
+}
+
+impl From<Feature> for ErrorKind {
+    fn from(feature: Feature) -> Self {
+        Self::NotSupported(feature)
+    }
+}
