@@ -1,11 +1,10 @@
 //! Memory of an area, unmapped when dropped: its properties, and reading, writing, filling and copying.
 
 use super::Backing;
-use super::locked::LockedMemory;
-use super::mapped::MappedMemory;
+use super::allocated::{Allocated, Memory};
 use crate::agent::AgentId;
-use crate::error::{Error, ErrorKind, Operation, Rejected};
-use crate::memory::{PoolMemory, Span};
+use crate::error::{Error, Operation, Rejected};
+use crate::memory::Span;
 use crate::vmm::Address;
 use core::fmt;
 use core::marker::PhantomData;
@@ -38,19 +37,6 @@ pub struct AreaMemory<'a> {
     pub(super) span: Span,
     pub(super) allocated: Box<Allocated>,
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
-}
-
-/// The memory, and which agents have access.
-pub(super) struct Allocated {
-    pub device: AgentId,
-    pub agents: Vec<AgentId>,
-    pub memory: Memory,
-}
-
-pub(super) enum Memory {
-    Mapped(MappedMemory),
-    Pool(PoolMemory),
-    Locked(LockedMemory),
 }
 
 impl AreaMemory<'_> {
@@ -213,26 +199,14 @@ impl AreaMemory<'_> {
     /// [`ErrorKind::Runtime`], with the memory and its contents. [`ErrorKind::PartlyFreed`] if the runtime
     /// failed after it was unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
     /// memory that another process is opening.
-    pub fn munmap(self) -> Result<(), Rejected<Self>> {
-        let Self { span, allocated, borrowed } = self;
-        let Allocated { device, agents, memory } = *allocated;
-        let freed = match memory {
-            memory if span.runtime().has_forked() => Err((memory, ErrorKind::Forked)),
-            Memory::Mapped(mut memory) => {
-                memory.free(&agents).map_err(|kind| (Memory::Mapped(memory), kind))
-            }
-            Memory::Pool(memory) => memory
-                .free()
-                .map_err(|Rejected { value, error }| (Memory::Pool(value), error.into_kind())),
-            Memory::Locked(mut memory) => {
-                memory.free().map_err(|kind| (Memory::Locked(memory), kind))
-            }
-        };
-        freed.map_err(|(memory, kind)| {
-            let allocated = Box::new(Allocated { device, agents, memory });
-            let value = Self { span, allocated, borrowed };
-            Rejected { value, error: Error::new(Operation::Munmap, kind) }
-        })
+    pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
+        let Allocated { agents, memory, .. } = &mut *self.allocated;
+        let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {
+            Memory::Mapped(memory) => memory.free(agents),
+            Memory::Pool(memory) => memory.release(),
+            Memory::Locked(memory) => memory.free(),
+        });
+        freed.map_err(|kind| Rejected { value: self, error: Error::new(Operation::Munmap, kind) })
     }
 }
 

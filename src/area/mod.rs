@@ -59,8 +59,7 @@
 //! # }
 //! ```
 
-mod locked;
-mod mapped;
+mod allocated;
 mod memory;
 mod options;
 
@@ -73,11 +72,9 @@ use crate::memory::{PoolMemory, Span};
 use crate::native::Status;
 use crate::runtime::Runtime;
 use crate::vmm::Vmm;
+use allocated::{Allocated, LockedMemory, MappedMemory, Memory};
 use core::fmt;
 use core::marker::PhantomData;
-use locked::LockedMemory;
-use mapped::MappedMemory;
-use memory::{Allocated, Memory};
 use options::Kind;
 
 /// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
@@ -152,12 +149,12 @@ impl Area {
     }
 
     fn checked(self) -> Result<Self, Error> {
-        let checked = match self.device {
-            _ if self.runtime.has_forked() => Err(ErrorKind::Forked),
+        let checked = self.runtime.check_not_forked().and_then(|()| self.flags.check());
+        let checked = checked.and_then(|()| match self.device {
             // As in AML, the current device need not exist until it is used.
-            Device::Current => self.flags.check(),
-            device => self.flags.check().and_then(|()| device.find(&self.runtime).map(drop)),
-        };
+            Device::Current => Ok(()),
+            device => device.find(&self.runtime).map(drop),
+        });
         checked.map_err(|kind| Error::new(Operation::AreaCreate, kind))?;
         Ok(self)
     }
@@ -206,9 +203,7 @@ impl Area {
         options: MmapOptions<'a>,
     ) -> Result<AreaMemory<'a>, ErrorKind> {
         let runtime = &self.runtime;
-        if runtime.has_forked() {
-            return Err(ErrorKind::Forked);
-        }
+        runtime.check_not_forked()?;
         if size == 0 {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
@@ -217,7 +212,8 @@ impl Area {
         let Plan { device, owner, gpus, agents, backing } = plan;
         let (memory, start, device_start) = match (backing, &self.vmm, host_start) {
             (Backing::Virtual, Some(vmm), _) => {
-                let (memory, at) = MappedMemory::new(vmm, owner.id(), &agents, size)?;
+                let mapped = MappedMemory::new(vmm, owner.id(), &agents, size);
+                let (memory, at) = mapped.map_err(Error::into_kind)?;
                 (Memory::Mapped(memory), at.get(), at.get())
             }
             (Backing::Locked, _, Some(start)) => {
@@ -258,13 +254,11 @@ impl Area {
             (None, true) => refused(Problem::MissingHostMemory),
             (None, false) => Ok(None),
             (Some(_), false) => refused(Problem::UnusedHostMemory),
-            (Some(host), true) => match host.size {
-                Some(host) if size > host => {
-                    let problem = Problem::ExceedsHostMemory { host };
-                    Err(ErrorKind::invalid(Argument::Size, size, problem))
-                }
-                _ => Ok(Some(host.start)),
-            },
+            (Some(host), true) if size > host.size => {
+                let problem = Problem::ExceedsHostMemory { host: host.size };
+                Err(ErrorKind::invalid(Argument::Size, size, problem))
+            }
+            (Some(host), true) => Ok(Some(host.start)),
         }
     }
 

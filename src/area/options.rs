@@ -67,14 +67,11 @@ impl AreaFlags {
     }
 
     pub(super) fn check(self) -> Result<(), ErrorKind> {
-        let defined = u64::from(Self::DEFINED.bits());
-        let problem = Problem::UndefinedFlags { defined };
-        let value = Value::Bytes(self.bits().into());
         if self.undefined() == 0 {
-            Ok(())
-        } else {
-            Err(ErrorKind::invalid(Argument::Flags, value, problem))
+            return Ok(());
         }
+        let problem = Problem::UndefinedFlags { defined: Self::DEFINED.bits().into() };
+        Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(self.bits().into()), problem))
     }
 
     const DEFINED: Self = Self::HOST.union(Self::UNIFIED).union(Self::MAPPED).union(Self::GLOBAL);
@@ -233,8 +230,8 @@ pub struct MmapOptions<'a> {
 /// Host memory of the caller.
 pub(super) struct HostMemory<'a> {
     pub start: usize,
-    /// None if only the caller of `mmap` knows it.
-    pub size: Option<usize>,
+    /// `usize::MAX` if only the caller of `mmap` knows it.
+    pub size: usize,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
@@ -256,7 +253,7 @@ impl<'a> MmapOptions<'a> {
     /// written through [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
-        let (start, size) = (bytes.as_mut_ptr() as usize, Some(bytes.len()));
+        let (start, size) = (bytes.as_mut_ptr() as usize, bytes.len());
         self.host = Some(HostMemory { start, size, borrowed: PhantomData });
         self
     }
@@ -271,7 +268,7 @@ impl<'a> MmapOptions<'a> {
     #[must_use]
     pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
         let start = pointer.as_ptr() as usize;
-        self.host = Some(HostMemory { start, size: None, borrowed: PhantomData });
+        self.host = Some(HostMemory { start, size: usize::MAX, borrowed: PhantomData });
         self
     }
 }

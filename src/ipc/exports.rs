@@ -94,7 +94,7 @@ pub(super) fn get(
     // The record is not locked here: AMD's server can make the call wait for another process, and
     // freeing the memory must not wait for that.
     let created = create(runtime, quirks, &record);
-    let mut state = record.state();
+    let mut state = lock(&record.state);
     let State::Allocated(export) = &mut *state else {
         // It was freed meanwhile. The handle was not given to anyone.
         return Err(invalid(Problem::NotAllocated));

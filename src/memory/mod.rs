@@ -27,6 +27,7 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::native::Status;
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, lock};
 use core::fmt;
 use std::sync::Arc;
 
@@ -110,9 +111,7 @@ impl PoolMemory {
         size: usize,
         coherence: Coherence,
     ) -> Result<Self, ErrorKind> {
-        if runtime.has_forked() {
-            return Err(ErrorKind::Forked);
-        }
+        runtime.check_not_forked()?;
         if size == 0 {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
@@ -128,8 +127,19 @@ impl PoolMemory {
                 _ => ErrorKind::of_call(failure, size),
             }
         })?;
-        let record = Record::new(owner, pool, coherence, start, size);
-        runtime.attachment::<Registry>().insert(&record);
+        let record = Arc::new(Record {
+            start,
+            size,
+            agent,
+            on_gpu: owner.kind() == AgentKind::Gpu,
+            coherence,
+            // Cannot overflow, because the pool has allocated that much.
+            allocated_size: size.next_multiple_of(pool.granule().max(1)),
+            name: Mutex::default(),
+            allowed: Mutex::default(),
+            state: Mutex::new(State::Allocated(None)),
+        });
+        runtime.attachment::<Registry>().records().insert(start, record.clone());
         // SAFETY: the runtime has just allocated it for its owner, and it is freed only when the new
         // value is consumed or dropped.
         let span = unsafe { Span::new(runtime, owner, start, size) };
@@ -140,7 +150,7 @@ impl PoolMemory {
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if !self.runtime().has_forked() {
-            self.record.set_name(name);
+            *lock(&self.record.name) = (!name.is_empty()).then(|| name.into());
         }
         self
     }
@@ -193,9 +203,7 @@ impl PoolMemory {
 
     fn set_allowed(&self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         let (runtime, owner) = (self.runtime(), self.agent());
-        if runtime.has_forked() {
-            return Err(ErrorKind::Forked);
-        }
+        runtime.check_not_forked()?;
         let mut natives = Vec::with_capacity(1 + agents.len());
         // The owner is always in the list, because the runtime refuses an empty one.
         for &id in core::iter::once(&owner).chain(agents) {
@@ -208,7 +216,7 @@ impl PoolMemory {
                 natives.push(agent.native);
             }
         }
-        let mut allowed = self.record.allowed();
+        let mut allowed = lock(&self.record.allowed);
         runtime.native().allow_access(self.record.start, &natives)?;
         *allowed = agents.to_vec();
         Ok(())
@@ -219,7 +227,7 @@ impl PoolMemory {
     #[must_use]
     pub fn is_open_to(&self, agent: AgentId) -> bool {
         agent == self.agent()
-            || !self.runtime().has_forked() && self.record.allowed().contains(&agent)
+            || !self.runtime().has_forked() && lock(&self.record.allowed).contains(&agent)
     }
 
     /// Copies from the memory (`hipMemcpyDtoH`), `offset` bytes from its start.
@@ -280,24 +288,23 @@ impl PoolMemory {
     /// # Errors
     /// [`Busy::BeingOpened`](crate::error::Busy::BeingOpened), [`ErrorKind::Runtime`]; with the memory.
     pub fn free(self) -> Result<(), Rejected<Self>> {
-        self.release().map_err(|error| Rejected { value: self, error })
+        self.release()
+            .map_err(|kind| Rejected { value: self, error: Error::new(Operation::Free, kind) })
     }
 
-    fn release(&self) -> Result<(), Error> {
-        let runtime = self.runtime();
-        let failed = |kind| Error::new(Operation::Free, kind);
-        if runtime.has_forked() {
-            return Err(failed(ErrorKind::Forked));
-        }
-        let mut state = self.record.state();
+    /// Frees the memory unless it is free already.
+    pub(crate) fn release(&self) -> Result<(), ErrorKind> {
+        let (runtime, start) = (self.runtime(), self.record.start);
+        runtime.check_not_forked()?;
+        let mut state = lock(&self.record.state);
         let mut free = || {
             let registry = runtime.attachment::<Registry>();
             // Before the runtime can allocate the address again.
-            registry.remove(self.record.start);
+            registry.records().remove(&start);
             // SAFETY: `new` allocated it, and it was not freed, as `state` says. This value is being
             // consumed or dropped, so nothing accesses the memory any more.
-            unsafe { runtime.native().pool_free(self.record.start) }.map_err(|failure| {
-                registry.insert(&self.record);
+            unsafe { runtime.native().pool_free(start) }.map_err(|failure| {
+                registry.records().insert(start, self.record.clone());
                 ErrorKind::of_call(failure, self.size())
             })
         };
@@ -305,8 +312,7 @@ impl PoolMemory {
             State::Freed => return Ok(()),
             State::Allocated(None) => free(),
             State::Allocated(Some(export)) => export.end(&mut free),
-        }
-        .map_err(failed)?;
+        }?;
         *state = State::Freed;
         Ok(())
     }
@@ -336,8 +342,9 @@ impl fmt::Debug for PoolMemory {
 impl Drop for PoolMemory {
     fn drop(&mut self) {
         if !self.runtime().has_forked()
-            && let Err(error) = self.release()
+            && let Err(kind) = self.release()
         {
+            let error = Error::new(Operation::Free, kind);
             // It stays allocated: another process could be about to map it.
             crate::log::warning!(%error, address = %self.address(), "pool memory was not freed");
         }

@@ -2,10 +2,9 @@
 
 use super::Coherence;
 use crate::address::Address;
-use crate::agent::{Agent, AgentId, AgentKind};
+use crate::agent::AgentId;
 use crate::error::ErrorKind;
 use crate::native::Native;
-use crate::pool::Pool;
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::any::Any;
@@ -68,10 +67,10 @@ pub(crate) struct Record {
     pub coherence: Coherence,
     /// The size in bytes in whole granules of the pool.
     pub allocated_size: usize,
-    name: Mutex<Option<Arc<str>>>,
+    pub name: Mutex<Option<Arc<str>>>,
     /// The agents that can access it besides its owner.
-    allowed: Mutex<Vec<AgentId>>,
-    state: Mutex<State>,
+    pub allowed: Mutex<Vec<AgentId>>,
+    pub state: Mutex<State>,
 }
 
 /// Whether it is allocated. Locked while the memory is exported or freed.
@@ -82,48 +81,14 @@ pub(crate) enum State {
 }
 
 impl Record {
-    /// Describes memory that `pool` has allocated for its agent.
-    pub fn new(
-        agent: &Agent,
-        pool: &Pool,
-        coherence: Coherence,
-        start: usize,
-        size: usize,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            start,
-            size,
-            agent: agent.id(),
-            on_gpu: agent.kind() == AgentKind::Gpu,
-            coherence,
-            // Cannot overflow, because the pool has allocated that much.
-            allocated_size: size.next_multiple_of(pool.granule().max(1)),
-            name: Mutex::default(),
-            allowed: Mutex::default(),
-            state: Mutex::new(State::Allocated(None)),
-        })
-    }
-
-    pub fn set_name(&self, name: &str) {
-        *lock(&self.name) = (!name.is_empty()).then(|| name.into());
-    }
-
     fn info(&self) -> PoolMemoryInfo {
-        let mut agents = self.allowed().clone();
+        let mut agents = lock(&self.allowed).clone();
         agents.push(self.agent);
         agents.sort_unstable_by_key(|agent| agent.index());
         agents.dedup();
         let (address, name) = (Address::new(self.start), lock(&self.name));
         let name = name.as_deref().map(str::to_owned);
         PoolMemoryInfo { address, size: self.size, name, agent: self.agent, agents }
-    }
-
-    pub fn allowed(&self) -> MutexGuard<'_, Vec<AgentId>> {
-        lock(&self.allowed)
-    }
-
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
     }
 }
 
@@ -143,16 +108,9 @@ impl Attachment for Registry {
 }
 
 impl Registry {
-    fn records(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Record>>> {
+    /// Locks the list.
+    pub fn records(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Record>>> {
         lock(&self.records)
-    }
-
-    pub fn insert(&self, record: &Arc<Record>) {
-        self.records().insert(record.start, record.clone());
-    }
-
-    pub fn remove(&self, start: usize) {
-        self.records().remove(&start);
     }
 
     fn list(&self) -> Vec<PoolMemoryInfo> {

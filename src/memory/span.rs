@@ -87,13 +87,12 @@ impl Span {
 
     /// Fills a part with a 32-bit value. `size` is in bytes.
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        for (argument, number) in [(Argument::Offset, offset), (Argument::Size, size)] {
-            // Bounds come first: they are checked below.
-            let is_inside = self.check(Argument::Offset, offset, size).is_ok();
-            if is_inside && !number.is_multiple_of(4) {
-                let kind = ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour);
-                return Err(Error::new(Operation::Fill, kind));
-            }
+        let arguments = [(Argument::Offset, offset), (Argument::Size, size)];
+        let uneven = arguments.into_iter().find(|(_, number)| !number.is_multiple_of(4));
+        if let Some((argument, number)) = uneven {
+            let uneven = ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour);
+            let kind = self.check(Argument::Offset, offset, size).err().unwrap_or(uneven);
+            return Err(Error::new(Operation::Fill, kind));
         }
         self.transfer(Operation::Fill, offset, size, |native, engine, at| {
             // SAFETY: as in `read`.
@@ -174,16 +173,12 @@ impl Span {
 
     /// Checks that a part is inside, and that this process did not fork.
     fn check(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
-        if self.runtime.has_forked() {
-            return Err(ErrorKind::Forked);
+        self.runtime.check_not_forked()?;
+        if offset.checked_add(size).is_some_and(|end| end <= self.size) {
+            return Ok(());
         }
-        match offset.checked_add(size) {
-            Some(end) if end <= self.size => Ok(()),
-            _ => {
-                let problem = Problem::OutOfBounds { size, end: self.size };
-                Err(ErrorKind::invalid(argument, offset, problem))
-            }
-        }
+        let problem = Problem::OutOfBounds { size, end: self.size };
+        Err(ErrorKind::invalid(argument, offset, problem))
     }
 
     fn start_for(&self, engine: CopyEngine) -> usize {

@@ -6,12 +6,14 @@
 //! `hsa_amd_vmem_get_alloc_properties_from_handle` (`Runtime::VMemory…` in `runtime.cpp`, ROCm 6.0
 //! to 7.2). Other calls on handles and mappings take `memory_lock_`: they hold this lock shared, and
 //! the four hold it exclusively.
+//!
+//! The handlers that keep the list of locks usable after a fork also count forks ([`Generation`]).
 
-use super::Generation;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use hsa_sys::Table;
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 /// A library's lock. It is held for one call of the library, and no other lock is taken meanwhile.
 #[derive(Debug)]
@@ -69,15 +71,45 @@ fn registry() -> MutexGuard<'static, Vec<Entry>> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+static FORKS: AtomicU64 = AtomicU64::new(0);
+static WATCH: Once = Once::new();
+
+/// A process in a line of forks. The child of a fork is of another generation than its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
+
 /// Locks the registry before this thread forks, so that the child does not inherit it locked by
 /// another thread.
-pub(super) fn before_fork() {
+extern "C" fn before_fork() {
     let _ = FORKING.try_with(|held| *held.borrow_mut() = Some(registry()));
 }
 
-/// Unlocks the registry again, in the parent and in the child.
-pub(super) fn after_fork() {
+/// Unlocks the registry again.
+extern "C" fn in_parent() {
     let _ = FORKING.try_with(RefCell::take);
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    in_parent();
+}
+
+impl Generation {
+    /// Returns this process's generation.
+    pub fn current() -> Self {
+        WATCH.call_once(|| {
+            // SAFETY: the handlers are plain functions. In the child they change one atomic and
+            // unlock a mutex that this very thread locked. They are never unregistered because
+            // they are part of this code. A failure (out of memory) leaves forks unnoticed.
+            unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        });
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether this process is a fork of the one whose generation it is.
+    pub fn has_forked(self) -> bool {
+        self.0 != FORKS.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(all(test, feature = "simulation"))]

@@ -7,8 +7,17 @@
 //! Where the address is aligned, one instruction accesses eight bytes, because reads over PCIe cost
 //! a round trip each. It is inline assembly and no `AtomicU64`: Rust forbids races between atomic
 //! accesses of different sizes, and callers choose the offsets.
+//!
+//! Also mappings of this process inside ranges that the runtime reserved for this library. [`map_shared`]
+//! and [`close`] replace what is in a range (`MAP_FIXED`), so that they are unsafe. [`plug`] fills an
+//! address-space hole and replaces nothing.
 
+use core::ffi::c_void;
+use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use std::os::fd::BorrowedFd;
 
 /// What one instruction reads or writes where the address allows it.
 type Word = [u8; 8];
@@ -89,30 +98,17 @@ unsafe fn write_word(address: usize, word: Word) {
 /// process accesses them only atomically.
 pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
     let (head, rest) = bytes.split_at_mut(head(address, bytes.len()));
-    // SAFETY: the caller's promise.
-    let mut at = unsafe { read_bytes(address, head) };
-    let mut words = rest.chunks_exact_mut(WORD);
-    for word in &mut words {
-        // SAFETY: eight readable bytes (the caller's promise), aligned behind the head.
-        word.copy_from_slice(&unsafe { read_word(at) });
-        at += WORD;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { read_bytes(at, words.into_remainder()) };
-}
-
-/// Copies byte by byte; returns the address behind them.
-///
-/// # Safety
-/// As for [`read_memory`].
-unsafe fn read_bytes(address: usize, bytes: &mut [u8]) -> usize {
-    let mut at = address;
-    for byte in bytes {
+    let (words, tail) = rest.as_chunks_mut();
+    let first = address + head.len();
+    let behind = first + words.len() * WORD;
+    for (at, byte) in (address..).zip(head).chain((behind..).zip(tail)) {
         // SAFETY: one readable byte (the caller's promise).
         *byte = unsafe { byte_at(at) }.load(Relaxed);
-        at += 1;
     }
-    at
+    for (index, word) in words.iter_mut().enumerate() {
+        // SAFETY: eight readable bytes (the caller's promise), aligned behind the head.
+        *word = unsafe { read_word(first + index * WORD) };
+    }
 }
 
 /// Copies to mapped memory.
@@ -121,33 +117,17 @@ unsafe fn read_bytes(address: usize, bytes: &mut [u8]) -> usize {
 /// As for [`read_memory`], of memory that is writable for the CPU.
 pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(head(address, bytes.len()));
-    // SAFETY: the caller's promise.
-    let mut at = unsafe { write_bytes(address, head) };
-    let words = rest.chunks_exact(WORD);
-    let tail = words.remainder();
-    for word in words {
-        let mut value = Word::default();
-        value.copy_from_slice(word);
-        // SAFETY: eight writable bytes (the caller's promise), aligned behind the head.
-        unsafe { write_word(at, value) };
-        at += WORD;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { write_bytes(at, tail) };
-}
-
-/// Copies byte by byte; returns the address behind them.
-///
-/// # Safety
-/// As for [`write_memory`].
-unsafe fn write_bytes(address: usize, bytes: &[u8]) -> usize {
-    let mut at = address;
-    for &byte in bytes {
+    let (words, tail) = rest.as_chunks();
+    let first = address + head.len();
+    let behind = first + words.len() * WORD;
+    for (at, &byte) in (address..).zip(head).chain((behind..).zip(tail)) {
         // SAFETY: one writable byte (the caller's promise).
         unsafe { byte_at(at) }.store(byte, Relaxed);
-        at += 1;
     }
-    at
+    for (index, &word) in words.iter().enumerate() {
+        // SAFETY: eight writable bytes (the caller's promise), aligned behind the head.
+        unsafe { write_word(first + index * WORD, word) };
+    }
 }
 
 /// The bytes that are copied or filled at a time.
@@ -179,6 +159,102 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
         // SAFETY: the caller's promise.
         unsafe { write_memory(address + done, &pattern[..PORTION.min(size - done)]) };
     }
+}
+
+/// What this process's own loads and stores may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Protection {
+    Nothing,
+    Read,
+    ReadWrite,
+}
+
+fn bits(protection: Protection) -> (ProtFlags, MprotectFlags) {
+    match protection {
+        Protection::Nothing => (ProtFlags::empty(), MprotectFlags::empty()),
+        Protection::Read => (ProtFlags::READ, MprotectFlags::READ),
+        Protection::ReadWrite => {
+            (ProtFlags::READ | ProtFlags::WRITE, MprotectFlags::READ | MprotectFlags::WRITE)
+        }
+    }
+}
+
+/// Maps the start of a memory file or dma-buf over a range.
+///
+/// # Safety
+/// Nothing but this library and the runtime uses what is mapped in the range: it is replaced.
+pub(crate) unsafe fn map_shared(
+    descriptor: BorrowedFd<'_>,
+    address: usize,
+    size: usize,
+    protection: Protection,
+) -> Result<(), Errno> {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the caller promises that what is replaced may be.
+    unsafe { mmap(address as *mut c_void, size, bits(protection).0, flags, descriptor, 0)? };
+    Ok(())
+}
+
+/// Maps the first page of a memory file or dma-buf anywhere, and removes it again.
+///
+/// # Errors
+/// Those of the driver that the memory is of. A driver may refuse after the kernel has removed what
+/// was at the address (`mmap_region` until Linux 6.11), so it is asked where nothing is.
+pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> Result<(), Errno> {
+    let (size, protection) = (4096, bits(protection).0);
+    // SAFETY: without MAP_FIXED nothing is replaced.
+    unsafe {
+        let page = mmap(null_mut(), size, protection, MapFlags::SHARED, descriptor, 0)?;
+        munmap(page, size)
+    }
+}
+
+/// Changes what loads and stores may do in a range that [`map_shared`], or the runtime, mapped.
+///
+/// # Safety
+/// As for [`map_shared`].
+pub(crate) unsafe fn protect(
+    address: usize,
+    size: usize,
+    protection: Protection,
+) -> Result<(), Errno> {
+    // SAFETY: the caller promises that nothing else is in the range.
+    unsafe { mprotect(address as *mut c_void, size, bits(protection).1) }
+}
+
+/// Replaces whatever is in the range by reserved addresses without memory.
+///
+/// # Safety
+/// As for [`map_shared`].
+unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the caller promises that what is replaced may be.
+    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
+    Ok(())
+}
+
+/// Makes a range that is mapped throughout hold nothing, or at least nothing that could be
+/// touched: the kernel allows a process only so many mappings, and a new one needs room for it.
+///
+/// # Errors
+/// `NOMEM` if some of it is not mapped, and room for a new mapping is lacking.
+///
+/// # Safety
+/// As for [`map_shared`].
+pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing)) }
+}
+
+/// Takes a range that should be empty, without replacing anything.
+///
+/// # Errors
+/// `EXIST` if something is mapped in it.
+pub(crate) fn plug(address: usize, size: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    // SAFETY: without replacing nothing can be harmed.
+    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
+    Ok(())
 }
 
 #[cfg(test)]

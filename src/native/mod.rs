@@ -5,40 +5,32 @@
 //! here ([`NativeAgent`] and [`NativePool`] come from the runtime's own iteration and are never
 //! invented) or checked by the ledger before the call.
 
-mod address_space;
 mod descriptor;
 mod discovery;
-mod driver;
-mod fork;
 mod interprocess;
-mod ipc;
 mod library_lock;
-mod locked;
 mod memory;
 mod pool;
 mod status;
 mod transfer;
 mod vmem;
 
-pub(crate) use address_space::{Protection, close, map_shared, plug, protect, try_shared};
 pub(crate) use descriptor::{Spare, out_of_descriptors};
-pub(crate) use discovery::{NativeAgent, NativePool};
-pub use driver::DriverState;
-pub(crate) use fork::Generation;
+pub(crate) use discovery::{Answer, NativeAgent, NativePool};
 pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
 pub(crate) use interprocess::{discard, listens_at, peer_has_ended, peer_of, receive, send, wait};
-pub(crate) use ipc::NativeIpc;
+pub(crate) use library_lock::Generation;
 use library_lock::LibraryLock;
+pub(crate) use memory::{Protection, close, map_shared, plug, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
-pub(crate) use pool::Known;
-pub use status::Status;
+pub(crate) use pool::{Known, NativeIpc};
+pub use status::{DriverState, Status};
 pub(crate) use transfer::CopyEngine;
 pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
-use std::path::Path;
 use std::sync::Arc;
 
 /// A runtime's function, and what it answered instead of success.
@@ -48,35 +40,56 @@ pub(crate) struct Failure {
     pub status: Status,
 }
 
-/// Calls a function of the table, logs it, and turns its status into a `Result`. It is logged before,
-/// too: a call that never comes back is the one that people look for.
-macro_rules! call {
-    ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+impl Failure {
+    /// A call of a function that the library does not export.
+    pub fn missing(call: &'static str) -> Self {
+        Self { call, status: Status::NOT_SUPPORTED }
+    }
+
+    /// Returns whether the runtime does not know the attribute or the function.
+    pub fn is_unknown(self) -> bool {
+        matches!(self.status, Status::NOT_SUPPORTED | Status::INVALID_ARGUMENT)
+    }
+}
+
+/// Calls a function, logs it, and turns its status into a `Result`. Logs it before the call, too, so that
+/// a call that never returns can be found.
+macro_rules! logged {
+    ($function:expr, $name:ident $arguments:tt) => {{
         $crate::log::trace!(calling = stringify!($name));
-        let status = $crate::native::Status::new(($group.$name)($($argument),*));
+        let status = $crate::native::Status::new(($function)$arguments);
         $crate::log::trace!(call = stringify!($name), %status);
         status.check(stringify!($name))
     }};
 }
 
-/// The same for an optional function: missing is `NOT_SUPPORTED`.
+/// Calls a function that every runtime has: `call!(self.hsa_init())`.
+macro_rules! call {
+    ($native:ident.$name:ident $arguments:tt) => {
+        $crate::native::logged!($native.table.core.$name, $name $arguments)
+    };
+}
+
+/// Calls an optional function. Returns `NOT_SUPPORTED` if the library does not export it.
 macro_rules! call_optional {
-    ($group:expr, $name:ident($($argument:expr),* $(,)?)) => {
-        match $group.$name {
-            Some(function) => {
-                $crate::log::trace!(calling = stringify!($name));
-                let status = $crate::native::Status::new(function($($argument),*));
-                $crate::log::trace!(call = stringify!($name), %status);
-                status.check(stringify!($name))
-            }
-            None => Err($crate::native::Failure {
-                call: stringify!($name),
-                status: $crate::native::Status::NOT_SUPPORTED,
-            }),
+    ($native:ident.$name:ident $arguments:tt) => {
+        match $native.table.core.$name {
+            Some(function) => $crate::native::logged!(function, $name $arguments),
+            None => Err($crate::native::Failure::missing(stringify!($name))),
         }
     };
 }
-pub(crate) use {call, call_optional};
+
+/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them.
+macro_rules! call_vmem {
+    ($native:ident.$name:ident $arguments:tt) => {
+        match &$native.table.vmem {
+            Ok(vmem) => $crate::native::logged!(vmem.$name, $name $arguments),
+            Err(_) => Err($crate::native::Failure::missing(stringify!($name))),
+        }
+    };
+}
+pub(crate) use {call, call_optional, call_vmem, logged};
 
 /// The functions of one runtime, and what keeps them valid.
 #[derive(Debug)]
@@ -106,15 +119,17 @@ impl Native {
         // SAFETY: the caller vouches for the files.
         let library = unsafe { Library::load(search)? };
         let table = *library.table();
-        let path = Path::to_path_buf(library.path());
-        let source = Source::Loaded(Box::new(library));
-        Ok((Self { table, library_lock: LibraryLock::of(&table), source }, path))
+        let path = library.path().to_path_buf();
+        Ok((Self::new(table, Source::Loaded(Box::new(library))), path))
     }
 
     /// Takes a simulation's functions.
     #[cfg(feature = "simulation")]
     pub fn simulated(simulation: SharedSimulation) -> Self {
-        let (table, source) = (*simulation.table(), Source::Simulated(simulation));
+        Self::new(*simulation.table(), Source::Simulated(simulation))
+    }
+
+    fn new(table: Table, source: Source) -> Self {
         Self { table, library_lock: LibraryLock::of(&table), source }
     }
 
@@ -151,13 +166,13 @@ impl Native {
     /// Starts the runtime or counts one more user of it.
     pub fn init(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
-        unsafe { call!(self.table.core, hsa_init()) }
+        unsafe { call!(self.hsa_init()) }
     }
 
     /// Counts one user less.
     pub fn shut_down(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
-        unsafe { call!(self.table.core, hsa_shut_down()) }
+        unsafe { call!(self.hsa_shut_down()) }
     }
 
     /// The functions of virtual memory, or the name of the first one that is missing.

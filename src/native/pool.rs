@@ -1,7 +1,9 @@
-//! Memory of pools, and what the runtime knows of an address.
+//! Memory of pools, memory of this process that agents access, memory of other processes, and what the
+//! runtime knows of an address.
 
 use super::{Failure, Native, NativeAgent, NativePool, call_optional};
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
+use core::ptr::{null, null_mut};
 use hsa_sys as sys;
 
 /// What the runtime says is at an address.
@@ -15,17 +17,19 @@ pub(crate) enum Known {
     Nothing,
 }
 
+/// The runtime's part of an IPC handle.
+pub(crate) type NativeIpc = [u32; 8];
+
+fn raw(agents: &[NativeAgent]) -> Vec<sys::hsa_agent_t> {
+    agents.iter().map(|agent| agent.raw()).collect()
+}
+
 impl Native {
     /// Allocates memory of a pool.
     pub fn pool_allocate(&self, pool: NativePool, size: usize) -> Result<usize, Failure> {
-        let mut address: *mut c_void = core::ptr::null_mut();
-        // SAFETY: the pool is one the runtime told us of, `address` is writable.
-        unsafe {
-            call_optional!(
-                self.table.core,
-                hsa_amd_memory_pool_allocate(pool.raw(), size, 0, &mut address)
-            )
-        }?;
+        let (pool, mut address) = (pool.raw(), null_mut());
+        // SAFETY: the pool comes from the runtime, `address` is writable.
+        unsafe { call_optional!(self.hsa_amd_memory_pool_allocate(pool, size, 0, &mut address)) }?;
         Ok(address as usize)
     }
 
@@ -36,32 +40,109 @@ impl Native {
     /// accesses the memory any more.
     pub unsafe fn pool_free(&self, address: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_optional!(self.table.core, hsa_amd_memory_pool_free(address as *mut c_void)) }
+        unsafe { call_optional!(self.hsa_amd_memory_pool_free(address as *mut c_void)) }
     }
 
     /// Sets which agents can access memory of a pool: these and no others.
     pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
-        let agents: Vec<_> = agents.iter().map(|agent| agent.raw()).collect();
-        // SAFETY: the agents are ones the runtime told us of, pointer and count are those of one
-        // vector, and the address is one that `pool_allocate` returned.
+        let (count, agents, at) = (agents.len() as u32, raw(agents), address as *const c_void);
+        // SAFETY: the agents come from the runtime, pointer and count are those of one vector, and the
+        // address is one that `pool_allocate` returned.
         unsafe {
-            call_optional!(
-                self.table.core,
-                hsa_amd_agents_allow_access(
-                    agents.len() as u32,
-                    agents.as_ptr(),
-                    core::ptr::null(),
-                    address as *const c_void
-                )
-            )
+            call_optional!(self.hsa_amd_agents_allow_access(count, agents.as_ptr(), null(), at))
         }
     }
 
-    /// Asks what is at an address.
+    /// Lets agents access memory of this process, and returns the address at which they do.
+    ///
+    /// # Safety
+    /// The memory stays allocated, and is freed or remapped only after it was unlocked. No memory that
+    /// is locked overlaps it.
+    pub unsafe fn lock(
+        &self,
+        start: usize,
+        size: usize,
+        agents: &[NativeAgent],
+    ) -> Result<usize, Failure> {
+        let (start, mut address) = (start as *mut c_void, null_mut());
+        let (count, mut agents) = (agents.len() as c_int, raw(agents));
+        let (agents, result) = (agents.as_mut_ptr(), &mut address);
+        // SAFETY: the agents come from the runtime, pointer and count are those of one vector, and
+        // `address` is writable. The caller vouches for the memory.
+        unsafe { call_optional!(self.hsa_amd_memory_lock(start, size, agents, count, result)) }?;
+        Ok(address as usize)
+    }
+
+    /// Ends the access of agents to memory that was locked.
+    ///
+    /// # Safety
+    /// `start` was passed to [`lock`](Self::lock), and no agent accesses the memory any more.
+    pub unsafe fn unlock(&self, start: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's promise.
+        unsafe { call_optional!(self.hsa_amd_memory_unlock(start as *mut c_void)) }
+    }
+
+    /// Creates an IPC handle of a whole allocation. The runtime rejects other addresses and sizes.
+    pub fn ipc_create(&self, address: usize, size: usize) -> Result<NativeIpc, Failure> {
+        let mut handle = sys::hsa_amd_ipc_memory_t { handle: [0; 8] };
+        let address = address as *mut c_void;
+        // SAFETY: the runtime looks the address up in its own allocations; `handle` is writable.
+        unsafe { call_optional!(self.hsa_amd_ipc_memory_create(address, size, &mut handle)) }?;
+        Ok(handle.handle)
+    }
+
+    /// Maps another process's allocation for at least one agent: AMD's runtime reads the first without
+    /// checking the count.
+    ///
+    /// AMD's runtime accepts any size, and returns a start from where less memory can be mapped: check it
+    /// with [`ipc_is_attached`](Self::ipc_is_attached).
+    pub fn ipc_attach(
+        &self,
+        handle: NativeIpc,
+        size: usize,
+        first: NativeAgent,
+        others: &[NativeAgent],
+    ) -> Result<usize, Failure> {
+        let (handle, mut address) = (sys::hsa_amd_ipc_memory_t { handle }, null_mut());
+        let agents = [&raw(&[first])[..], &raw(others)].concat();
+        let (count, agents, result) = (agents.len() as u32, agents.as_ptr(), &mut address);
+        // SAFETY: the agents come from the runtime; pointer and count are those of one vector; `handle`
+        // is readable and `address` writable.
+        unsafe {
+            call_optional!(self.hsa_amd_ipc_memory_attach(&handle, size, count, agents, result))
+        }?;
+        Ok(address as usize)
+    }
+
+    /// Returns whether memory of another process is mapped at `start` for at least `size` bytes.
+    ///
+    /// AMD's runtime reports the size that was passed to attach, but looks an address up in what the
+    /// driver has mapped: the last byte is found only if it is mapped.
+    pub fn ipc_is_attached(&self, start: usize, size: usize) -> Result<bool, Failure> {
+        let Some(last) = size.checked_sub(1).and_then(|most| start.checked_add(most)) else {
+            return Ok(false);
+        };
+        let info = self.pointer_info(last)?;
+        // A dma-buf is imported as graphics memory.
+        let foreign = [sys::HSA_EXT_POINTER_TYPE_IPC, sys::HSA_EXT_POINTER_TYPE_GRAPHICS];
+        Ok(foreign.contains(&info.type_) && info.agentBaseAddress as usize == start)
+    }
+
+    /// Unmaps memory of another process.
+    ///
+    /// # Safety
+    /// [`ipc_attach`](Self::ipc_attach) must have returned this address, the memory must not have been
+    /// unmapped since, and nothing may access it any more.
+    pub unsafe fn ipc_detach(&self, address: usize) -> Result<(), Failure> {
+        // SAFETY: the caller guarantees that the address is attached and not in use.
+        unsafe { call_optional!(self.hsa_amd_ipc_memory_detach(address as *mut c_void)) }
+    }
+
+    /// Returns what is at an address.
     pub fn known_at(&self, address: usize) -> Result<Known, Failure> {
         let info = self.pointer_info(address)?;
         Ok(match info.type_ {
-            // Before ROCm 6.2 the runtime has no word for a reservation, but tells its size.
+            // Before ROCm 6.2 the runtime has no type for a reservation, but reports its size.
             sys::HSA_EXT_POINTER_TYPE_UNKNOWN if info.sizeInBytes == 0 => Known::Nothing,
             sys::HSA_EXT_POINTER_TYPE_UNKNOWN
             | sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR
@@ -70,36 +151,14 @@ impl Native {
         })
     }
 
-    /// What the runtime knows of an address.
-    pub(super) fn pointer_info(
-        &self,
-        address: usize,
-    ) -> Result<sys::hsa_amd_pointer_info_t, Failure> {
-        let nobody = core::ptr::null_mut();
-        let mut info = sys::hsa_amd_pointer_info_t {
-            size: size_of::<sys::hsa_amd_pointer_info_t>() as u32,
-            type_: sys::HSA_EXT_POINTER_TYPE_UNKNOWN,
-            agentBaseAddress: nobody,
-            hostBaseAddress: nobody,
-            sizeInBytes: 0,
-            userData: nobody,
-            agentOwner: sys::hsa_agent_t { handle: 0 },
-            global_flags: 0,
-        };
-        // SAFETY: any address may be asked about; `info` is writable and says its size, and no
-        // list of agents is asked for.
-        unsafe {
-            call_optional!(
-                self.table.core,
-                hsa_amd_pointer_info(
-                    address as *const c_void,
-                    &mut info,
-                    None,
-                    core::ptr::null_mut(),
-                    core::ptr::null_mut()
-                )
-            )
-        }?;
+    fn pointer_info(&self, address: usize) -> Result<sys::hsa_amd_pointer_info_t, Failure> {
+        // SAFETY: numbers and pointers, for which zero is a value; the type 0 is `UNKNOWN`.
+        let mut info: sys::hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
+        info.size = size_of_val(&info) as u32;
+        let (at, count, list) = (address as *const c_void, null_mut(), null_mut());
+        // SAFETY: any address can be queried; `info` is writable and has its size, and no list of agents
+        // is requested.
+        unsafe { call_optional!(self.hsa_amd_pointer_info(at, &mut info, None, count, list)) }?;
         Ok(info)
     }
 }

@@ -3,6 +3,7 @@
 use super::memory::{copy_memory, fill_memory, read_memory, write_memory};
 use super::{Failure, Native, NativeAgent, Status, call_optional};
 use core::ffi::c_void;
+use core::ptr::null;
 use hsa_sys as sys;
 
 /// The bytes of this process's own memory that are pinned at a time.
@@ -35,17 +36,13 @@ impl Native {
         source: usize,
         size: usize,
     ) -> Result<(), Failure> {
-        match engine {
-            CopyEngine::Cpu => {
-                // SAFETY: the caller's promise.
-                unsafe { copy_memory(destination, source, size) };
-                Ok(())
-            }
+        let CopyEngine::Agent(agent) = engine else {
             // SAFETY: the caller's promise.
-            CopyEngine::Agent(agent) => unsafe {
-                self.copy_by_agent(destination, source, size, agent)
-            },
-        }
+            unsafe { copy_memory(destination, source, size) };
+            return Ok(());
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_by_agent(destination, source, size, agent) }
     }
 
     /// Fills with a 32-bit value, and waits for it. `size` is in bytes, a multiple of four.
@@ -70,10 +67,8 @@ impl Native {
             return Ok(());
         };
         let first = size.min(FIRST);
-        let pattern = Pinned::new(self, value.to_ne_bytes().repeat(first / 4), agent)?;
-        // SAFETY: the pattern is pinned for this agent; the caller vouches for the destination.
-        unsafe { self.copy_by_agent(address, pattern.address, first, agent) }?;
-        drop(pattern);
+        // SAFETY: the caller vouches for the destination.
+        unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(first / 4)) }?;
         let mut done = first;
         while done < size {
             let next = done.min(size - done);
@@ -147,54 +142,48 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        let core = &self.table.core;
-        let missing = |call| Failure { call, status: Status::NOT_SUPPORTED };
         // A wait that cannot be done must be known before the copy begins.
-        let wait = core.hsa_signal_wait_scacquire.ok_or(missing("hsa_signal_wait_scacquire"))?;
+        let wait = self.table.core.hsa_signal_wait_scacquire;
+        let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
         // SAFETY: no consumers are named, and `signal` is writable.
-        unsafe { call_optional!(core, hsa_signal_create(1, 0, core::ptr::null(), &mut signal)) }?;
+        unsafe { call_optional!(self.hsa_signal_create(1, 0, null(), &mut signal)) }?;
+        let (to, from) = (destination as *mut c_void, source as *const c_void);
+        let by = agent.raw();
         // SAFETY: the caller vouches for both ranges; the signal was just created.
         let started = unsafe {
-            call_optional!(
-                core,
-                hsa_amd_memory_async_copy(
-                    destination as *mut c_void,
-                    agent.raw(),
-                    source as *const c_void,
-                    agent.raw(),
-                    size,
-                    0,
-                    core::ptr::null(),
-                    signal
-                )
-            )
+            call_optional!(self.hsa_amd_memory_async_copy(
+                to,
+                by,
+                from,
+                by,
+                size,
+                0,
+                null(),
+                signal
+            ))
         };
         let outcome = started.and_then(|()| {
             // The copy decrements the signal from 1 to 0, or sets it to a negative value if it
             // failed. HSA allows a wait to return before the condition holds, so only the value
             // says that the copy has ended; until then the memory must stay.
-            let value = loop {
+            let (below, blocked) = (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
+            loop {
                 // SAFETY: the signal is alive until it is destroyed below.
-                let value = unsafe {
-                    let (condition, state) =
-                        (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
-                    wait(signal, condition, 1, u64::MAX, state)
-                };
-                if value < 1 {
-                    break value;
+                match unsafe { wait(signal, below, 1, u64::MAX, blocked) } {
+                    value @ 1.. => crate::log::trace!(value, "a wait for a copy returned early"),
+                    0 => return Ok(()),
+                    _ => {
+                        return Err(Failure {
+                            call: "hsa_amd_memory_async_copy",
+                            status: Status::MEMORY_FAULT,
+                        });
+                    }
                 }
-                crate::log::trace!(value, "a wait for a copy returned early");
-            };
-            if value == 0 {
-                Ok(())
-            } else {
-                let status = Status::new(sys::HSA_STATUS_ERROR_MEMORY_FAULT);
-                Err(Failure { call: "hsa_amd_memory_async_copy", status })
             }
         });
         // SAFETY: nothing waits for the signal any more.
-        if let Err(failure) = unsafe { call_optional!(core, hsa_signal_destroy(signal)) } {
+        if let Err(failure) = unsafe { call_optional!(self.hsa_signal_destroy(signal)) } {
             crate::log::warning!(?failure, "a signal could not be destroyed");
         }
         outcome

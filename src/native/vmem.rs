@@ -1,7 +1,8 @@
 //! `hsa_amd_vmem_*`, one function a call.
 
-use super::{Failure, Native, NativeAgent, NativePool, Status, call, call_optional};
+use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, logged};
 use core::ffi::c_void;
+use core::ptr::null_mut;
 use hsa_sys as sys;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -47,10 +48,6 @@ impl From<Errno> for ExportFailure {
 }
 
 impl Native {
-    fn vmem_for(&self, call: &'static str) -> Result<&sys::Vmem, Failure> {
-        self.vmem().map_err(|_| Failure { call, status: Status::NOT_SUPPORTED })
-    }
-
     /// Reserves addresses; with the alignment if the runtime has a call for that.
     pub fn address_reserve(
         &self,
@@ -58,32 +55,22 @@ impl Native {
         hint: usize,
         alignment: usize,
     ) -> Result<usize, Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_address_reserve")?;
-        let mut address: *mut c_void = core::ptr::null_mut();
-        if table.hsa_amd_vmem_address_reserve_align.is_some() {
-            // SAFETY: `address` is writable; everything else is a number.
-            unsafe {
-                call_optional!(
-                    table,
-                    hsa_amd_vmem_address_reserve_align(
-                        &mut address,
-                        size,
-                        hint as u64,
-                        alignment as u64,
-                        0
-                    )
-                )
-            }?;
-        } else {
-            // SAFETY: as above.
-            unsafe {
-                call!(table, hsa_amd_vmem_address_reserve(&mut address, size, hint as u64, 0))
-            }?;
-        }
+        let (mut address, at, alignment) = (null_mut(), hint as u64, alignment as u64);
+        let aligned = self.vmem().ok().and_then(|table| table.hsa_amd_vmem_address_reserve_align);
+        // SAFETY: `address` is writable; everything else is a number.
+        unsafe {
+            match aligned {
+                Some(reserve) => logged!(
+                    reserve,
+                    hsa_amd_vmem_address_reserve_align(&mut address, size, at, alignment, 0)
+                ),
+                None => call_vmem!(self.hsa_amd_vmem_address_reserve(&mut address, size, at, 0)),
+            }
+        }?;
         Ok(address as usize)
     }
 
-    /// Whether reservations can be asked to be aligned.
+    /// Returns whether reservations can be aligned.
     pub fn reserves_aligned(&self) -> bool {
         self.vmem().is_ok_and(|table| table.hsa_amd_vmem_address_reserve_align.is_some())
     }
@@ -93,9 +80,8 @@ impl Native {
     /// # Safety
     /// Exactly this range is reserved, and nothing is mapped in it or uses it.
     pub unsafe fn address_free(&self, address: usize, size: usize) -> Result<(), Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_address_free")?;
         // SAFETY: the caller's promise.
-        unsafe { call!(table, hsa_amd_vmem_address_free(address as *mut c_void, size)) }
+        unsafe { call_vmem!(self.hsa_amd_vmem_address_free(address as *mut c_void, size)) }
     }
 
     /// Allocates physical memory.
@@ -105,25 +91,14 @@ impl Native {
         size: usize,
         flags: u64,
     ) -> Result<NativeHandle, Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_handle_create")?;
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
-        // SAFETY: the pool is one the runtime told us of, `handle` is writable.
-        unsafe {
-            call!(
-                table,
-                hsa_amd_vmem_handle_create(
-                    pool.raw(),
-                    size,
-                    sys::MEMORY_TYPE_PINNED,
-                    flags,
-                    &mut handle
-                )
-            )
-        }?;
+        let (pool, kind, new) = (pool.raw(), sys::MEMORY_TYPE_PINNED, &mut handle);
+        // SAFETY: the pool comes from the runtime, `handle` is writable.
+        unsafe { call_vmem!(self.hsa_amd_vmem_handle_create(pool, size, kind, flags, new)) }?;
         if handle.handle == 0 {
-            // No memory was left: ROCm 6.1 does not look, and names nothing by 0 from then on.
-            // SAFETY: nobody else is ever given this handle.
-            let _ = unsafe { call!(table, hsa_amd_vmem_handle_release(handle)) };
+            // No memory was left: ROCm 6.1 does not check, and 0 names nothing from then on.
+            // SAFETY: nothing else is ever given this handle.
+            let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle)) };
             let status = Status::OUT_OF_RESOURCES;
             return Err(Failure { call: "hsa_amd_vmem_handle_create", status });
         }
@@ -135,9 +110,8 @@ impl Native {
     /// # Safety
     /// The handle is alive, and nothing uses it afterwards.
     pub unsafe fn handle_release(&self, handle: NativeHandle) -> Result<(), Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_handle_release")?;
         // SAFETY: the caller's promise.
-        unsafe { call!(table, hsa_amd_vmem_handle_release(handle.0)) }
+        unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle.0)) }
     }
 
     /// Maps the start of a handle.
@@ -151,9 +125,8 @@ impl Native {
         size: usize,
         handle: NativeHandle,
     ) -> Result<(), Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_map")?;
         // SAFETY: the caller's promise.
-        unsafe { call!(table, hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0)) }
+        unsafe { call_vmem!(self.hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0)) }
     }
 
     /// Unmaps a run of whole mappings.
@@ -161,23 +134,16 @@ impl Native {
     /// # Safety
     /// The range is exactly a run of mappings, and no code of this process accesses it any more.
     pub unsafe fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_unmap")?;
         // SAFETY: the caller's promise.
-        unsafe { call!(table, hsa_amd_vmem_unmap(address as *mut c_void, size)) }
+        unsafe { call_vmem!(self.hsa_amd_vmem_unmap(address as *mut c_void, size)) }
     }
 
-    /// Whether anything is mapped here. `agent` is a GPU, of which it is asked what it may do.
+    /// Returns whether anything is mapped at an address. The call queries the access of `agent`, a GPU.
     pub fn is_mapped(&self, address: usize, agent: NativeAgent) -> Result<bool, Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_get_access")?;
-        let mut access = sys::HSA_ACCESS_PERMISSION_NONE;
+        let (at, mut access) = (address as *mut c_void, sys::HSA_ACCESS_PERMISSION_NONE);
         // SAFETY: the address is only looked up; `access` is writable.
-        let found = unsafe {
-            call!(
-                table,
-                hsa_amd_vmem_get_access(address as *mut c_void, &raw mut access, agent.raw())
-            )
-        };
-        match found {
+        match unsafe { call_vmem!(self.hsa_amd_vmem_get_access(at, &raw mut access, agent.raw())) }
+        {
             Ok(()) => Ok(true),
             Err(failure) if failure.status == Status::INVALID_ALLOCATION => Ok(false),
             Err(failure) => Err(failure),
@@ -194,26 +160,16 @@ impl Native {
         size: usize,
         access: &[NativeAccess],
     ) -> Result<(), Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_set_access")?;
+        let (at, count, access) = (address as *mut c_void, access.len(), access.as_ptr().cast());
         // SAFETY: the caller's promise; the agents come from the runtime, and pointer and count are those
         // of one slice, of nothing but descriptors.
-        unsafe {
-            call!(
-                table,
-                hsa_amd_vmem_set_access(
-                    address as *mut c_void,
-                    size,
-                    access.as_ptr().cast(),
-                    access.len()
-                )
-            )
-        }
+        unsafe { call_vmem!(self.hsa_amd_vmem_set_access(at, size, access, count)) }
     }
 
-    /// Exports a handle as a descriptor of our own, closed on exec if the runtime marks it so.
+    /// Exports a handle as a descriptor of this process, closed on exec if the runtime marks it so.
     ///
-    /// `kept` says that the runtime goes on using the descriptor it hands out (ROCm 7.14 does):
-    /// then ours is a copy, else it is the very one.
+    /// `kept` says that the runtime goes on using the descriptor that it returns (ROCm 7.14 does): then
+    /// the result is a copy.
     ///
     /// # Safety
     /// The handle is alive.
@@ -222,10 +178,9 @@ impl Native {
         handle: NativeHandle,
         kept: bool,
     ) -> Result<OwnedFd, ExportFailure> {
-        let table = self.vmem_for("hsa_amd_vmem_export_shareable_handle")?;
-        let mut number = -1;
+        let (mut number, handle) = (-1, handle.0);
         // SAFETY: the caller's promise; `number` is writable.
-        unsafe { call!(table, hsa_amd_vmem_export_shareable_handle(&mut number, handle.0, 0)) }?;
+        unsafe { call_vmem!(self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, 0)) }?;
         if number < 0 {
             return Err(ExportFailure::Descriptor(Errno::BADF));
         }
@@ -234,35 +189,30 @@ impl Native {
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0)?);
         }
-        // SAFETY: the runtime opened it for us and forgets it (hsa_ext_amd.h: the caller closes).
+        // SAFETY: the runtime opened it for the caller, who closes it (hsa_ext_amd.h).
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
-    /// Makes a handle of a dma-buf.
+    /// Creates a handle of a dma-buf.
     pub fn import(&self, descriptor: BorrowedFd<'_>) -> Result<NativeHandle, Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_import_shareable_handle")?;
+        let number = descriptor.as_raw_fd();
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         // SAFETY: the descriptor is open while borrowed, `handle` is writable.
-        unsafe {
-            call!(table, hsa_amd_vmem_import_shareable_handle(descriptor.as_raw_fd(), &mut handle))
-        }?;
+        unsafe { call_vmem!(self.hsa_amd_vmem_import_shareable_handle(number, &mut handle)) }?;
         Ok(NativeHandle(handle))
     }
 
-    /// The pool a handle came from, as far as the runtime tells.
+    /// Returns the pool that a handle came from, as far as the runtime knows.
     ///
     /// # Safety
     /// The handle is alive.
     pub unsafe fn pool_of(&self, handle: NativeHandle) -> Result<NativePool, Failure> {
-        let table = self.vmem_for("hsa_amd_vmem_get_alloc_properties_from_handle")?;
         let mut pool = sys::hsa_amd_memory_pool_t { handle: 0 };
-        let mut kind = sys::MEMORY_TYPE_NONE;
+        let (handle, mut kind) = (handle.0, sys::MEMORY_TYPE_NONE);
+        let (pool_at, kind_at) = (&raw mut pool, &raw mut kind);
         // SAFETY: the caller's promise; both results are writable.
         unsafe {
-            call!(
-                table,
-                hsa_amd_vmem_get_alloc_properties_from_handle(handle.0, &mut pool, &mut kind)
-            )
+            call_vmem!(self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_at, kind_at))
         }?;
         Ok(NativePool::from_raw(pool))
     }

@@ -1,14 +1,13 @@
 //! Loads and starts an HSA runtime, and lists its agents.
 
-mod attachment;
 mod discovery;
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Error, ErrorKind, Operation};
 pub use crate::native::DriverState;
 use crate::native::{Failure, Generation, Native, Spare};
-pub(crate) use attachment::Attachment;
-use attachment::Attachments;
+use crate::sync::{Mutex, lock};
+use core::any::{Any, TypeId};
 use core::ffi::{CStr, c_void};
 use core::fmt;
 use core::ptr::NonNull;
@@ -17,6 +16,7 @@ use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
 pub use hsa_sys::printable;
 pub use hsa_sys::{Attempt, LoadError};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,13 +78,20 @@ pub struct Runtime {
     inner: Arc<Inner>,
 }
 
+/// State that a layer above keeps once for each runtime, such as its list of pool memory.
+pub(crate) trait Attachment: Any + Send + Sync {
+    /// Cleans up before the runtime stops. Not called in a child of a fork.
+    fn close(&self, _native: &Native) {}
+}
+
 struct Inner {
     native: Native,
     generation: Generation,
     info: RuntimeInfo,
     agents: Vec<Agent>,
     first_cpu: usize,
-    attachments: Attachments,
+    /// The state of all layers above, by its type.
+    attachments: Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>,
     stays_started: AtomicBool,
     spare: Spare,
 }
@@ -206,7 +213,7 @@ impl Runtime {
                 info,
                 agents,
                 first_cpu,
-                attachments: Attachments::default(),
+                attachments: Mutex::default(),
                 stays_started: AtomicBool::new(false),
                 spare: Spare::open(),
             }),
@@ -251,8 +258,7 @@ impl Runtime {
             return None;
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
-        // 64-bit only (asserted at the root).
-        self.native().agent_u64(agent.native, attribute).ok().map(|left| left as usize)
+        self.native().agent(agent.native, attribute).ok().map(|left| left.size())
     }
 
     /// Returns the address of a function that the loaded library exports, for HSA calls that the
@@ -292,6 +298,15 @@ impl Runtime {
         &self.inner.native
     }
 
+    /// Returns this runtime's state of a type, which is created by the first call.
+    pub(crate) fn attachment<T: Attachment + Default>(&self) -> Arc<T> {
+        let mut all = lock(&self.inner.attachments);
+        let state = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        let state: Arc<dyn Any + Send + Sync> = state.clone();
+        // The key is the type, so that the cast cannot fail.
+        state.downcast().unwrap_or_default()
+    }
+
     /// Keeps the runtime started when the last clone is dropped, because a stop would crash it.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
@@ -305,6 +320,11 @@ impl Runtime {
     /// Returns the check for a free file descriptor.
     pub(crate) fn spare(&self) -> &Spare {
         &self.inner.spare
+    }
+
+    /// Returns an error in a child of a fork.
+    pub(crate) fn check_not_forked(&self) -> Result<(), ErrorKind> {
+        if self.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
     }
 
     /// Returns whether this process is a child of a fork of the process that opened the runtime.
@@ -331,7 +351,8 @@ impl fmt::Debug for Runtime {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.generation.has_forked() {
-            self.attachments.close(&self.native);
+            let attachments: Vec<_> = lock(&self.attachments).values().cloned().collect();
+            attachments.iter().for_each(|state| state.close(&self.native));
         }
         // The kernel frees everything when the process ends. Other users of the runtime in this
         // process have references of their own.

@@ -1,10 +1,29 @@
-//! Physical memory of a GPU, mapped at reserved addresses.
+//! What implements the memory of an area: mapped memory of a GPU, pool memory, or locked memory of the
+//! caller.
 
 use crate::agent::{Agent, AgentId};
-use crate::error::{Argument, Error, ErrorKind, Problem};
+use crate::error::{Argument, Busy, Error, ErrorKind, Problem};
+use crate::memory::PoolMemory;
+use crate::runtime::Runtime;
 use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
+use std::collections::BTreeMap;
+// Not crate::sync's, which model checkers replace: this one is a static of the whole process.
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The memory, and which agents have access.
+pub(super) struct Allocated {
+    pub device: AgentId,
+    pub agents: Vec<AgentId>,
+    pub memory: Memory,
+}
+
+pub(super) enum Memory {
+    Mapped(MappedMemory),
+    Pool(PoolMemory),
+    Locked(LockedMemory),
+}
 
 /// Mapped memory. The fields are dropped in this order: unmapped, released, freed.
 pub(super) struct MappedMemory {
@@ -23,24 +42,19 @@ impl MappedMemory {
         device: AgentId,
         agents: &[AgentId],
         size: usize,
-    ) -> Result<(Self, Address), ErrorKind> {
+    ) -> Result<(Self, Address), Error> {
         // A size that cannot be rounded up is more memory than there is, which the reservation says.
         let granule = granule(vmm);
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
-        let best = vmm
-            .allocation_granularity(&properties, Granularity::Recommended)
-            .map_err(Error::into_kind)?;
+        let best = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
         // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas hold small
         // objects, too. Large ones start where a large page can.
         let alignment = if size >= best { best } else { 0 };
-        let reservation = Reservation::builder(size)
-            .aligned_to(alignment)
-            .reserve(vmm)
-            .map_err(Error::into_kind)?;
-        let allocation = Allocation::create(vmm, size, &properties).map_err(Error::into_kind)?;
-        let mapping = reservation.map(0, &allocation).map_err(Error::into_kind)?;
-        mapping.grant(agents, Access::ReadWrite).map_err(Error::into_kind)?;
+        let reservation = Reservation::builder(size).aligned_to(alignment).reserve(vmm)?;
+        let allocation = Allocation::create(vmm, size, &properties)?;
+        let mapping = reservation.map(0, &allocation)?;
+        mapping.grant(agents, Access::ReadWrite)?;
         let address = reservation.address();
         let (mapping, reservation) = (Some(mapping), Some(reservation));
         Ok((Self { mapping, allocation: Some(allocation), reservation }, address))
@@ -100,4 +114,74 @@ impl MappedMemory {
 fn granule(vmm: &Vmm) -> usize {
     let pools = vmm.runtime().gpus().filter_map(Agent::handle_pool);
     pools.map(|pool| pool.granule()).max().unwrap_or(1)
+}
+
+/// The start and end of each locked range.
+type Locked = BTreeMap<usize, usize>;
+
+/// What areas of this process have locked, on any runtime: a library that is opened twice is one
+/// runtime. AMD's runtime identifies what is locked by its start alone: of two sizes at one address it
+/// unlocks neither, and 7.2 ends the process when asked to.
+static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
+
+fn locked() -> MutexGuard<'static, Locked> {
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Host memory that is unlocked when dropped.
+pub(super) struct LockedMemory {
+    runtime: Runtime,
+    start: usize,
+    is_locked: bool,
+}
+
+impl LockedMemory {
+    /// Locks memory for GPUs, and returns it with the address at which they access it.
+    ///
+    /// # Safety
+    /// The memory stays allocated and writable until the new value has been freed or dropped.
+    pub unsafe fn new(
+        runtime: &Runtime,
+        start: usize,
+        size: usize,
+        gpus: &[&Agent],
+    ) -> Result<(Self, usize), ErrorKind> {
+        let overflow = ErrorKind::invalid(Argument::Host, Address::new(start), Problem::Overflow);
+        let end = start.checked_add(size).ok_or(overflow)?;
+        let mut locked = locked();
+        let before = locked.range(..end).next_back();
+        if let Some((&at, _)) = before.filter(|&(_, &other)| other > start) {
+            return Err(ErrorKind::Busy(Busy::HostMemoryMapped { at: Address::new(at) }));
+        }
+        let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
+        // SAFETY: the caller vouches for the memory, and no locked range overlaps it.
+        let device_address = unsafe { runtime.native().lock(start, size, &natives) };
+        let device_address = device_address.map_err(|failure| ErrorKind::of_call(failure, size))?;
+        locked.insert(start, end);
+        Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
+    }
+
+    /// Unlocks it, or leaves it unchanged.
+    pub fn free(&mut self) -> Result<(), ErrorKind> {
+        let mut locked = locked();
+        // SAFETY: `new` locked it. This value is consumed or dropped, so its area copies nothing.
+        unsafe { self.runtime.native().unlock(self.start) }?;
+        locked.remove(&self.start);
+        self.is_locked = false;
+        Ok(())
+    }
+}
+
+impl Drop for LockedMemory {
+    fn drop(&mut self) {
+        if self.is_locked
+            && !self.runtime.has_forked()
+            && let Err(kind) = self.free()
+        {
+            let address = Address::new(self.start);
+            crate::log::warning!(?kind, %address, "memory stays locked");
+            // The runtime decides whether it can be locked again.
+            locked().remove(&self.start);
+        }
+    }
 }
