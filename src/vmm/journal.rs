@@ -398,9 +398,13 @@ impl<'a> Journal<'a> {
                 behind.saturating_sub(1)
             };
             // First what is gone: another may take its place.
+            let is_replaced = |lost: &Target| {
+                let new = |it: &&Target| it.mapped && it.new.is_some();
+                self.targets.iter().filter(new).any(|it| it.now.start == lost.now.start)
+            };
             for target in self.targets.iter().filter(|target| !target.mapped) {
                 if target.new.is_none() {
-                    if target.lost {
+                    if target.lost && !is_replaced(target) {
                         continue;
                     }
                     locked[at(target.now.start)].1.remove(target.now.start);
