@@ -169,6 +169,7 @@ fn a_run_of_many_is_granted_in_one_call_and_the_rest_once_each() {
         let grants = if several_fail { MANY as u64 } else { 1 };
         assert_eq!(machine.calls(grant_all), [("set_access", grants)], "{release}");
         let unmap_all = || vmm.unmap(base, MANY * granule).unwrap();
-        assert_eq!(machine.calls(unmap_all), [("unmap", MANY as u64)], "{release}");
+        let unmaps = if vmm.quirks().unmap_of_several_fails { MANY as u64 } else { 1 };
+        assert_eq!(machine.calls(unmap_all), [("unmap", unmaps)], "{release}");
     }
 }

@@ -82,7 +82,7 @@ fn invented_handles_are_refused_bit_by_bit() {
         let invented = Handle::from_bits(kept.to_bits() ^ 1 << bit);
         for answer in answers(&machine.vmm, invented, base) {
             let problem = answer.unwrap_err().problem().unwrap();
-            let refusals = [Problem::UnknownHandle, Problem::Released];
+            let refusals = [Problem::UnknownHandle, Problem::Released, Problem::ForeignHandle];
             assert!(refusals.contains(&problem), "bit {bit}: {problem}");
         }
     }
@@ -98,10 +98,10 @@ fn a_handle_belongs_to_one_vmm_also_on_the_same_runtime() {
         [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0)).unwrap()];
     assert_ne!(mine, theirs);
     // A `Vmm` knows its own handles only.
-    assert_refused(&machine.vmm, theirs, base, Problem::Released);
-    assert_refused(&other, mine, base, Problem::Released);
+    assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
+    assert_refused(&other, mine, base, Problem::ForeignHandle);
     other.release(theirs).unwrap();
-    assert_refused(&machine.vmm, theirs, base, Problem::Released);
+    assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
     // Addresses are not shared either.
     machine.map(base, 4 * KIB, mine);
     assert!(other.unmap(base, 4 * KIB).is_err());
@@ -116,7 +116,7 @@ fn handles_stay_distinct_over_70000_vmms() {
     for number in 0..70_000 {
         let other = Vmm::open(&machine.runtime).unwrap();
         let problem = other.allocation_size(mine).unwrap_err().problem();
-        assert_eq!(problem, Some(Problem::Released), "after {number} others");
+        assert_eq!(problem, Some(Problem::ForeignHandle), "after {number} others");
     }
     machine.vmm.release(mine).unwrap();
 }

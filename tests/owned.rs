@@ -269,7 +269,9 @@ fn unmap_many_accepts_gaps() {
 fn a_run_comes_back_whole_if_the_runtime_fails_in_the_middle() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        for call in 1..=4 {
+        // From ROCm 7.0 on, one call unmaps the run.
+        let calls = if machine.vmm.quirks().unmap_of_several_fails { 4 } else { 1 };
+        for call in 1..=calls {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
             machine.simulation.set_faults(faults);
             let mappings = run(&machine, &reservation(&machine, 4), 0..4);

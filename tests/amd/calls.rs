@@ -96,7 +96,7 @@ fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
                 &|| vmm.set_access(base, MANY * SIZE, &gpus).unwrap(),
                 of("set_access", grants),
             ),
-            ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), of("unmap", MANY)),
+            ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), of("unmap", unmaps)),
         ];
         for (what, act, expected) in counted {
             assert_eq!(made(act), expected, "{}: {what}", ground.release());

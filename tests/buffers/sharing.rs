@@ -163,7 +163,7 @@ fn lost_pages_name_their_cause() {
     assert_eq!((error.operation(), cause.operation()), (Operation::MapPages, Operation::Map));
     assert_eq!(buffer.statistics().lost, 2);
     drop(buffer);
-    machine.assert_empty();
+    assert_eq!(machine.vmm.quarantine().len(), 1);
 }
 
 #[track_caller]
