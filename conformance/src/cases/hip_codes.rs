@@ -1,8 +1,8 @@
 //! The numbers that C programs get (`capi`), in both profiles, operation by operation.
 //!
-//! A C function answers [`VmmError::hip`] of its profile, as the library's own table has it; what C
-//! adds, null pointers and device numbers, is tested from C (`capi/tests`). Here each mistake is
-//! made for real where that can be done, and held against HIP's documents and not that table.
+//! A C function returns [`Error::hip`](hsa_vmm::Error::hip) of its profile, from the library's own table.
+//! What C adds, null pointers and device numbers, is tested from C (`capi/tests`). Here each mistake is
+//! made in a real call where possible, and compared with HIP's documents and not with that table.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
