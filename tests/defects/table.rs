@@ -106,7 +106,7 @@ defects! {
     IPC_SERVER_HELD_UP: [No, Yes, Yes],
         "hsa_amd_ipc_memory_create, by dma-buf, waits until a process that has asked for memory, of any user, acknowledges it or ends",
         "seen; the server waits for the acknowledgement with its lock held, without a time limit",
-        "as above";
+        "cannot be prevented by the library; freeing the memory does not wait";
     SIGNAL_USED_AFTER_COPY: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
         "a copy by a CPU ends the process now and then, if its signal is destroyed when it is done",
         "runtime.cpp, CopyMemory: the thread that copies counts the signal down, and uses it then",
