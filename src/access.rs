@@ -12,6 +12,7 @@ use core::fmt;
 /// assert!(Access::Read < Access::ReadWrite);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
     /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
     /// [`Enforcement`](crate::agent::Enforcement).

@@ -3,7 +3,6 @@
 //! A process number identifies a process only within a PID namespace, and `/proc` shows the namespace
 //! that it was mounted in, which can be another than that of this process.
 
-use core::fmt;
 use rustix::fs::stat;
 use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
@@ -41,7 +40,11 @@ pub enum Trust {
 }
 
 /// A user who is not trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("of {}; only user {trusted} is trusted (see Trust)", .user.map_or_else(
+    || "a user who has no number in this user namespace".to_owned(),
+    |user| format!("user {user}"),
+))]
 pub struct UntrustedUser {
     /// The user of the other process; `None` if that user has no number in the user namespace of this
     /// process.
@@ -78,18 +81,6 @@ fn is_overflow_user(user: u32) -> bool {
     let map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     user == number && !map().split_whitespace().eq(["0", "0", "4294967295"])
 }
-
-impl fmt::Display for UntrustedUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.user {
-            Some(user) => write!(f, "of user {user}")?,
-            None => f.write_str("of a user who has no number in this user namespace")?,
-        }
-        write!(f, "; only user {} is trusted (see Trust)", self.trusted)
-    }
-}
-
-impl core::error::Error for UntrustedUser {}
 
 /// Another process. Its start time tells it from a later process with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,7 +43,6 @@ pub(crate) struct Export {
     table: Arc<Table>,
     registration: Registration,
     entry: Entry,
-    process: i32,
 }
 
 impl Exported for Export {
@@ -58,15 +57,15 @@ impl Exported for Export {
 
 impl Export {
     fn new(runtime: &Runtime, record: &Record, native: NativeIpc) -> Result<Self, ErrorKind> {
-        let process = std::process::id() as i32;
-        let table = runtime.attachment::<Exports>().table(process)?;
+        let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
         let (registration, entry) = table.enter(native, record.size as u64)?;
-        Ok(Self { table, registration, entry, process })
+        Ok(Self { table, registration, entry })
     }
 
     fn handle(&self, offset: u64) -> IpcHandle {
-        let Self { registration, entry: Entry { generation, size, native }, process, .. } = *self;
-        IpcHandle::new(native, size, offset, process, registration, generation)
+        let Entry { generation, size, native, .. } = self.entry;
+        let process = std::process::id() as i32;
+        IpcHandle::new(native, size, offset, process, self.registration, generation)
     }
 }
 

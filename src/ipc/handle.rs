@@ -1,6 +1,7 @@
 //! The handle that one process sends to another: 64 bytes.
 
 use crate::native::NativeIpc;
+use bytemuck::{Pod, Zeroable};
 use core::fmt;
 
 /// Identifies pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
@@ -18,7 +19,7 @@ use core::fmt;
 /// | 59 | | the format, 0x32 |
 /// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and the 8 bytes of the export's generation, which is in the table |
 ///
-/// All numbers are little-endian. The check value detects a handle that was modified by accident, and one
+/// All numbers are little-endian, as the machines are that AMD's runtime supports. The check value detects a handle that was modified by accident, and one
 /// of an earlier export in the same slot. It does not prevent forgery by a process that can read the
 /// exporter's table: a handle is only accepted if the exporter's user is
 /// [trusted](crate::Ipc::with_trust), and the runtime confirms the memory.
@@ -32,13 +33,25 @@ use core::fmt;
 /// let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
 /// assert_eq!((handle.allocation_size(), handle.is_registered()), (0, false));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
 pub struct IpcHandle {
     pub(super) native: NativeIpc,
     pub(super) size: u64,
     pub(super) offset: u64,
     pub(super) process: i32,
-    reserved: [u8; 12],
+    reserved: Reserved,
+}
+
+/// The reserved bytes, which this library fills in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+struct Reserved {
+    descriptor: [u8; 3],
+    slot: [u8; 2],
+    namespace: [u8; 2],
+    format: u8,
+    check: [u8; 4],
 }
 
 /// The location of an export's entry: a file descriptor of the exporter, and a slot in that file.
@@ -54,34 +67,9 @@ pub(super) struct Registration {
 /// The format of the reserved bytes. More than one bit is set, so that no change of one bit turns a handle
 /// of this library into one of HIP's, whose reserved bytes are zeros.
 const FORMAT: u8 = 0x32;
-/// The position of the format.
-const FORMAT_AT: usize = 59;
-/// The position of the check value.
-const CHECK_AT: usize = 60;
 
 impl Registration {
     pub const DESCRIPTORS: u32 = 1 << 24;
-
-    /// Encodes a registration, without the check value.
-    fn pack(self) -> [u8; 12] {
-        let mut bytes = [0; 12];
-        bytes[..3].copy_from_slice(&self.descriptor.to_le_bytes()[..3]);
-        bytes[3..5].copy_from_slice(&self.slot.to_le_bytes());
-        bytes[5..7].copy_from_slice(&self.namespace.to_le_bytes());
-        bytes[7] = FORMAT;
-        bytes
-    }
-
-    fn unpack(bytes: [u8; 12]) -> Option<Self> {
-        let number = |part: &[u8]| {
-            part.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
-        };
-        (bytes != [0; 12]).then(|| Self {
-            descriptor: number(&bytes[..3]) as u32,
-            slot: number(&bytes[3..5]) as u16,
-            namespace: number(&bytes[5..7]) as u16,
-        })
-    }
 }
 
 impl IpcHandle {
@@ -96,66 +84,57 @@ impl IpcHandle {
         registration: Registration,
         generation: u64,
     ) -> Self {
-        let mut handle = Self { native, size, offset, process, reserved: registration.pack() };
-        let check = handle.check_value(generation).to_le_bytes();
-        handle.reserved[8..].copy_from_slice(&check);
+        let Registration { descriptor, slot, namespace } = registration;
+        let [low, middle, high, _] = descriptor.to_le_bytes();
+        let reserved = Reserved {
+            descriptor: [low, middle, high],
+            slot: slot.to_le_bytes(),
+            namespace: namespace.to_le_bytes(),
+            format: FORMAT,
+            check: [0; 4],
+        };
+        let mut handle = Self { native, size, offset, process, reserved };
+        handle.reserved.check = handle.check_value(generation);
         handle
     }
 
     /// Returns the check value of an unmodified handle of the export of this generation.
-    fn check_value(&self, generation: u64) -> u32 {
+    fn check_value(&self, generation: u64) -> [u8; 4] {
         let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&self.to_bytes()[..CHECK_AT]);
+        hasher.update(&self.to_bytes()[..Self::SIZE - 4]);
         hasher.update(&generation.to_le_bytes());
-        hasher.finalize()
+        hasher.finalize().to_le_bytes()
     }
 
     /// Returns whether the check value is that of an export of this generation.
     pub(super) fn is_of(&self, generation: u64) -> bool {
-        self.to_bytes()[CHECK_AT..] == self.check_value(generation).to_le_bytes()
+        self.reserved.check == self.check_value(generation)
     }
 
     /// Returns whether the reserved bytes are HIP's zeros, or have this library's format.
     pub(super) fn has_known_format(&self) -> bool {
-        !self.is_registered() || self.to_bytes()[FORMAT_AT] == FORMAT
+        !self.is_registered() || self.reserved.format == FORMAT
     }
 
     pub(super) fn registration(&self) -> Option<Registration> {
-        Registration::unpack(self.reserved)
+        let Reserved { descriptor: [low, middle, high], slot, namespace, .. } = self.reserved;
+        self.is_registered().then(|| Registration {
+            descriptor: u32::from_le_bytes([low, middle, high, 0]),
+            slot: u16::from_le_bytes(slot),
+            namespace: u16::from_le_bytes(namespace),
+        })
     }
 
     /// Returns the bytes, in HIP's layout.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        for (place, word) in bytes.chunks_exact_mut(4).zip(self.native) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[32..40].copy_from_slice(&self.size.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[48..52].copy_from_slice(&self.process.to_le_bytes());
-        bytes[52..].copy_from_slice(&self.reserved);
-        bytes
+        bytemuck::cast(*self)
     }
 
     /// Creates a handle from any bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
-        let take = |from: usize| {
-            let mut part = [0; 8];
-            part.copy_from_slice(&bytes[from..from + 8]);
-            part
-        };
-        let word = |from: usize| u64::from_le_bytes(take(from));
-        let mut reserved = [0; 12];
-        reserved.copy_from_slice(&bytes[52..]);
-        Self {
-            native: core::array::from_fn(|index| (word(index / 2 * 8) >> (index % 2 * 32)) as u32),
-            size: word(32),
-            offset: word(40),
-            process: word(48) as i32,
-            reserved,
-        }
+        bytemuck::cast(*bytes)
     }
 
     /// Returns the size of the whole allocation in bytes.
@@ -182,18 +161,18 @@ impl IpcHandle {
     /// Of HIP's own handles this cannot be known.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        self.registration().is_some()
+        self.reserved != Reserved::zeroed()
     }
 }
 
 impl fmt::Debug for IpcHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IpcHandle")
-            .field("process", &self.process)
-            .field("allocation_size", &self.size)
-            .field("offset", &self.offset)
-            .field("registration", &self.registration())
-            .finish_non_exhaustive()
+        let (Self { process, size, offset, .. }, registration) = (self, self.registration());
+        write!(
+            f,
+            "IpcHandle {{ process: {process}, allocation_size: {size}, offset: {offset}, registration: \
+             {registration:?}, .. }}"
+        )
     }
 }
 

@@ -6,11 +6,12 @@ use super::{
     Ipc, LAZY_ENABLE_PEER_ACCESS, check_not_forked, namespace_of, of_failure, server, system,
     unavailable,
 };
+use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
 use crate::memory::{Registry, Span};
 use crate::native::{Native, NativeIpc};
 use crate::runtime::{Attachment, Runtime};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use crate::trust::Process;
 use crate::vmm::Address;
 use core::fmt;
@@ -50,11 +51,7 @@ impl OpenedMemory {
         let base = ipc.open_as(Holder::Value, handle, 0)?;
         // The offset was checked.
         let (start, size) = (base + handle.offset as usize, (handle.size - handle.offset) as usize);
-        let not_a_gpu = || {
-            let kind = ErrorKind::invalid(Argument::Agent, Value::None, Problem::NotAGpu);
-            Error::new(Operation::OpenMemHandle, kind)
-        };
-        let agent = ipc.runtime().agent(ipc.agents()[0]).ok_or_else(not_a_gpu)?;
+        let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
         // SAFETY: the runtime has mapped it for this agent, and it is closed only when the new value is
         // consumed or dropped.
         let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
@@ -153,19 +150,8 @@ struct Import {
     size: usize,
     /// `None` for a handle of HIP's, which can identify other memory later.
     export: Option<ExportId>,
-    /// How often callers have to close it.
-    callers: usize,
-    /// How many values own it.
-    values: usize,
-}
-
-impl Import {
-    fn count(&mut self, holder: Holder) -> &mut usize {
-        match holder {
-            Holder::Caller => &mut self.callers,
-            Holder::Value => &mut self.values,
-        }
-    }
+    /// How often each [`Holder`] has to close it.
+    opens: [usize; 2],
 }
 
 /// The open imports, by start address.
@@ -176,16 +162,10 @@ type Open = BTreeMap<usize, Import>;
 #[derive(Debug, Default)]
 struct Imports(Mutex<Open>);
 
-impl Imports {
-    fn open(&self) -> MutexGuard<'_, Open> {
-        lock(&self.0)
-    }
-}
-
 impl Attachment for Imports {
     /// Closes what is still open, before the runtime stops.
     fn close(&self, native: &Native) {
-        for start in std::mem::take(&mut *self.open()).into_keys() {
+        for start in std::mem::take(&mut *lock(&self.0)).into_keys() {
             // SAFETY: it was in the list, so that it is attached. No value uses it: each keeps the
             // runtime from stopping.
             if let Err(failure) = unsafe { native.ipc_detach(start) } {
@@ -200,7 +180,7 @@ fn count_open(open: &mut Open, export: Option<ExportId>, holder: Holder) -> Opti
     // Handles of HIP's are mapped anew each time.
     export?;
     let (start, import) = open.iter_mut().find(|(_, import)| import.export == export)?;
-    *import.count(holder) += 1;
+    import.opens[holder as usize] += 1;
     Some(*start)
 }
 
@@ -267,12 +247,12 @@ impl Ipc {
         };
         let open = |export| {
             let imports = runtime.attachment::<Imports>();
-            if let Some(start) = count_open(&mut imports.open(), export, holder) {
+            if let Some(start) = count_open(&mut lock(&imports.0), export, holder) {
                 return Ok(start);
             }
             // This waits for the exporter. The list is not locked: other calls must not wait.
             let memory = fetch()?;
-            let mut open = imports.open();
+            let mut open = lock(&imports.0);
             // Another thread can have opened it meanwhile.
             if let Some(start) = count_open(&mut open, export, holder) {
                 return Ok(start);
@@ -280,7 +260,7 @@ impl Ipc {
             let (start, size) = self.attach(&open, handle, memory)?;
             let import = open.entry(start).or_insert(Import { export, ..Import::default() });
             import.size = import.size.max(size);
-            *import.count(holder) += 1;
+            import.opens[holder as usize] += 1;
             Ok(start)
         };
         match handle.registration() {
@@ -309,12 +289,10 @@ impl Ipc {
         memory: Option<OwnedFd>,
     ) -> Result<(usize, usize), ErrorKind> {
         let (runtime, size) = (self.runtime(), handle.size as usize);
-        let agents: Vec<_> = self.agents().iter().filter_map(|id| runtime.agent(*id)).collect();
-        let agents: Vec<_> = agents.into_iter().map(|agent| agent.native).collect();
-        let Some((&first, others)) = agents.split_first() else {
-            return Err(ErrorKind::invalid_list(Argument::Agent, Problem::NotAGpu));
-        };
-        let attach = |native| runtime.native().ipc_attach(native, size, first, others);
+        let native_of = |id: &AgentId| runtime.agents()[id.index()].native;
+        let first = native_of(&self.agents()[0]);
+        let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
+        let attach = |native| runtime.native().ipc_attach(native, size, first, &others);
         let start = match memory {
             Some(memory) => server::with_relay(handle.native, &memory, attach)?,
             None => attach(handle.native),
@@ -349,11 +327,13 @@ impl Ipc {
             return invalid(Problem::OwnMemory);
         }
         let imports = self.runtime().attachment::<Imports>();
-        let mut open = imports.open();
+        let mut open = lock(&imports.0);
         let found = open.range(..=address.get()).next_back();
         match found.filter(|(start, import)| address.get() - **start < import.size) {
             None => invalid(Problem::NotOpened),
-            Some((_, import)) if import.callers == 0 => invalid(Problem::OwnedMemory),
+            Some((_, import)) if import.opens[Holder::Caller as usize] == 0 => {
+                invalid(Problem::OwnedMemory)
+            }
             Some((&start, _)) => release(self.runtime().native(), &mut open, start, Holder::Caller),
         }
     }
@@ -363,7 +343,7 @@ impl Ipc {
 fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
     let closed = check_not_forked(runtime).and_then(|()| {
         let imports = runtime.attachment::<Imports>();
-        release(runtime.native(), &mut imports.open(), start, Holder::Value)
+        release(runtime.native(), &mut lock(&imports.0), start, Holder::Value)
     });
     closed.map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
 }
@@ -378,10 +358,10 @@ fn release(
     let not_opened =
         || ErrorKind::invalid(Argument::Address, Address::new(start), Problem::NotOpened);
     let import = open.get_mut(&start).ok_or_else(not_opened)?;
-    let opens = import.callers + import.values;
-    match import.count(holder) {
+    let is_last = import.opens.iter().sum::<usize>() == 1;
+    match &mut import.opens[holder as usize] {
         0 => return Err(not_opened()),
-        count if opens > 1 => *count -= 1,
+        count if !is_last => *count -= 1,
         _ => {
             // SAFETY: it is in the list, so that it is attached. This was its last holder, and a holder
             // does not use memory that it closes.

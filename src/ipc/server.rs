@@ -134,6 +134,7 @@ fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
     match errno {
         Errno::CONNREFUSED | Errno::NOENT => unavailable(process, Unavailable::NoServer),
         Errno::CONNRESET | Errno::PIPE => unavailable(process, Unavailable::Freed),
+        Errno::AGAIN | Errno::INTR => unavailable(process, Unavailable::NoAnswer),
         errno => ErrorKind::of_system(call, errno),
     }
 }
@@ -152,9 +153,6 @@ fn connect_by(
             // The server's queue is full.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
                 std::thread::sleep(PAUSE);
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {
-                return Err(unavailable(process, Unavailable::NoAnswer));
             }
             Err(errno) => return Err(of_server(process, "connect", errno)),
         }

@@ -11,6 +11,7 @@ use super::{system, unavailable};
 use crate::error::{ErrorKind, Unavailable};
 use crate::native::{ByteLock, NativeIpc, lock_byte};
 use crate::sync::{Mutex, lock};
+use bytemuck::{NoUninit, Pod, Zeroable};
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open, readlink,
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 const NAME: &str = "hsa-vmm:ipc";
 const MAGIC: [u8; 8] = *b"hsavmip2";
 /// The size of an entry, and of the header.
-const ENTRY: u64 = 64;
+const ENTRY: u64 = size_of::<Entry>() as u64;
 /// The number of slots, which a handle stores as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
 const FILE_SIZE: u64 = ENTRY * (1 + SLOTS as u64);
@@ -35,35 +36,31 @@ const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlag
 /// seconds), during which an importer can hold the lock.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The entry of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The entry of an export, as it is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct Entry {
     /// Differs from that of every other export of this process, and most likely of all processes: 32
     /// random bits of the table, and a counter. 0 if there is no export.
     pub generation: u64,
     pub size: u64,
     pub native: NativeIpc,
+    pub reserved: [u64; 2],
 }
 
-impl Entry {
-    const NONE: Self = Self { generation: 0, size: 0, native: [0; 8] };
+/// The header of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    process: i32,
+    reserved: [u32; 13],
+}
 
-    fn to_bytes(self) -> [u8; ENTRY as usize] {
-        let mut bytes = [0; ENTRY as usize];
-        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.size.to_le_bytes());
-        for (place, word) in bytes[16..48].chunks_exact_mut(4).zip(self.native) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+impl Header {
+    fn of(process: i32) -> Self {
+        Self { magic: MAGIC, process, ..Self::zeroed() }
     }
-}
-
-fn header(process: i32) -> [u8; ENTRY as usize] {
-    let mut bytes = [0; ENTRY as usize];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..12].copy_from_slice(&process.to_le_bytes());
-    bytes
 }
 
 fn offset_of(slot: u16) -> u64 {
@@ -96,7 +93,7 @@ impl Table {
         }
         ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
-        write(file.as_fd(), 0, &header(process)).map_err(system("pwrite"))?;
+        write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;
         // Random, so that no earlier process with this number had the same. Two generations of a table
         // differ in the low 32 bits alone, which the check value always distinguishes.
         let first = random().map_err(system("getrandom"))? << 32 | 1;
@@ -118,8 +115,8 @@ impl Table {
         };
         let full = ErrorKind::LimitReached { table: "exported allocations", limit: SLOTS };
         let slot = slot.ok_or(full)?;
-        let entry = Entry { generation, size, native };
-        write(self.file.as_fd(), offset_of(slot), &entry.to_bytes()).map_err(|errno| {
+        let entry = Entry { generation, size, native, ..Entry::zeroed() };
+        write(self.file.as_fd(), offset_of(slot), &entry).map_err(|errno| {
             self.reuse(slot);
             ErrorKind::of_system("pwrite", errno)
         })?;
@@ -143,10 +140,10 @@ impl Table {
     ) -> Result<Result<T, E>, Errno> {
         let file = self.file.as_fd();
         let _locked = SlotLock::take(file, slot, ByteLock::Exclusive)?;
-        write(file, offset_of(slot), &Entry::NONE.to_bytes())?;
+        write(file, offset_of(slot), &Entry::zeroed())?;
         let freed = free();
         if freed.is_err() {
-            write(file, offset_of(slot), &entry.to_bytes())?;
+            write(file, offset_of(slot), &entry)?;
         } else {
             self.reuse(slot);
         }
@@ -154,7 +151,8 @@ impl Table {
     }
 }
 
-fn write(file: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+fn write(file: BorrowedFd<'_>, at: u64, part: &impl NoUninit) -> Result<(), Errno> {
+    let bytes = bytemuck::bytes_of(part);
     if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
@@ -207,20 +205,21 @@ pub(super) fn while_exported<T>(
     act: impl FnOnce(u64) -> Result<T, ErrorKind>,
 ) -> Result<T, ErrorKind> {
     let IpcHandle { native, size, process, .. } = *handle;
-    let freed = unavailable(process, Unavailable::Freed);
     let file = open_table(process, registration.descriptor)?;
     let locked = SlotLock::take(file.as_fd(), registration.slot, ByteLock::Shared);
     let _locked = locked.map_err(|errno| match errno {
         Errno::AGAIN | Errno::ACCESS => unavailable(process, Unavailable::BeingFreed),
         errno => ErrorKind::of_system("fcntl", errno),
     })?;
-    let mut bytes = [0; ENTRY as usize];
-    let read = pread(&file, &mut bytes, offset_of(registration.slot)).map_err(system("pread"))?;
-    let generation = u64::from_le_bytes(core::array::from_fn(|index| bytes[index]));
-    let expected = Entry { generation, size, native };
-    let matches = generation != 0 && bytes == expected.to_bytes() && handle.is_of(generation);
-    if read < bytes.len() || !matches {
-        return Err(freed);
+    let mut entry = Entry::zeroed();
+    let at = offset_of(registration.slot);
+    let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), at).map_err(system("pread"))?;
+    let generation = entry.generation;
+    let matches = generation != 0
+        && entry == (Entry { generation, size, native, ..Entry::zeroed() })
+        && handle.is_of(generation);
+    if read < size_of::<Entry>() || !matches {
+        return Err(unavailable(process, Unavailable::Freed));
     }
     act(generation)
 }
@@ -250,12 +249,12 @@ fn open_table(process: i32, descriptor: u32) -> Result<OwnedFd, ErrorKind> {
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
     let status = fstat(&file).map_err(system("fstat"))?;
-    let mut first = [0; ENTRY as usize];
+    let mut header = Header::zeroed();
     let is_table = sealed
         && status.st_size as u64 == FILE_SIZE
-        && pread(&file, &mut first, 0) == Ok(first.len())
+        && pread(&file, bytemuck::bytes_of_mut(&mut header), 0) == Ok(size_of::<Header>())
         // A child of the exporter has the exporter's table open too.
-        && first == header(process);
+        && header == Header::of(process);
     if is_table { Ok(file) } else { Err(none()) }
 }
 
@@ -273,7 +272,7 @@ mod tests {
 
     /// A handle of an entry in a process's table.
     fn handle(process: i32, registration: Registration, entry: Entry) -> IpcHandle {
-        let Entry { generation, size, native } = entry;
+        let Entry { generation, size, native, .. } = entry;
         IpcHandle::new(native, size, 0, process, registration, generation)
     }
 
@@ -352,7 +351,7 @@ mod tests {
         }
         // A slot that was never used is not an export of generation 0.
         let nothing = Registration { slot: 9, ..known };
-        assert_eq!(look(nothing, Entry::NONE), freed(own()));
+        assert_eq!(look(nothing, Entry::zeroed()), freed(own()));
         for process in [-1, 0, i32::MAX] {
             let found = while_exported(&handle(process, known, entry), known, Ok);
             assert_eq!(found, freed(process));

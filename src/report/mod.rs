@@ -162,12 +162,13 @@ impl Report {
 
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Report")
-            .field("reservations", &self.reservations.len())
-            .field("memory", &self.memory.len())
-            .field("pool_memory", &self.pool_memory.len())
-            .field("quarantine", &self.quarantine.len())
-            .finish_non_exhaustive()
+        let [reservations, memory] = [self.reservations.len(), self.memory.len()];
+        let [pool, quarantine] = [self.pool_memory.len(), self.quarantine.len()];
+        write!(
+            f,
+            "Report({reservations} reservations, {memory} memory, {pool} pool memory, {quarantine} \
+             quarantined)"
+        )
     }
 }
 
@@ -240,7 +241,7 @@ impl Free {
 mod serialised {
     use crate::agent::AgentId;
     use crate::error::Operation;
-    use crate::vmm::{Access, Address, Handle};
+    use crate::vmm::{Address, Handle};
     use serde::{Serialize, Serializer};
 
     macro_rules! as_text {
@@ -259,16 +260,6 @@ mod serialised {
     impl Serialize for AgentId {
         fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
             to.serialize_u64(self.index() as u64)
-        }
-    }
-
-    impl Serialize for Access {
-        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-            to.serialize_str(match self {
-                Self::None => "none",
-                Self::Read => "read",
-                Self::ReadWrite => "read_write",
-            })
         }
     }
 }

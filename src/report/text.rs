@@ -15,9 +15,7 @@ impl fmt::Display for Report {
         self.write_pool_memory(f)?;
         self.write_idle(f)?;
         for (index, entry) in self.quarantine.iter().enumerate() {
-            if index == 0 {
-                f.write_str("\nquarantined: not used any more\n")?;
-            }
+            write_heading(f, index, "quarantined: not used any more")?;
             let (address, size) = (entry.address, Size(entry.size));
             writeln!(f, "  {address}  {size:>9}  since {}: {}", entry.operation, entry.reason())?;
         }
@@ -44,6 +42,11 @@ impl fmt::Display for Owner {
             None => f.write_str("unknown owner"),
         }
     }
+}
+
+/// Writes the heading of a section before its first entry.
+fn write_heading(f: &mut fmt::Formatter<'_>, index: usize, heading: &str) -> fmt::Result {
+    if index == 0 { writeln!(f, "\n{heading}") } else { Ok(()) }
 }
 
 fn plural(number: usize, one: &str, several: &str) -> String {
@@ -110,9 +113,7 @@ impl Report {
             }
         }
         for (index, &(memory, count)) in alike.iter().enumerate() {
-            if index == 0 {
-                f.write_str("\nmemory\n")?;
-            }
+            write_heading(f, index, "memory")?;
             let which = match count {
                 1 => memory.handle.to_string(),
                 several => format!("{several} pieces of"),
@@ -132,9 +133,7 @@ impl Report {
 
     fn write_pool_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, memory) in self.pool_memory.iter().enumerate() {
-            if index == 0 {
-                f.write_str("\npool memory\n")?;
-            }
+            write_heading(f, index, "pool memory")?;
             let agents: Vec<_> = memory.agents.iter().map(AgentId::to_string).collect();
             let (address, size) = (memory.address, Size(memory.size));
             let owner = memory.agent;
@@ -145,25 +144,20 @@ impl Report {
     }
 
     fn write_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.idle();
-        for (index, idle) in all.iter().enumerate() {
-            if index == 0 {
-                f.write_str("\nidle: allocated, and not in use\n")?;
-            }
-            match *idle {
+        for (index, idle) in self.idle().iter().enumerate() {
+            write_heading(f, index, "idle: allocated, and not in use")?;
+            let (which, size, name, what) = match *idle {
                 Idle::Reservation(it) => {
-                    let (address, size, name) = (it.address, Size(it.size), Named(&it.name));
-                    writeln!(f, "  {address}  {size:>9}{name}  reservation without mappings")?;
+                    (it.address.to_string(), it.size, &it.name, "reservation without mappings")
                 }
                 Idle::Mapping(it) => {
-                    let (address, size, name) = (it.address, Size(it.size), Named(&it.name));
-                    writeln!(f, "  {address}  {size:>9}{name}  mapping without access")?;
+                    (it.address.to_string(), it.size, &it.name, "mapping without access")
                 }
                 Idle::Memory(it) => {
-                    let (handle, size, name) = (it.handle, Size(it.size), Named(&it.name));
-                    writeln!(f, "  {handle}  {size:>9}{name}  memory that is not mapped")?;
+                    (it.handle.to_string(), it.size, &it.name, "memory that is not mapped")
                 }
-            }
+            };
+            writeln!(f, "  {which}  {:>9}{}  {what}", Size(size), Named(name))?;
         }
         Ok(())
     }

@@ -8,17 +8,16 @@
 //!
 //! Numbers have the machine's byte order: both ends are on it.
 
-use crate::agent::{AgentKind, PciAddress};
+use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
-use crate::vmm::Granularity;
-use crate::vmm::{Allocation, Location};
-use crate::{HandleType, Vmm};
+use crate::vmm::{Allocation, Granularity, HandleTypes, Location, Vmm};
 
 /// The bytes of a message before the name.
 pub(super) const HEADER: usize = 64;
 const MAGIC: &[u8; 7] = b"hsavmm\0";
 const VERSION: u8 = 1;
 const LONGEST_NAME: usize = 255;
+const FILE_DESCRIPTOR: HandleTypes = HandleTypes::POSIX_FILE_DESCRIPTOR;
 
 /// Describes shared memory. Of received memory, it is what the sender says.
 ///
@@ -50,21 +49,14 @@ impl Description {
     /// Those of [`Vmm::allocation_granularity`].
     pub fn of(vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<Self, Error> {
         let properties = allocation.properties();
-        let agent = match properties.location {
-            Location::Agent(id) => vmm.runtime().agent(id),
-            _ => None,
-        };
-        let granule = match agent {
-            Some(_) => vmm.allocation_granularity(&properties, Granularity::Minimum)?,
-            None => 0,
-        };
-        let gpu = agent.filter(|agent| agent.kind() == AgentKind::Gpu);
-        Ok(Self {
-            name: name.to_owned(),
-            size: allocation.size() as u64,
-            granule: granule as u64,
-            owner: gpu.and_then(|gpu| gpu.pci()),
-        })
+        let (mut granule, mut owner) = (0, None);
+        if let Location::Agent(id) = properties.location
+            && let Some(agent) = vmm.runtime().agent(id)
+        {
+            granule = vmm.allocation_granularity(&properties, Granularity::Minimum)? as u64;
+            owner = agent.pci();
+        }
+        Ok(Self { name: name.to_owned(), size: allocation.size() as u64, granule, owner })
     }
 
     /// Encodes the description as a message.
@@ -86,7 +78,7 @@ impl Description {
         put(0, MAGIC);
         put(7, &[VERSION]);
         put(8, &((HEADER + self.name.len()) as u32).to_ne_bytes());
-        put(12, &HandleType::PosixFileDescriptor.bit().bits().to_ne_bytes());
+        put(12, &FILE_DESCRIPTOR.bits().to_ne_bytes());
         put(16, &self.size.to_ne_bytes());
         put(24, &self.granule.to_ne_bytes());
         if let Some(PciAddress { domain, bus, device, function }) = self.owner {
@@ -111,7 +103,7 @@ impl Description {
             return Err(Malformed::Truncated { length, found });
         }
         let handle_type = u32::from_ne_bytes(part(bytes, 12));
-        if handle_type != HandleType::PosixFileDescriptor.bit().bits() {
+        if handle_type != FILE_DESCRIPTOR.bits() {
             return Err(Malformed::HandleType(handle_type));
         }
         let size = u64::from_ne_bytes(part(bytes, 16));
@@ -144,12 +136,8 @@ pub(super) fn message_length(header: &[u8]) -> Result<usize, Malformed> {
         return Err(Malformed::Version(version));
     }
     let length = u32::from_ne_bytes(part(header, 8));
-    let valid = HEADER..=HEADER + LONGEST_NAME;
-    if valid.contains(&(length as usize)) {
-        Ok(length as usize)
-    } else {
-        Err(Malformed::Length(length))
-    }
+    let valid = (HEADER..=HEADER + LONGEST_NAME).contains(&(length as usize));
+    if valid { Ok(length as usize) } else { Err(Malformed::Length(length)) }
 }
 
 /// Returns `N` bytes of a header, with zeros past its end.

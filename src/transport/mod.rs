@@ -122,9 +122,9 @@ impl Channel {
     /// # Errors
     /// Those of [`Allocation::export`] and [`send_descriptor`](Self::send_descriptor).
     pub fn send(&self, vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<(), Error> {
-        let description = Description::of(vmm, allocation, name);
-        let description = description.map_err(|error| during(Operation::Send, error))?;
-        let descriptor = allocation.export().map_err(|error| during(Operation::Send, error))?;
+        let description =
+            Description::of(vmm, allocation, name).map_err(during(Operation::Send))?;
+        let descriptor = allocation.export().map_err(during(Operation::Send))?;
         self.send_descriptor(descriptor, &description)
     }
 
@@ -135,8 +135,8 @@ impl Channel {
     /// [`ErrorKind::SizeMismatch`].
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
         let (descriptor, description) = self.receive_descriptor()?;
-        let allocation = Allocation::import(vmm, &descriptor);
-        let allocation = allocation.map_err(|error| during(Operation::Receive, error))?;
+        let allocation =
+            Allocation::import(vmm, &descriptor).map_err(during(Operation::Receive))?;
         let (described, found) = (description.size, allocation.size() as u64);
         if described != found {
             let mismatch = ErrorKind::SizeMismatch { described, found };
@@ -304,9 +304,9 @@ struct Received {
     descriptor: Option<OwnedFd>,
 }
 
-/// Keeps the kind of an error, for the operation that the caller asked for.
-fn during(operation: Operation, error: impl Into<Error>) -> Error {
-    Error::new(operation, error.into().into_kind())
+/// Returns a function that keeps the kind of an error, for the operation that the caller asked for.
+fn during(operation: Operation) -> impl Fn(Error) -> Error {
+    move |error| Error::new(operation, error.into_kind())
 }
 
 /// Says what a failed call on a socket means after `bytes` of a message.

@@ -57,7 +57,7 @@ impl Offer {
     /// # Errors
     /// Those of [`Allocation::export`] and [`of_descriptor`](Self::of_descriptor).
     pub fn of(allocation: &Allocation) -> Result<Self, Error> {
-        let descriptor = allocation.export().map_err(|error| during(Operation::Offer, error))?;
+        let descriptor = allocation.export().map_err(during(Operation::Offer))?;
         Self::of_descriptor(descriptor)
     }
 
@@ -123,7 +123,7 @@ impl Ticket {
     /// Those of [`fetch_descriptor`](Self::fetch_descriptor) and [`Allocation::import`].
     pub fn fetch(&self, vmm: &Vmm, trust: Trust) -> Result<Allocation, Error> {
         let descriptor = self.fetch_descriptor(trust)?;
-        Allocation::import(vmm, &descriptor).map_err(|error| during(Operation::Fetch, error))
+        Allocation::import(vmm, &descriptor).map_err(during(Operation::Fetch))
     }
 
     /// Fetches the descriptor. It is the one that was offered; nothing else was checked.
