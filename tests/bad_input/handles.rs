@@ -37,7 +37,7 @@ fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
         ("zero", Handle::from_bits(0), P::NullHandle),
         ("released", scene.stale, P::Released),
         ("released and still mapped", scene.dying, P::Released),
-        ("another's", scene.foreign, P::Released),
+        ("another's", scene.foreign, P::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
         ("one", Handle::from_bits(1), P::UnknownHandle),
         ("a slot that never was", invented_handle(&scene), P::UnknownHandle),
