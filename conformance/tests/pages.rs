@@ -93,19 +93,12 @@ fn without_links(row: &str) -> String {
     plain + rest
 }
 
-/// The rows of the library's table of errors.
+/// Returns the rows of the table in the documentation of `Error::hip`.
 fn errors() -> Vec<String> {
     let text = read("src/error/hip.rs");
-    let (_, table) = text.split_once("\ntable! {\n").expect("the table");
-    let (table, _) = table.split_once("\n}\n").expect("its end");
-    let rows = table.lines().map(str::trim).filter(|line| !line.starts_with("//"));
-    rows.map(|row| {
-        let (_, row) = row.split_once(": \"").expect("words");
-        let (words, codes) = row.rsplit_once("\", ").expect("codes");
-        let (hip6, hip7) = codes.trim_end_matches(';').split_once(", ").expect("two codes");
-        format!("| {words} | `hipError{hip6}` | `hipError{hip7}` |")
-    })
-    .collect()
+    let (_, table) = text.split_once("HIP 7 |\n    /// |---|---|---|\n").expect("the table");
+    let rows = table.lines().map_while(|line| line.trim_start().strip_prefix("/// | "));
+    rows.map(|row| format!("| {row}")).collect()
 }
 
 /// The errors that a case expects and gets, each once.
