@@ -196,8 +196,9 @@ impl AreaMemory<'_> {
     /// `hipHostFree`, `hipHostUnregister`). The caller's memory is the caller's again.
     ///
     /// # Errors
-    /// [`ErrorKind::Runtime`], with the memory and its contents. [`ErrorKind::PartlyFreed`] if the runtime
-    /// failed after it was unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
+    /// [`ErrorKind::Runtime`](crate::ErrorKind::Runtime), with the memory and its contents.
+    /// [`ErrorKind::PartlyFreed`](crate::ErrorKind::PartlyFreed) if the runtime failed after it was
+    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`](crate::ErrorKind::Busy) for pool
     /// memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
