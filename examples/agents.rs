@@ -21,9 +21,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
             "{} {}: {} GiB in granules of {} KiB, {} KiB recommended",
             gpu.id(),
             gpu.name(),
-            pool.size() >> 30,
-            pool.granule() >> 10,
-            pool.recommended_granule() >> 10,
+            pool.size >> 30,
+            pool.granule >> 10,
+            pool.recommended_granule >> 10,
         );
     }
     println!("\nwho reaches whose memory:");

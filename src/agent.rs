@@ -212,17 +212,31 @@ pub struct Agent {
     pub(crate) native: NativeAgent,
     pub(crate) kind: AgentKind,
     pub(crate) name: String,
-    pub(crate) product: String,
-    pub(crate) isas: Vec<String>,
-    pub(crate) uuid: String,
-    pub(crate) node: u32,
-    pub(crate) numa_node: Option<u32>,
-    pub(crate) nearest_cpu: Option<AgentId>,
-    pub(crate) pci: Option<PciAddress>,
-    pub(crate) chip: u32,
-    pub(crate) compute_units: u32,
-    pub(crate) integrated: bool,
-    pub(crate) large_bar: bool,
+    /// The marketing name, if the runtime knows it.
+    pub product: String,
+    /// The instruction sets, best first (`amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`).
+    pub isas: Vec<String>,
+    /// The device's unique name (`GPU-…`); `GPU-XX` if it has none.
+    pub uuid: String,
+    /// The number of the node in the driver's topology.
+    pub node: u32,
+    /// The NUMA node: a CPU's own, a GPU's nearest CPU's, if known.
+    pub numa_node: Option<u32>,
+    /// The CPU nearest to a GPU.
+    pub nearest_cpu: Option<AgentId>,
+    /// A GPU's PCI address.
+    pub pci: Option<PciAddress>,
+    /// The PCI device number of a GPU's chip, 0 if unknown.
+    pub chip: u32,
+    /// The number of compute units.
+    pub compute_units: u32,
+    /// Whether a GPU shares the system's memory (an APU).
+    pub integrated: bool,
+    /// Whether CPUs can access all memory of this GPU (a large BAR, or an APU).
+    ///
+    /// Without it, granting a CPU access is an error: the runtime would grant it, and the first load
+    /// would fault.
+    pub large_bar: bool,
     pub(crate) pools: Vec<Pool>,
     pub(crate) peers: Vec<Peer>,
 }
@@ -256,56 +270,6 @@ impl Agent {
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// Returns the marketing name, if the runtime knows it.
-    #[must_use]
-    pub fn product(&self) -> &str {
-        &self.product
-    }
-    /// Returns the instruction sets, best first (`amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`).
-    #[must_use]
-    pub fn isas(&self) -> &[String] {
-        &self.isas
-    }
-    /// Returns the device's unique name (`GPU-…`); `GPU-XX` if it has none.
-    #[must_use]
-    pub fn uuid(&self) -> &str {
-        &self.uuid
-    }
-    /// Returns the number of the node in the driver's topology.
-    #[must_use]
-    pub fn node(&self) -> u32 {
-        self.node
-    }
-    /// Returns the NUMA node: a CPU's own, a GPU's nearest CPU's, if known.
-    #[must_use]
-    pub fn numa_node(&self) -> Option<u32> {
-        self.numa_node
-    }
-    /// Returns the CPU nearest to a GPU.
-    #[must_use]
-    pub fn nearest_cpu(&self) -> Option<AgentId> {
-        self.nearest_cpu
-    }
-    /// Returns a GPU's PCI address.
-    #[must_use]
-    pub fn pci(&self) -> Option<PciAddress> {
-        self.pci
-    }
-    /// Returns the PCI device number of a GPU's chip, 0 if unknown.
-    #[must_use]
-    pub fn chip(&self) -> u32 {
-        self.chip
-    }
-    /// Returns the number of compute units.
-    #[must_use]
-    pub fn compute_units(&self) -> u32 {
-        self.compute_units
-    }
-    /// Returns whether a GPU shares the system's memory (an APU).
-    #[must_use]
-    pub fn integrated(&self) -> bool {
-        self.integrated
-    }
     /// Returns the memory pools, in the runtime's order.
     #[must_use]
     pub fn pools(&self) -> &[Pool] {
@@ -331,15 +295,6 @@ impl Agent {
     #[must_use]
     pub fn reaches(&self, owner: AgentId) -> bool {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
-    }
-
-    /// Returns whether CPUs can access all memory of this GPU (a large BAR, or an APU).
-    ///
-    /// Without it, granting a CPU access is an error: the runtime would grant it, and the first load
-    /// would fault.
-    #[must_use]
-    pub fn large_bar(&self) -> bool {
-        self.large_bar
     }
 
     /// Returns whether the permissions of this agent are enforced.

@@ -80,23 +80,33 @@ pub enum PoolLocation {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runtime = Runtime::simulated(Config::mi300x(1))?;
 /// let pool = runtime.gpus().next().and_then(|gpu| gpu.handle_pool()).ok_or("no pool")?;
-/// assert!(pool.size().is_multiple_of(pool.granule()));
+/// assert!(pool.size.is_multiple_of(pool.granule));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) native: NativePool,
-    pub(crate) segment: Segment,
-    pub(crate) flags: PoolFlags,
-    pub(crate) size: usize,
-    pub(crate) allocatable: bool,
-    pub(crate) granule: usize,
-    pub(crate) recommended_granule: usize,
-    pub(crate) alignment: usize,
-    pub(crate) largest_allocation: usize,
-    pub(crate) accessible_by_all: bool,
-    pub(crate) location: PoolLocation,
+    /// The segment.
+    pub segment: Segment,
+    /// The kind of memory, for a pool of the global segment.
+    pub flags: PoolFlags,
+    /// The size of the pool, whether used or not.
+    pub size: usize,
+    /// Whether programs can allocate from it.
+    pub allocatable: bool,
+    /// The granule: sizes and addresses are multiples of it.
+    pub granule: usize,
+    /// The granule that gives the best performance.
+    pub recommended_granule: usize,
+    /// The alignment of allocations.
+    pub alignment: usize,
+    /// The size of the largest single allocation.
+    pub largest_allocation: usize,
+    /// Whether all agents can access it without a grant.
+    pub accessible_by_all: bool,
+    /// Which side of the bus the memory is on.
+    pub location: PoolLocation,
 }
 
 impl Pool {
@@ -106,57 +116,6 @@ impl Pool {
     pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
         self.native.raw()
     }
-    /// Returns the segment.
-    #[must_use]
-    pub fn segment(&self) -> Segment {
-        self.segment
-    }
-    /// Returns the kind of memory, for a pool of the global segment.
-    #[must_use]
-    pub fn flags(&self) -> PoolFlags {
-        self.flags
-    }
-    /// Returns the size of the pool, whether used or not.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.size
-    }
-    /// Returns whether programs can allocate from it.
-    #[must_use]
-    pub fn allocatable(&self) -> bool {
-        self.allocatable
-    }
-    /// Returns the granule: sizes and addresses are multiples of it.
-    #[must_use]
-    pub fn granule(&self) -> usize {
-        self.granule
-    }
-    /// Returns the granule that gives the best performance.
-    #[must_use]
-    pub fn recommended_granule(&self) -> usize {
-        self.recommended_granule
-    }
-    /// Returns the alignment of allocations.
-    #[must_use]
-    pub fn alignment(&self) -> usize {
-        self.alignment
-    }
-    /// Returns the size of the largest single allocation.
-    #[must_use]
-    pub fn largest_allocation(&self) -> usize {
-        self.largest_allocation
-    }
-    /// Returns whether all agents can access it without a grant.
-    #[must_use]
-    pub fn accessible_by_all(&self) -> bool {
-        self.accessible_by_all
-    }
-    /// Returns which side of the bus the memory is on.
-    #[must_use]
-    pub fn location(&self) -> PoolLocation {
-        self.location
-    }
-
     /// Returns whether physical handles come from it.
     #[must_use]
     pub fn holds_handles(&self) -> bool {

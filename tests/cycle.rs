@@ -141,7 +141,7 @@ fn by_values(machine: &Machine, name: &str) {
         assert_eq!(machine.simulation.page(number, other.address().get()), None, "{name}");
     }
     one.fill(0, 0xaaaa_aaaa, one.size()).unwrap();
-    if machine.runtime.gpus().all(|gpu| gpu.large_bar()) {
+    if machine.runtime.gpus().all(|gpu| gpu.large_bar) {
         other.grant(&[cpu], Access::ReadWrite).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut bytes = [0; 8];
         other.read(granule - 8, &mut bytes).unwrap();

@@ -269,7 +269,7 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
         let mut config = Config::consumer().with_era(of_era.era);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
-        assert!(!machine.runtime.gpus().next().unwrap().large_bar());
+        assert!(!machine.runtime.gpus().next().unwrap().large_bar);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
         let refused = |answer: Result<(), Error>| {
             let feature = Feature::CpuAccess;

@@ -56,7 +56,7 @@ fn coherence_is_that_of_the_pool() {
             (Coherence::Coarse, PoolFlags::COARSE_GRAINED),
             (Coherence::Fine, PoolFlags::FINE_GRAINED),
         ] {
-            let there = pools.iter().any(|pool| pool.allocatable() && pool.flags().contains(flag));
+            let there = pools.iter().any(|pool| pool.allocatable && pool.flags.contains(flag));
             let answer = PoolMemory::allocate_with(&runtime, agent, 1, coherence);
             assert_eq!(answer.is_ok(), there, "{agent} {coherence:?}");
         }

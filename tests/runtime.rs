@@ -32,30 +32,30 @@ fn an_mi300x_is_described() {
     let gpu = runtime.gpus().next().unwrap();
     assert_eq!(gpu.kind(), AgentKind::Gpu);
     assert_eq!(gpu.name(), "gfx942");
-    assert_eq!(gpu.product(), "AMD Instinct MI300X");
-    assert_eq!(gpu.isas(), ["amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-"]);
-    assert_eq!(gpu.uuid(), "GPU-4f3a91c85e20b700");
-    assert_eq!(gpu.chip(), 0x74a1);
-    assert_eq!(gpu.compute_units(), 304);
-    assert_eq!(gpu.pci().unwrap().to_string(), "0000:05:00.0");
-    assert_eq!(gpu.nearest_cpu(), Some(runtime.host().id()));
-    assert_eq!((gpu.node(), gpu.numa_node()), (1, Some(0)));
-    assert!(gpu.large_bar() && !gpu.integrated());
+    assert_eq!(gpu.product, "AMD Instinct MI300X");
+    assert_eq!(gpu.isas, ["amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-"]);
+    assert_eq!(gpu.uuid, "GPU-4f3a91c85e20b700");
+    assert_eq!(gpu.chip, 0x74a1);
+    assert_eq!(gpu.compute_units, 304);
+    assert_eq!(gpu.pci.unwrap().to_string(), "0000:05:00.0");
+    assert_eq!(gpu.nearest_cpu, Some(runtime.host().id()));
+    assert_eq!((gpu.node, gpu.numa_node), (1, Some(0)));
+    assert!(gpu.large_bar && !gpu.integrated);
     let pool = gpu.handle_pool().unwrap();
-    assert_eq!(pool.size(), 192 * GIB);
-    assert_eq!((pool.granule(), pool.recommended_granule()), (4 * KIB, 2 * MIB));
-    assert!(pool.allocatable() && pool.flags().contains(PoolFlags::COARSE_GRAINED));
-    assert_eq!((pool.alignment(), pool.largest_allocation()), (4 * KIB, 192 * GIB));
-    let shared = gpu.pools().iter().find(|pool| pool.segment() == Segment::Group).unwrap();
-    assert_eq!((shared.allocatable(), shared.largest_allocation()), (false, 0));
+    assert_eq!(pool.size, 192 * GIB);
+    assert_eq!((pool.granule, pool.recommended_granule), (4 * KIB, 2 * MIB));
+    assert!(pool.allocatable && pool.flags.contains(PoolFlags::COARSE_GRAINED));
+    assert_eq!((pool.alignment, pool.largest_allocation), (4 * KIB, 192 * GIB));
+    let shared = gpu.pools().iter().find(|pool| pool.segment == Segment::Group).unwrap();
+    assert_eq!((shared.allocatable, shared.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.memory_left(foreign), None);
     // What is a GPU's nobody else reaches unasked; the host's own memory everybody does.
-    assert!(!pool.accessible_by_all());
+    assert!(!pool.accessible_by_all);
     let hosts = runtime.host().pools();
-    assert!(hosts.iter().any(|pool| pool.accessible_by_all()), "{hosts:?}");
-    assert_eq!(runtime.host().handle_pool().map(|pool| pool.size()), None);
-    let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci()).collect();
+    assert!(hosts.iter().any(|pool| pool.accessible_by_all), "{hosts:?}");
+    assert_eq!(runtime.host().handle_pool().map(|pool| pool.size), None);
+    let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci).collect();
     assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));
     let second = runtime.gpus().nth(1).unwrap();
     assert!(gpu.reaches(second.id()) && second.reaches(gpu.id()) && gpu.reaches(gpu.id()));
@@ -85,9 +85,9 @@ fn memory_that_is_in_use_is_not_left() {
 fn a_radeon_is_described() {
     let runtime = simulated(Config::consumer());
     let gpu = runtime.gpus().next().unwrap();
-    assert_eq!((gpu.name(), gpu.product()), ("gfx1100", "AMD Radeon RX 7800 XT"));
-    assert_eq!(gpu.handle_pool().unwrap().size(), 16 * GIB);
-    assert!(!gpu.large_bar() && !gpu.integrated());
+    assert_eq!((gpu.name(), gpu.product.as_str()), ("gfx1100", "AMD Radeon RX 7800 XT"));
+    assert_eq!(gpu.handle_pool().unwrap().size, 16 * GIB);
+    assert!(!gpu.large_bar && !gpu.integrated);
     assert!(!runtime.host().reaches(gpu.id()));
 }
 
@@ -97,10 +97,10 @@ fn an_mi300a_is_described() {
         let minor = of_release.extension_minor;
         let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
-        assert_eq!(gpu.product(), "AMD Instinct MI300A");
+        assert_eq!(gpu.product, "AMD Instinct MI300A");
         // The question came with extension 1.5.
-        assert_eq!(gpu.integrated(), minor >= 5, "{release}");
-        assert!(gpu.large_bar(), "{release}");
+        assert_eq!(gpu.integrated, minor >= 5, "{release}");
+        assert!(gpu.large_bar, "{release}");
     }
 }
 
@@ -112,7 +112,7 @@ fn numa_nodes_are_described() {
     let kinds: Vec<_> = runtime.agents().iter().map(|agent| agent.kind()).collect();
     use AgentKind::{Cpu, Gpu};
     assert_eq!(kinds, [Cpu, Cpu, Gpu, Gpu]);
-    let nodes: Vec<_> = runtime.agents().iter().map(|agent| agent.numa_node()).collect();
+    let nodes: Vec<_> = runtime.agents().iter().map(|agent| agent.numa_node).collect();
     assert_eq!(nodes, [Some(0), Some(1), Some(0), Some(1)]);
 }
 
@@ -272,7 +272,7 @@ fn a_runtime_without_optional_functions_does_without() {
         let listed = runtime.info().optional_functions.iter().find(|(f, _)| *f == name).unwrap();
         assert!(!listed.1, "{name}");
     }
-    assert_eq!(runtime.gpus().next().unwrap().isas(), [""; 0]);
+    assert_eq!(runtime.gpus().next().unwrap().isas, [""; 0]);
     let base = vmm.address_reserve(8192, 0, None).unwrap();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     vmm.map(base, 4096, 0, handle).unwrap();

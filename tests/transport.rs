@@ -79,7 +79,7 @@ fn receive_returns_the_memory_and_its_description() {
         assert_eq!((description.name.as_str(), description.size), ("weights ✓", SIZE as u64));
         assert_eq!(description.granule, machine.granule() as u64, "{release}");
         let gpu = machine.runtime.gpus().next().unwrap();
-        assert_eq!(description.owner, gpu.pci(), "{release}");
+        assert_eq!(description.owner, gpu.pci, "{release}");
         let [one, other] = [&memory, &same].map(|memory| view(&machine, memory));
         one.write(0, b"here").unwrap();
         assert_eq!(&text(&other), b"here", "{release}");

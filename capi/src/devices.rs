@@ -44,7 +44,7 @@ fn listed<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
     for word in list.split(',').map(str::trim) {
         let found = match word.parse::<usize>() {
             Ok(number) => gpus.get(number),
-            Err(_) => gpus.iter().find(|gpu| !word.is_empty() && gpu.uuid() == word),
+            Err(_) => gpus.iter().find(|gpu| !word.is_empty() && gpu.uuid == word),
         };
         match found {
             Some(gpu) if !chosen.iter().any(|other| other.id() == gpu.id()) => chosen.push(gpu),
@@ -111,7 +111,7 @@ impl Devices {
             LOCATION_HOST_NUMA => {
                 let is_it = |agent: &&Agent| {
                     agent.kind() == AgentKind::Cpu
-                        && agent.numa_node().map(i64::from) == Some(i64::from(location.id))
+                        && agent.numa_node.map(i64::from) == Some(i64::from(location.id))
                 };
                 let found = runtime.agents().iter().find(is_it).map(Agent::id);
                 found.ok_or_else(|| {
@@ -211,7 +211,7 @@ unsafe extern "C" fn hipDeviceGetName(
 ) -> hipError_t {
     answer("hipDeviceGetName", || {
         of(device, |agent| {
-            let text = if agent.product().is_empty() { agent.name() } else { agent.product() };
+            let text = if agent.product.is_empty() { agent.name() } else { &agent.product };
             // SAFETY: as lib.rs says of pointers for results.
             unsafe { put_text("name", name, length, text) }
         })
@@ -223,7 +223,7 @@ unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -
     answer("hipDeviceGetUuid", || {
         of(device, |agent| {
             // HIP's sixteen bytes are the digits behind `GPU-`, as text.
-            let digits = agent.uuid().strip_prefix("GPU-").unwrap_or(agent.uuid());
+            let digits = agent.uuid.strip_prefix("GPU-").unwrap_or(&agent.uuid);
             let mut bytes = [0; 16];
             for (to, from) in bytes.iter_mut().zip(digits.bytes()) {
                 *to = from as c_char;
@@ -241,7 +241,7 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     device: c_int,
 ) -> hipError_t {
     answer("hipDeviceGetPCIBusId", || {
-        of(device, |agent| match agent.pci() {
+        of(device, |agent| match agent.pci {
             // SAFETY: as lib.rs says of pointers for results.
             Some(pci) => unsafe { put_text("id", id, length, &pci.to_string()) },
             None => Err(Refusal::not_supported("a device without a place on the PCI bus")),
@@ -252,8 +252,8 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
 /// The memory of a device in bytes.
 pub fn memory_of(agent: &Agent) -> usize {
     let pools = agent.pools().iter().filter(|pool| pool.holds_handles());
-    let sizes = pools.map(hsa_vmm::Pool::size);
-    sizes.max().or_else(|| agent.pools().iter().map(hsa_vmm::Pool::size).max()).unwrap_or(0)
+    let sizes = pools.map(|pool| pool.size);
+    sizes.max().or_else(|| agent.pools().iter().map(|pool| pool.size).max()).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
@@ -274,7 +274,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
         let has_vmm = process()?.has_vmm();
         of(device, |agent| {
             let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
-            let pci = agent.pci();
+            let pci = agent.pci;
             let answer = match which {
                 // hipHostMalloc's memory is used by devices at the same address.
                 attribute::CAN_MAP_HOST_MEMORY
@@ -287,9 +287,9 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 | attribute::MEMORY_POOLS_SUPPORTED
                 | attribute::HOST_REGISTER_SUPPORTED
                 | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
-                attribute::INTEGRATED => c_int::from(agent.integrated()),
+                attribute::INTEGRATED => c_int::from(agent.integrated),
                 attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {
-                    number(agent.compute_units())
+                    number(agent.compute_units)
                 }
                 attribute::PCI_BUS_ID => pci.map_or(0, |pci| c_int::from(pci.bus)),
                 attribute::PCI_DEVICE_ID => pci.map_or(0, |pci| c_int::from(pci.device)),
@@ -300,15 +300,15 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
                     c_int::from(has_vmm && agent.handle_pool().is_some())
                 }
-                attribute::HOST_NUMA_ID => agent.numa_node().map_or(-1, number),
-                attribute::IS_LARGE_BAR => c_int::from(agent.large_bar()),
+                attribute::HOST_NUMA_ID => agent.numa_node.map_or(-1, number),
+                attribute::IS_LARGE_BAR => c_int::from(agent.large_bar),
                 attribute::FINE_GRAIN_SUPPORT => c_int::from(
                     agent
                         .pools()
                         .iter()
-                        .any(|pool| pool.flags().contains(hsa_vmm::pool::PoolFlags::FINE_GRAINED)),
+                        .any(|pool| pool.flags.contains(hsa_vmm::pool::PoolFlags::FINE_GRAINED)),
                 ),
-                attribute::PCI_CHIP_ID => number(agent.chip()),
+                attribute::PCI_CHIP_ID => number(agent.chip),
                 other => {
                     let problem = format!("({other}) is none that this library answers");
                     return Err(Refusal::value("attribute", problem));

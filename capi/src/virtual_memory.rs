@@ -196,7 +196,7 @@ fn for_host(
     let runtime = &process.runtime;
     let is_cpu = |agent| runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu);
     let named = list.iter().any(|descriptor| is_cpu(descriptor.agent));
-    if list.is_empty() || named || !runtime.gpus().all(hsa_vmm::Agent::large_bar) {
+    if list.is_empty() || named || !runtime.gpus().all(|gpu| gpu.large_bar) {
         return None;
     }
     let host = runtime.host().id();

@@ -113,7 +113,7 @@ impl MappedMemory {
 /// The granule of reservations that all GPUs' memory can be mapped in.
 fn granule(vmm: &Vmm) -> usize {
     let pools = vmm.runtime().gpus().filter_map(Agent::handle_pool);
-    pools.map(|pool| pool.granule()).max().unwrap_or(1)
+    pools.map(|pool| pool.granule).max().unwrap_or(1)
 }
 
 /// The start and end of each locked range.

@@ -272,7 +272,7 @@ impl Area {
             vec![device]
         };
         let kind = self.flags.kind();
-        let nearest = device.nearest_cpu().and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
+        let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
         let all_reach_device =
             || host.reaches(device.id()) && gpus.iter().all(|gpu| gpu.reaches(device.id()));
         let is_virtual = self.vmm.is_some() && device.handle_pool().is_some();

@@ -134,7 +134,7 @@ impl PoolMemory {
             on_gpu: owner.kind() == AgentKind::Gpu,
             coherence,
             // Cannot overflow, because the pool has allocated that much.
-            allocated_size: size.next_multiple_of(pool.granule().max(1)),
+            allocated_size: size.next_multiple_of(pool.granule.max(1)),
             name: Mutex::default(),
             allowed: Mutex::default(),
             state: Mutex::new(State::Allocated(None)),
@@ -325,11 +325,11 @@ fn pool_of(agent: &Agent, coherence: Coherence) -> Option<&Pool> {
         Coherence::Fine => PoolFlags::FINE_GRAINED,
     };
     let suits = |pool: &&Pool| {
-        pool.segment() == Segment::Global && pool.allocatable() && pool.flags().contains(flag)
+        pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flag)
     };
     let pools = || agent.pools().iter().filter(suits);
     // A CPU has a second fine-grained pool, for kernel arguments.
-    let plain = |pool: &&Pool| !pool.flags().contains(PoolFlags::KERNARG);
+    let plain = |pool: &&Pool| !pool.flags.contains(PoolFlags::KERNARG);
     pools().find(plain).or_else(|| pools().next())
 }
 

@@ -14,16 +14,13 @@ impl NativeAgent {
     }
 }
 
-/// A memory pool of the runtime; made only here.
+/// A memory pool of the runtime; made only by `native`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NativePool(sys::hsa_amd_memory_pool_t);
+pub(crate) struct NativePool(pub(super) sys::hsa_amd_memory_pool_t);
 
 impl NativePool {
     pub fn raw(self) -> sys::hsa_amd_memory_pool_t {
         self.0
-    }
-    pub(super) fn from_raw(pool: sys::hsa_amd_memory_pool_t) -> Self {
-        Self(pool)
     }
 }
 

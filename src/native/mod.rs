@@ -26,7 +26,7 @@ pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use pool::{Known, NativeIpc};
 pub use status::{DriverState, Status};
 pub(crate) use transfer::CopyEngine;
-pub(crate) use vmem::{ExportFailure, NativeAccess, NativeHandle};
+pub(crate) use vmem::{NativeAccess, NativeHandle};
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;

@@ -149,36 +149,23 @@ impl Native {
         // SAFETY: no consumers are named, and `signal` is writable.
         unsafe { call_optional!(self.hsa_signal_create(1, 0, null(), &mut signal)) }?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
-        let by = agent.raw();
+        let (by, first) = (agent.raw(), null());
         // SAFETY: the caller vouches for both ranges; the signal was just created.
         let started = unsafe {
-            call_optional!(self.hsa_amd_memory_async_copy(
-                to,
-                by,
-                from,
-                by,
-                size,
-                0,
-                null(),
-                signal
-            ))
+            call_optional!(self.hsa_amd_memory_async_copy(to, by, from, by, size, 0, first, signal))
         };
         let outcome = started.and_then(|()| {
             // The copy decrements the signal from 1 to 0, or sets it to a negative value if it
             // failed. HSA allows a wait to return before the condition holds, so only the value
             // says that the copy has ended; until then the memory must stay.
+            let call = "hsa_amd_memory_async_copy";
             let (below, blocked) = (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
             loop {
                 // SAFETY: the signal is alive until it is destroyed below.
                 match unsafe { wait(signal, below, 1, u64::MAX, blocked) } {
                     value @ 1.. => crate::log::trace!(value, "a wait for a copy returned early"),
                     0 => return Ok(()),
-                    _ => {
-                        return Err(Failure {
-                            call: "hsa_amd_memory_async_copy",
-                            status: Status::MEMORY_FAULT,
-                        });
-                    }
+                    _ => return Err(Failure { call, status: Status::MEMORY_FAULT }),
                 }
             }
         });

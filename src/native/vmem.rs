@@ -28,25 +28,6 @@ impl NativeAccess {
     }
 }
 
-/// Why a handle could not be exported.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ExportFailure {
-    Runtime(Failure),
-    Descriptor(Errno),
-}
-
-impl From<Failure> for ExportFailure {
-    fn from(failure: Failure) -> Self {
-        Self::Runtime(failure)
-    }
-}
-
-impl From<Errno> for ExportFailure {
-    fn from(errno: Errno) -> Self {
-        Self::Descriptor(errno)
-    }
-}
-
 impl Native {
     /// Reserves addresses; with the alignment if the runtime has a call for that.
     pub fn address_reserve(
@@ -166,7 +147,8 @@ impl Native {
         unsafe { call_vmem!(self.hsa_amd_vmem_set_access(at, size, access, count)) }
     }
 
-    /// Exports a handle as a descriptor of this process, closed on exec if the runtime marks it so.
+    /// Exports a handle as a descriptor of this process, closed on exec if the runtime marks it so. The
+    /// inner error says why the descriptor could not be copied.
     ///
     /// `kept` says that the runtime goes on using the descriptor that it returns (ROCm 7.14 does): then
     /// the result is a copy.
@@ -177,20 +159,20 @@ impl Native {
         &self,
         handle: NativeHandle,
         kept: bool,
-    ) -> Result<OwnedFd, ExportFailure> {
+    ) -> Result<Result<OwnedFd, Errno>, Failure> {
         let (mut number, handle) = (-1, handle.0);
         // SAFETY: the caller's promise; `number` is writable.
         unsafe { call_vmem!(self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, 0)) }?;
         if number < 0 {
-            return Err(ExportFailure::Descriptor(Errno::BADF));
+            return Ok(Err(Errno::BADF));
         }
         if kept {
             // SAFETY: the runtime keeps it open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-            return Ok(fcntl_dupfd_cloexec(borrowed, 0)?);
+            return Ok(fcntl_dupfd_cloexec(borrowed, 0));
         }
         // SAFETY: the runtime opened it for the caller, who closes it (hsa_ext_amd.h).
-        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+        Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
     /// Creates a handle of a dma-buf.
@@ -214,6 +196,6 @@ impl Native {
         unsafe {
             call_vmem!(self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_at, kind_at))
         }?;
-        Ok(NativePool::from_raw(pool))
+        Ok(NativePool(pool))
     }
 }

@@ -124,7 +124,7 @@ impl Vmm {
         let snapshot = self.snapshot();
         let agents = runtime.agents().iter().map(|agent| AgentEntry {
             label: agent.id().to_string(),
-            name: agent.product().to_owned(),
+            name: agent.product.clone(),
             is_gpu: agent.kind() == AgentKind::Gpu,
         });
         Report {

@@ -64,7 +64,7 @@ pub struct RuntimeInfo {
 /// // On hardware: Runtime::load()?.
 /// let runtime = Runtime::simulated(Config::mi300x(2))?;
 /// for gpu in runtime.gpus() {
-///     println!("{}: {}", gpu.id(), gpu.product());
+///     println!("{}: {}", gpu.id(), gpu.product);
 /// }
 /// # Ok(())
 /// # }

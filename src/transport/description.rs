@@ -54,7 +54,7 @@ impl Description {
             && let Some(agent) = vmm.runtime().agent(id)
         {
             granule = vmm.allocation_granularity(&properties, Granularity::Minimum)? as u64;
-            owner = agent.pci();
+            owner = agent.pci;
         }
         Ok(Self { name: name.to_owned(), size: allocation.size() as u64, granule, owner })
     }

@@ -8,7 +8,6 @@ use super::journal::Journal;
 use super::ledger::Range;
 use super::mapped_range::MappedRange;
 use crate::access::{Access, AccessState, AgentSet, MOST_AGENTS};
-use crate::agent::Agent;
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::native::{NativeAccess, Protection};
 use smallvec::SmallVec;
@@ -159,7 +158,7 @@ impl Shared {
             owner.and_then(|owner| Some((owner, self.reached_by.get(owner)?)))
         else {
             // But it grants access to a CPU that then faults, so that every GPU needs a large BAR.
-            let all_in_reach = self.runtime.gpus().all(Agent::large_bar);
+            let all_in_reach = self.runtime.gpus().all(|gpu| gpu.large_bar);
             return match !all_in_reach && granted.any(|it| self.cpus.contains(it.agent())) {
                 true => Err(Feature::CpuAccess.into()),
                 false => Ok(()),

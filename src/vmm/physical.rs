@@ -89,8 +89,8 @@ impl Vmm {
             let (_, pool) = shared.pool(properties)?;
             Ok(match (granularity, shared.profile) {
                 // HIP 6 answers the least granule to both.
-                (Granularity::Minimum, _) | (_, HipProfile::Hip6) => pool.granule(),
-                (Granularity::Recommended, _) => pool.recommended_granule(),
+                (Granularity::Minimum, _) | (_, HipProfile::Hip6) => pool.granule,
+                (Granularity::Recommended, _) => pool.recommended_granule,
             })
         })
     }
@@ -106,7 +106,7 @@ impl Shared {
         if !HandleTypes::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
             return Err(Feature::HandleType.into());
         }
-        let granule = pool.granule();
+        let granule = pool.granule;
         if !size.is_multiple_of(granule) {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
         }

@@ -5,7 +5,7 @@ use super::properties::{AllocationKind, AllocationProperties, Location};
 use super::{Handle, HandleType, Physical, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
-use crate::native::{ExportFailure, NativeHandle, Status, out_of_descriptors};
+use crate::native::{NativeHandle, Status, out_of_descriptors};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
@@ -99,10 +99,7 @@ impl Shared {
         let kept = self.quirks.export_keeps_descriptor;
         // SAFETY: the caller keeps the handle alive.
         let exported = self.call_unlocked(|runtime| unsafe { runtime.export(native, kept) });
-        let exported = exported.map_err(|failure| match failure {
-            ExportFailure::Runtime(failure) => ErrorKind::of_call(failure, 0),
-            ExportFailure::Descriptor(errno) => failed(errno),
-        })?;
+        let exported = exported?.map_err(failed)?;
         if !kept {
             close_on_exec(&exported, &self.exports_close_on_exec).map_err(failed)?;
         }
@@ -139,7 +136,7 @@ impl Shared {
         })?;
         let owner = self.owner_of_import(native);
         let pool = owner.and_then(|(_, agent)| agent.handle_pool());
-        let granule = pool.map_or(self.granule, |pool| pool.granule());
+        let granule = pool.map_or(self.granule, |pool| pool.granule);
         let properties = AllocationProperties {
             location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
             kind: AllocationKind::Pinned,

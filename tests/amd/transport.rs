@@ -55,7 +55,7 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
             let library = Library::load(ground.runtime());
             let (memory, description) = there.receive(&library.vmm).unwrap();
             assert_eq!((description.name.as_str(), description.size), ("mine", SIZE as u64));
-            let owner = library.runtime.gpus().nth(1).and_then(|gpu| gpu.pci());
+            let owner = library.runtime.gpus().nth(1).and_then(|gpu| gpu.pci);
             assert_eq!(description.owner, owner);
             let mapping = view(&library, &memory);
             assert_eq!(&word(&mapping), b"here");

@@ -141,7 +141,7 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
     assert_eq!(memory.size(), size, "{when}");
     assert!(memory.allocated_size() >= size, "{when}: {:#x}", memory.allocated_size());
     assert_eq!(memory.device(), gpus[device], "{when}");
-    let nearest = runtime.agent(gpus[device]).unwrap().nearest_cpu().unwrap();
+    let nearest = runtime.agent(gpus[device]).unwrap().nearest_cpu.unwrap();
     let expected = match (owner, backing) {
         (OfGpu, _) => gpus[device],
         (OfCpu, Locked) => runtime.host().id(),

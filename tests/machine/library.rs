@@ -48,7 +48,7 @@ impl Library {
     /// What sizes and addresses of the first GPU's memory are multiples of.
     pub fn granule(&self) -> usize {
         let gpu = self.runtime.gpus().next().expect("there is a GPU");
-        gpu.handle_pool().expect("it has memory").granule()
+        gpu.handle_pool().expect("it has memory").granule
     }
 
     /// Memory of a GPU that may be shared.

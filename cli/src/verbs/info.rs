@@ -56,9 +56,9 @@ fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut agents =
         table(&["agent", "kind", "name", "product", "NUMA", "PCI", "large BAR", "permissions"]);
     for agent in runtime.agents() {
-        let pci = agent.pci().map(|pci| pci.to_string()).unwrap_or_default();
-        let numa = agent.numa_node().map(|node| node.to_string()).unwrap_or_default();
-        let large_bar = match (agent.kind(), agent.large_bar()) {
+        let pci = agent.pci.map(|pci| pci.to_string()).unwrap_or_default();
+        let numa = agent.numa_node.map(|node| node.to_string()).unwrap_or_default();
+        let large_bar = match (agent.kind(), agent.large_bar) {
             (AgentKind::Gpu, true) => "yes",
             (AgentKind::Gpu, false) => "no",
             _ => "",
@@ -67,7 +67,7 @@ fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             number(agent),
             agent.kind().to_string(),
             agent.name().to_owned(),
-            if agent.product() == agent.name() { "" } else { agent.product() }.to_owned(),
+            if agent.product == agent.name() { "" } else { &agent.product }.to_owned(),
             numa,
             pci,
             large_bar.to_owned(),
@@ -106,12 +106,12 @@ fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
     let granule = |bytes: usize| if bytes == 0 { String::new() } else { size(bytes) };
     vec![
         number(agent),
-        pool.segment().to_string(),
-        pool.flags().words().collect::<Vec<_>>().join(", "),
-        size(pool.size()),
-        if pool.allocatable() { "yes" } else { "no" }.to_owned(),
-        granule(pool.granule()),
-        granule(pool.recommended_granule()),
+        pool.segment.to_string(),
+        pool.flags.words().collect::<Vec<_>>().join(", "),
+        size(pool.size),
+        if pool.allocatable { "yes" } else { "no" }.to_owned(),
+        granule(pool.granule),
+        granule(pool.recommended_granule),
         if pool.holds_handles() { "yes" } else { "" }.to_owned(),
     ]
 }

@@ -61,7 +61,7 @@ fn granules(context: &Context, bytes: usize) -> usize {
 fn is_counted(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
-    let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size());
+    let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size);
     let before = left(context, gpu)?;
     ensure!(before <= size, "{before} bytes are left of {size}");
     // Others may use the GPU at the same time, but hardly give back as much each time.

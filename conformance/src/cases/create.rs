@@ -143,7 +143,7 @@ fn many_handles(context: &Context) -> Verdict {
         return Err(NotPassed::Skipped(why.to_owned()));
     }
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
-    if pool.is_none_or(|pool| pool.size() / 2 < MANY * context.granule()) {
+    if pool.is_none_or(|pool| pool.size / 2 < MANY * context.granule()) {
         return Err(NotPassed::Skipped(format!("the GPU has no memory for {MANY} granules")));
     }
     let properties = AllocationProperties::on(context.gpu());
@@ -184,7 +184,7 @@ fn refused_size(context: &Context, size: usize) -> Verdict {
 
 fn too_large(context: &Context) -> Verdict {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
-    let size = pool.map_or(1 << 50, |pool| pool.size());
+    let size = pool.map_or(1 << 50, |pool| pool.size);
     let beyond = (2 * size).next_multiple_of(context.granule());
     let properties = AllocationProperties::on(context.gpu());
     let create = || context.vmm().create(beyond, &properties);

@@ -59,7 +59,7 @@ fn minimum(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(gpu);
     let granule = context.vmm().allocation_granularity(&properties, Granularity::Minimum)?;
     let pool = context.runtime().agent(gpu).and_then(|gpu| gpu.handle_pool());
-    ensure_eq!(Some(granule), pool.map(|pool| pool.granule()), "minimum granularity");
+    ensure_eq!(Some(granule), pool.map(|pool| pool.granule), "minimum granularity");
     ensure!(granule > 0, "the granularity is 0");
     Ok(())
 }

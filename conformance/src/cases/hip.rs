@@ -146,7 +146,7 @@ fn granularity(context: &Context) -> Verdict {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
     let Some(pool) = pool else { return Ok(()) };
     for (profile, expected) in
-        [(HipProfile::Hip6, pool.granule()), (HipProfile::Hip7, pool.recommended_granule())]
+        [(HipProfile::Hip6, pool.granule), (HipProfile::Hip7, pool.recommended_granule)]
     {
         let vmm = context.another(profile)?;
         let found = vmm.allocation_granularity(&properties, Granularity::Recommended)?;

@@ -50,9 +50,9 @@ fn on_every_gpu(runtime: &Runtime) -> Verdict {
             ensure!(false, "{} has no pool for handles", gpu.name());
             continue;
         };
-        ensure!(pool.segment() == Segment::Global, "the pool is not in the global segment");
-        ensure!(pool.location() == PoolLocation::Gpu, "the pool is not on the GPU");
-        ensure!(pool.allocatable(), "the pool cannot be allocated from");
+        ensure!(pool.segment == Segment::Global, "the pool is not in the global segment");
+        ensure!(pool.location == PoolLocation::Gpu, "the pool is not on the GPU");
+        ensure!(pool.allocatable, "the pool cannot be allocated from");
     }
     Ok(())
 }
@@ -66,16 +66,16 @@ fn not_on_cpus(runtime: &Runtime) -> Verdict {
 
 fn power_of_two(runtime: &Runtime) -> Verdict {
     for pool in runtime.agents().iter().flat_map(|agent| agent.pools()) {
-        let granule = pool.granule();
+        let granule = pool.granule;
         let right = granule.is_power_of_two() && granule >= 4096;
-        ensure!(!pool.allocatable() || right, "a granule is {granule:#x}");
+        ensure!(!pool.allocatable || right, "a granule is {granule:#x}");
     }
     Ok(())
 }
 
 fn divides(runtime: &Runtime) -> Verdict {
     for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
-        let (granule, recommended) = (pool.granule(), pool.recommended_granule());
+        let (granule, recommended) = (pool.granule, pool.recommended_granule);
         let right = recommended >= granule && recommended % granule == 0;
         ensure!(right, "granule {granule:#x}, recommended {recommended:#x}");
     }
@@ -84,17 +84,17 @@ fn divides(runtime: &Runtime) -> Verdict {
 
 fn size_told(runtime: &Runtime) -> Verdict {
     for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
-        ensure!(pool.size() >= pool.granule(), "the pool holds {:#x} bytes", pool.size());
-        ensure!(pool.largest_allocation() >= pool.granule(), "nothing can be allocated");
+        ensure!(pool.size >= pool.granule, "the pool holds {:#x} bytes", pool.size);
+        ensure!(pool.largest_allocation >= pool.granule, "nothing can be allocated");
     }
     Ok(())
 }
 
 fn one_grain(runtime: &Runtime) -> Verdict {
-    let global = |pool: &&hsa_vmm::Pool| pool.segment() == Segment::Global;
+    let global = |pool: &&hsa_vmm::Pool| pool.segment == Segment::Global;
     for pool in runtime.agents().iter().flat_map(|agent| agent.pools()).filter(global) {
         let both = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
-        ensure!(!pool.flags().contains(both), "a pool is coarse-grained and fine-grained");
+        ensure!(!pool.flags.contains(both), "a pool is coarse-grained and fine-grained");
     }
     Ok(())
 }

@@ -130,7 +130,7 @@ fn have_a_gpu(runtime: &Runtime) -> Verdict {
         return Err(NotPassed::Failed("there is no GPU".to_owned()));
     };
     ensure!(!gpu.name().is_empty(), "the GPU has no name");
-    ensure!(!gpu.isas().is_empty(), "{} has no instruction set", gpu.name());
+    ensure!(!gpu.isas.is_empty(), "{} has no instruction set", gpu.name());
     Ok(())
 }
 
@@ -167,7 +167,7 @@ fn reach(runtime: &Runtime) -> Verdict {
 
 fn on_the_bus(runtime: &Runtime) -> Verdict {
     let mut places = HashSet::new();
-    for place in runtime.gpus().filter_map(|gpu| gpu.pci()) {
+    for place in runtime.gpus().filter_map(|gpu| gpu.pci) {
         ensure!(places.insert(place), "two GPUs are at {place}");
     }
     Ok(())

@@ -227,16 +227,16 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
             _ => "other",
         }
         .to_owned(),
-        isa: agent.isas().first().cloned(),
-        numa_node: agent.numa_node(),
-        pci: agent.pci().map(|pci| pci.to_string()),
+        isa: agent.isas.first().cloned(),
+        numa_node: agent.numa_node,
+        pci: agent.pci.map(|pci| pci.to_string()),
         enforcement: agent.enforcement().to_string(),
-        product: agent.product().to_owned(),
-        uuid: agent.uuid().to_owned(),
-        chip: agent.chip(),
-        compute_units: agent.compute_units(),
-        integrated: agent.integrated(),
-        large_bar: agent.large_bar(),
+        product: agent.product.clone(),
+        uuid: agent.uuid.clone(),
+        chip: agent.chip,
+        compute_units: agent.compute_units,
+        integrated: agent.integrated,
+        large_bar: agent.large_bar,
         pools: agent.pools().iter().map(describe_pool).collect(),
         peers: agent.peers().iter().filter_map(|peer| describe_peer(peer, agents)).collect(),
     }
@@ -244,13 +244,13 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
 
 fn describe_pool(pool: &Pool) -> PoolDescription {
     PoolDescription {
-        segment: pool.segment().to_string(),
-        flags: pool.flags().words().map(str::to_owned).collect(),
-        size: pool.size(),
-        allocatable: pool.allocatable(),
-        granule: pool.granule(),
-        recommended_granule: pool.recommended_granule(),
-        largest_allocation: pool.largest_allocation(),
+        segment: pool.segment.to_string(),
+        flags: pool.flags.words().map(str::to_owned).collect(),
+        size: pool.size,
+        allocatable: pool.allocatable,
+        granule: pool.granule,
+        recommended_granule: pool.recommended_granule,
+        largest_allocation: pool.largest_allocation,
     }
 }
 

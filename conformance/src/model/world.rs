@@ -38,12 +38,12 @@ impl World {
         let facts = |agent: &Agent| AgentFacts {
             id: agent.id(),
             is_cpu: agent.kind() == AgentKind::Cpu,
-            memory: agent.handle_pool().map(|pool| pool.size()),
+            memory: agent.handle_pool().map(|pool| pool.size),
             reaches: agents.iter().map(|owner| agent.reaches(owner.id())).collect(),
         };
         Self {
             agents: agents.iter().map(facts).collect(),
-            granule: pools().map(|pool| pool.granule()).max().unwrap_or(1),
+            granule: pools().map(|pool| pool.granule).max().unwrap_or(1),
             uncached: runtime.info().extension >= (1, 18),
             imports_are_looked_at: runtime.info().extension < (1, 16),
         }

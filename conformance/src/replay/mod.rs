@@ -45,7 +45,7 @@ fn check_fits(runtime: &Runtime, trace: usize, recorded: &Trace) -> Result<(), R
     if present < needed {
         return Err(ReplayError::TooFewGpus { trace, needed, present });
     }
-    let granule = pools().map(|pool| pool.granule()).max().unwrap_or_default();
+    let granule = pools().map(|pool| pool.granule).max().unwrap_or_default();
     if granule > recorded.granule {
         return Err(ReplayError::CoarserGranule { trace, recorded: recorded.granule, granule });
     }

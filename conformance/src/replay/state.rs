@@ -49,7 +49,7 @@ impl State {
                 .map(Agent::id)
                 .collect(),
             recorded_granule: trace.granule,
-            granule: pools.map(|pool| pool.granule()).max().unwrap_or_default(),
+            granule: pools.map(|pool| pool.granule).max().unwrap_or_default(),
             reservations: HashMap::new(),
             handles: HashMap::new(),
         })

@@ -59,7 +59,7 @@ impl Scene {
     pub fn new(runtime: &Runtime) -> Self {
         let vmm = Vmm::open(runtime).unwrap();
         let pool = runtime.gpus().next().unwrap().handle_pool().unwrap();
-        Self { granule: pool.granule(), vmm }
+        Self { granule: pool.granule, vmm }
     }
 
     /// The GPU of that number.

@@ -19,9 +19,9 @@ pub fn vram(stage: &Stage<'_>, mut rng: Rng, threads: usize) {
     let mut total = 0;
     for gpu in &gpus {
         let Some(pool) = gpu.handle_pool() else { continue };
-        total += pool.size() as u64;
-        let unit = pool.recommended_granule().max(pool.granule()).max(4096);
-        let piece = (pool.size() / PIECES / threads).next_multiple_of(unit);
+        total += pool.size as u64;
+        let unit = pool.recommended_granule.max(pool.granule).max(4096);
+        let piece = (pool.size / PIECES / threads).next_multiple_of(unit);
         all.push((gpu.id(), piece));
     }
     stage.limit.store(total, Ordering::Relaxed);
@@ -45,7 +45,7 @@ pub fn descriptors(stage: &Stage<'_>, mut rng: Rng) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     stage.limit.store(limit.unwrap_or_default(), Ordering::Relaxed);
     let Some(gpu) = stage.runtime.gpus().next() else { return };
-    let size = gpu.handle_pool().map_or(4096, hsa_vmm::Pool::granule);
+    let size = gpu.handle_pool().map_or(4096, |pool| pool.granule);
     let properties =
         AllocationProperties::on(gpu.id()).shareable_as(HandleType::PosixFileDescriptor);
     let Some(memory) = stage.call(Allocation::create(stage.vmm, size, &properties)) else { return };
@@ -83,7 +83,7 @@ pub fn mappings(stage: &Stage<'_>, mut rng: Rng) {
     let allowed = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let allowed: u64 = allowed.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65_530);
     stage.limit.store(allowed, Ordering::Relaxed);
-    let size = gpu.handle_pool().map_or(4096, hsa_vmm::Pool::granule);
+    let size = gpu.handle_pool().map_or(4096, |pool| pool.granule);
     let properties = AllocationProperties::on(gpu.id());
     let Some(memory) = stage.call(Allocation::create(stage.vmm, size, &properties)) else { return };
     let full = allowed.saturating_sub(MAPPINGS_LEFT);

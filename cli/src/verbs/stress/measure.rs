@@ -77,7 +77,7 @@ impl Measure {
         for (number, gpu) in runtime.gpus().enumerate() {
             // What is left is all processes' together; the driver's own count is better where it is.
             let left = runtime.memory_left(gpu.id()).filter(|_| simulation.is_some());
-            let size = gpu.handle_pool().map(|pool| pool.size());
+            let size = gpu.handle_pool().map(|pool| pool.size);
             if let (Some(left), Some(size)) = (left, size) {
                 let taken = size.saturating_sub(left) as i64;
                 self.add(&format!("memory of GPU {number} (runtime)"), taken, 0);

@@ -32,7 +32,7 @@ pub fn work(stage: &Stage<'_>, mut rng: Rng, plant: Option<Plant>) {
         match rng.u32(..16) {
             0..=5 if items.len() < ITEMS => {
                 let gpu = gpus[rng.usize(..gpus.len())];
-                let granule = gpu.handle_pool().map_or(4096, hsa_vmm::Pool::granule);
+                let granule = gpu.handle_pool().map_or(4096, |pool| pool.granule);
                 if let Some(item) = item(stage, &mut rng, gpu.id(), granule) {
                     stage.holds(1);
                     items.push(item);

@@ -98,7 +98,7 @@ impl<'a> Stage<'a> {
 
     /// The processor, if it reaches the memory of the GPUs.
     pub fn cpu(&self) -> Option<AgentId> {
-        let reaches = self.runtime.gpus().all(hsa_vmm::Agent::large_bar);
+        let reaches = self.runtime.gpus().all(|gpu| gpu.large_bar);
         reaches.then(|| self.runtime.host().id())
     }
 

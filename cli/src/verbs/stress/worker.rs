@@ -56,7 +56,7 @@ fn skipped(runtime: &Runtime, scene: Scene) -> Option<String> {
     if runtime.gpus().next().is_none() {
         return Some("there is no GPU".to_owned());
     }
-    let large = runtime.gpus().all(hsa_vmm::Agent::large_bar);
+    let large = runtime.gpus().all(|gpu| gpu.large_bar);
     (scene == Scene::Mappings && !large)
         .then(|| "no large BAR: the CPU does not map the GPUs' memory".to_owned())
 }
