@@ -144,8 +144,8 @@ pub(crate) fn send(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
-/// A part of a message.
-#[derive(Debug)]
+/// What was received of a message.
+#[derive(Debug, Default)]
 pub(crate) struct Received {
     /// 0 if the other end has disconnected.
     pub bytes: usize,

@@ -18,7 +18,9 @@ mod vmem;
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{Answer, NativeAgent, NativePool};
 pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
-pub(crate) use interprocess::{discard, listens_at, peer_has_ended, peer_of, receive, send, wait};
+pub(crate) use interprocess::{
+    Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
+};
 pub(crate) use library_lock::Generation;
 use library_lock::LibraryLock;
 pub(crate) use memory::{Protection, close, map_shared, plug, protect, try_shared};

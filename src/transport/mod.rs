@@ -31,7 +31,7 @@ pub use ticket::{Offer, Ticket, UnknownTicket};
 
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
-use crate::native::{discard, peer_of, receive, send, wait};
+use crate::native::{Received, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
 use core::fmt;
 use description::{HEADER, message_length};
@@ -238,7 +238,11 @@ impl Channel {
             received.bytes += part.bytes;
             received.descriptors += part.descriptors;
             if part.truncated {
-                return Err(self.truncated(received.descriptors));
+                // Descriptors did not fit: into the buffer, or into this process.
+                return Err(match fcntl_dupfd_cloexec(&self.socket, 0) {
+                    Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
+                    _ => ErrorKind::UnexpectedDescriptors(received.descriptors + 1),
+                });
             }
             if received.descriptors > 1 {
                 return Err(ErrorKind::UnexpectedDescriptors(received.descriptors));
@@ -249,14 +253,6 @@ impl Channel {
             }
         }
         Ok(())
-    }
-
-    /// Returns the error for descriptors that did not fit: into the buffer, or into this process.
-    fn truncated(&self, received: usize) -> ErrorKind {
-        match fcntl_dupfd_cloexec(&self.socket, 0) {
-            Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
-            _ => ErrorKind::UnexpectedDescriptors(received + 1),
-        }
     }
 
     /// Ends the connection, and discards the data in it: descriptors in the socket's queue stay open as
@@ -293,15 +289,6 @@ impl fmt::Debug for Channel {
         let Self { socket, trust, timeout } = self;
         write!(f, "Channel({:?}, trusts {trust:?}, timeout {timeout:?})", socket.as_fd())
     }
-}
-
-/// What was received of a message.
-#[derive(Default)]
-struct Received {
-    bytes: usize,
-    descriptors: usize,
-    /// The only descriptor.
-    descriptor: Option<OwnedFd>,
 }
 
 /// Returns a function that keeps the kind of an error, for the operation that the caller asked for.
