@@ -1,13 +1,11 @@
 //! Device memory that grows and shrinks in place.
 
 use super::handle_pool::HandlePool;
-use super::round_up;
-use super::span::{self, Grants, Span, check_alive, check_bounds};
+use super::{Grants, Run, Span, check_alive, is_quarantine, round_up};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, Granularity, MapRequest,
-    Mapping, Reservation, Vmm,
+    Access, Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
 };
 use core::fmt;
 
@@ -54,26 +52,19 @@ impl GrowableBuilder {
         vmm: &Vmm,
         properties: &AllocationProperties,
     ) -> Result<GrowableBuffer, Error> {
-        let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
-        let step = self.step.unwrap_or(recommended).max(1);
-        let step = round_up(step, vmm.reservation_granule())?;
+        let step = super::step(vmm, properties, self.step.map(|step| step.max(1)))?;
         let reservation = Reservation::builder(round_up(self.maximum, step)?);
         let reservation = match self.address {
             None => reservation,
             Some(address) => reservation.exactly_at(address),
         };
         let reservation = reservation.reserve(vmm)?;
-        Ok(GrowableBuffer {
-            mappings: Vec::new(),
-            pool: HandlePool::new(vmm, properties, step, self.pool),
-            address: reservation.address(),
-            reservations: vec![reservation],
-            step,
-            size: 0,
-            grants: Grants::default(),
-            properties: *properties,
-            vmm: vmm.clone(),
-        })
+        let pool = HandlePool::new(vmm, properties, step, self.pool, false);
+        let (vmm, properties) = (vmm.clone(), *properties);
+        let run =
+            Run { vmm, properties, address: reservation.address(), step, mappings: Vec::new() };
+        let reservations = vec![reservation];
+        Ok(GrowableBuffer { run, pool, reservations, size: 0, grants: Grants::default() })
     }
 }
 
@@ -107,19 +98,13 @@ impl GrowableBuilder {
 ///
 /// The contents of added memory are undefined: they may be those from before the buffer last shrank.
 pub struct GrowableBuffer {
-    /// One a step, by address.
-    mappings: Vec<Mapping>,
+    run: Run,
     pool: HandlePool,
-    address: Address,
     /// Each begins where the one before ends.
     reservations: Vec<Reservation>,
-    /// In bytes.
-    step: usize,
     /// In bytes, as requested: the last step may contain more.
     size: usize,
     grants: Grants,
-    properties: AllocationProperties,
-    vmm: Vmm,
 }
 
 impl GrowableBuffer {
@@ -131,7 +116,7 @@ impl GrowableBuffer {
     /// Returns its address, which never changes.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.address
+        self.run.address
     }
 
     /// Returns its size in bytes, as requested.
@@ -143,7 +128,7 @@ impl GrowableBuffer {
     /// Returns the mapped bytes: its size in whole steps.
     #[must_use]
     pub fn mapped(&self) -> usize {
-        self.mappings.len() * self.step
+        self.run.mappings.len() * self.run.step
     }
 
     /// Returns the size in bytes that it can grow to.
@@ -155,7 +140,7 @@ impl GrowableBuffer {
     /// Returns the size of a step in bytes.
     #[must_use]
     pub fn step(&self) -> usize {
-        self.step
+        self.run.step
     }
 
     /// Returns the number of handles that are ready; see [`GrowableBuilder::with_handle_pool`].
@@ -167,12 +152,12 @@ impl GrowableBuffer {
     /// Returns the `Vmm` that it belongs to.
     #[must_use]
     pub fn vmm(&self) -> &Vmm {
-        &self.vmm
+        &self.run.vmm
     }
 
     /// Iterates over its memory, one allocation a step, for example to export it.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
-        self.mappings.iter().map(Mapping::allocation)
+        self.run.mappings.iter().map(Mapping::allocation)
     }
 
     /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
@@ -208,9 +193,9 @@ impl GrowableBuffer {
             let problem = Problem::ExceedsMaximum { maximum };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        check_alive(&self.vmm).map_err(fail)?;
-        let steps = size.div_ceil(self.step);
-        if steps < self.mappings.len() {
+        check_alive(&self.run.vmm).map_err(fail)?;
+        let steps = size.div_ceil(self.run.step);
+        if steps < self.run.mappings.len() {
             self.unmap_after(steps)?;
         } else {
             self.map_up_to(steps)?;
@@ -221,19 +206,21 @@ impl GrowableBuffer {
 
     /// Maps memory at the end, with the access that the rest has.
     fn map_up_to(&mut self, steps: usize) -> Result<(), Error> {
-        let memory = self.pool.take(steps - self.mappings.len())?;
-        let offsets = (self.mappings.len()..steps).map(|step| step * self.step);
+        let memory = self.pool.take(steps - self.run.mappings.len())?;
+        let offsets = (self.run.mappings.len()..steps).map(|step| step * self.run.step);
         let requests = memory.iter().zip(offsets).filter_map(|(allocation, offset)| {
             let (reservation, offset) = self.reservation_at(offset)?;
-            Some(MapRequest { reservation, offset, allocation, access: self.grants.list() })
+            Some(MapRequest { reservation, offset, allocation, access: &self.grants.0 })
         });
         match Mapping::map_many(&requests.collect::<Vec<_>>()) {
             Ok(mappings) => {
-                self.mappings.extend(mappings);
+                self.run.mappings.extend(mappings);
                 Ok(())
             }
             Err(error) => {
-                self.pool.put_unmapped(memory, &error);
+                if !is_quarantine(&error) {
+                    self.pool.put(memory);
+                }
                 Err(error)
             }
         }
@@ -241,25 +228,25 @@ impl GrowableBuffer {
 
     /// Unmaps the memory behind the first steps.
     fn unmap_after(&mut self, steps: usize) -> Result<(), Error> {
-        let last = self.mappings.split_off(steps);
+        let last = self.run.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
             // After a quarantine some may be missing.
-            let end = self.address.get() + self.mapped();
-            let ends = (end..).step_by(self.step);
+            let end = self.run.address.get() + self.mapped();
+            let ends = (end..).step_by(self.run.step);
             let kept =
                 rest.into_iter().zip(ends).take_while(|(it, end)| it.address().get() == *end);
-            self.mappings.extend(kept.map(|(mapping, _)| mapping));
+            self.run.mappings.extend(kept.map(|(mapping, _)| mapping));
             self.size = self.size.min(self.mapped());
             return Err(error);
         }
-        memory.into_iter().for_each(|memory| self.pool.put(memory));
+        self.pool.put(memory);
         Ok(())
     }
 
     /// The reservation that contains the byte at an offset, and the offset in it.
     fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
-        let address = self.address.get() + offset;
+        let address = self.run.address.get() + offset;
         let before = self.reservations.partition_point(|it| it.address().get() <= address);
         let reservation = self.reservations.get(before.checked_sub(1)?)?;
         Some((reservation, address - reservation.address().get()))
@@ -276,9 +263,9 @@ impl GrowableBuffer {
     /// [`Problem::AddressTaken`] if those addresses are in use, which is likely. Where the maximum is
     /// known, reserve it at first.
     pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
-        let size = round_up(bytes, self.step)?;
-        let end = Address::new(self.address.get() + self.maximum());
-        self.reservations.push(Reservation::builder(size).exactly_at(end).reserve(&self.vmm)?);
+        let size = round_up(bytes, self.run.step)?;
+        let end = Address::new(self.run.address.get() + self.maximum());
+        self.reservations.push(Reservation::builder(size).exactly_at(end).reserve(&self.run.vmm)?);
         Ok(())
     }
 
@@ -288,11 +275,7 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        let descriptors = span::check_access(&self.vmm, &self.properties, agents, access)?;
-        let change = |mapping| (mapping, descriptors.as_slice());
-        let changes: Vec<(&Mapping, &[AccessDescriptor])> =
-            self.mappings.iter().map(change).collect();
-        Mapping::set_access_many(&changes)?;
+        self.run.grant(agents, access)?;
         self.grants.set(agents, access);
         Ok(())
     }
@@ -302,8 +285,7 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
-        span::check_access(&self.vmm, &self.properties, agents, Access::None)?;
-        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)?;
+        self.run.revoke(agents)?;
         self.grants.set(agents, Access::None);
         Ok(())
     }
@@ -314,7 +296,8 @@ impl GrowableBuffer {
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by
     /// its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        span::access(&self.vmm, &self.grants, agent, &self.mappings)
+        self.run.access(agent)?;
+        Ok(self.grants.of(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have read access.
@@ -349,15 +332,14 @@ impl GrowableBuffer {
     }
 
     fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
-        check_bounds(offset, size, self.size).map_err(|kind| Error::new(operation, kind))?;
-        Ok(Span::of_steps(self.address, &self.mappings, self.step, (offset, size)))
+        self.run.span(operation, (offset, size), self.size)
     }
 }
 
 impl fmt::Debug for GrowableBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrowableBuffer")
-            .field("address", &self.address)
+            .field("address", &self.address())
             .field("size", &self.size)
             .field("maximum", &self.maximum())
             .finish_non_exhaustive()

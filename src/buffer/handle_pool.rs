@@ -1,6 +1,6 @@
 //! Physical memory that is created before it is needed.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, Vmm};
@@ -21,6 +21,8 @@ struct Shared {
     size: usize,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
+    /// Keeps all memory that was mapped, also beyond the capacity.
+    keeps_all: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -36,24 +38,26 @@ struct State {
 }
 
 impl HandlePool {
-    pub fn new(vmm: &Vmm, properties: &AllocationProperties, size: usize, capacity: usize) -> Self {
-        let shared = Arc::new(Shared {
-            vmm: vmm.clone(),
-            properties: *properties,
-            size,
-            capacity,
-            state: Mutex::default(),
-            changed: Condvar::default(),
-        });
-        let refill_thread = (capacity > 0).then(|| {
+    pub fn new(
+        vmm: &Vmm,
+        properties: &AllocationProperties,
+        size: usize,
+        capacity: usize,
+        keeps_all: bool,
+    ) -> Self {
+        let (vmm, properties) = (vmm.clone(), *properties);
+        let (state, changed) = (Mutex::default(), Condvar::default());
+        let shared = Shared { vmm, properties, size, capacity, keeps_all, state, changed };
+        let shared = Arc::new(shared);
+        let mut refill_thread = None;
+        if capacity > 0 {
             let shared = shared.clone();
-            thread::Builder::new().name("hsa-vmm pool".to_owned()).spawn(move || shared.refill())
-        });
-        let refill_thread = refill_thread.and_then(|spawned| {
-            let failed =
-                |error: &_| crate::log::warning!(%error, "no thread refills a handle pool");
-            spawned.inspect_err(failed).ok()
-        });
+            let thread = thread::Builder::new().name("hsa-vmm pool".to_owned());
+            match thread.spawn(move || shared.refill()) {
+                Ok(thread) => refill_thread = Some(thread),
+                Err(error) => crate::log::warning!(%error, "no thread refills a handle pool"),
+            }
+        }
         Self { shared, refill_thread }
     }
 
@@ -65,50 +69,41 @@ impl HandlePool {
 
     /// Takes `count` handles: those that are ready, and new ones for the rest. All of them or none.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
-        let mut taken = Vec::new();
+        let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
             let mut state = self.shared.state();
-            let left = state.ready.len().saturating_sub(count - taken.len());
+            let left = state.ready.len().saturating_sub(count - taken.len() - created.len());
             taken.extend(state.ready.drain(left..));
             state.paused = false;
             self.shared.changed.notify_all();
             drop(state);
-            let created = loop {
-                if taken.len() == count {
+            let error = loop {
+                if taken.len() + created.len() == count {
+                    taken.extend(created);
                     return Ok(taken);
                 }
                 match self.shared.create() {
-                    Ok(memory) => taken.push(memory),
+                    Ok(memory) => created.push(memory),
                     Err(error) => break error,
                 }
             };
             // The thread may be creating the memory that is missing.
-            if !self.shared.wait_for_thread() {
-                taken.into_iter().for_each(|memory| self.put(memory));
-                return Err(created);
+            let mut state = self.shared.state();
+            while state.creating {
+                state = self.shared.wait(state);
+            }
+            if state.ready.is_empty() {
+                drop(state);
+                self.put(taken);
+                created.into_iter().for_each(|memory| self.shared.put(memory, false));
+                return Err(error);
             }
         }
     }
 
-    /// Takes memory back: keeps it if there is room, and else releases it.
-    pub fn put(&self, memory: Allocation) {
-        self.shared.put(memory);
-    }
-
-    /// Takes memory back that could not be mapped. Memory that is mapped in a quarantined range is not
-    /// used again.
-    pub fn put_unmapped(&self, memory: Vec<Allocation>, error: &Error) {
-        if !is_quarantine(error) {
-            memory.into_iter().for_each(|memory| self.put(memory));
-        }
-    }
-}
-
-/// Whether a range was quarantined.
-pub(super) fn is_quarantine(error: &Error) -> bool {
-    match error.kind() {
-        ErrorKind::PagesLost { cause, .. } => is_quarantine(cause),
-        kind => matches!(kind, ErrorKind::Quarantined { .. }),
+    /// Takes memory back: keeps what there is room for, and releases the rest.
+    pub fn put(&self, memory: Vec<Allocation>) {
+        memory.into_iter().for_each(|memory| self.shared.put(memory, self.shared.keeps_all));
     }
 }
 
@@ -121,27 +116,18 @@ impl Shared {
         Ok(Allocation::create(&self.vmm, self.size, &self.properties)?)
     }
 
-    fn put(&self, memory: Allocation) {
+    fn put(&self, memory: Allocation, keep: bool) {
         let mut state = self.state();
-        if state.ready.len() < self.capacity {
+        if keep || state.ready.len() < self.capacity {
             state.ready.push(memory);
             return;
         }
         drop(state);
         if let Err(rejected) = memory.release() {
-            let (memory, error) = (rejected.value, rejected.error);
+            let error = rejected.error;
             crate::log::warning!(%error, "memory was not released and is used again");
-            self.state().ready.push(memory);
+            self.state().ready.push(rejected.value);
         }
-    }
-
-    /// Waits until the thread has created what it is creating. Returns whether a handle is ready then.
-    fn wait_for_thread(&self) -> bool {
-        let mut state = self.state();
-        while state.creating {
-            state = self.wait(state);
-        }
-        !state.ready.is_empty()
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -158,7 +144,7 @@ impl Shared {
             }
             state.creating = true;
             drop(state);
-            let created = self.create().map(|memory| self.put(memory));
+            let created = self.create().map(|memory| self.put(memory, false));
             state = self.state();
             state.creating = false;
             if let Err(error) = created {

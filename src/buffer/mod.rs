@@ -23,7 +23,6 @@ mod handle_pool;
 mod paged;
 mod pausable;
 mod ring;
-mod span;
 mod typed;
 
 pub use growable::{GrowableBuffer, GrowableBuilder};
@@ -34,7 +33,20 @@ pub use typed::GrowableVec;
 
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::vmm::{AllocationProperties, Location, Vmm};
+use crate::vmm::{
+    Access, AccessDescriptor, Address, AllocationProperties, Granularity, Location, Mapping, Vmm,
+};
+use smallvec::SmallVec;
+
+/// The size of a page or step in bytes: the one asked for in whole granules, or the recommended one.
+fn step(
+    vmm: &Vmm,
+    properties: &AllocationProperties,
+    wanted: Option<usize>,
+) -> Result<usize, Error> {
+    let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
+    whole_granules(vmm, wanted.unwrap_or(recommended))
+}
 
 /// Rounds a size of at least one byte up to whole granules.
 fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
@@ -62,5 +74,156 @@ fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
             let kind = ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation);
             Err(Error::new(Operation::Create, kind))
         }
+    }
+}
+
+/// Fails in a forked child: another thread may have held a lock of the buffer during the fork.
+fn check_alive(vmm: &Vmm) -> Result<(), ErrorKind> {
+    if vmm.runtime().has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
+}
+
+/// Whether a range was quarantined. Memory that may be mapped there is not used again.
+fn is_quarantine(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Quarantined { .. })
+}
+
+/// Checks that an agent is one of the runtime's.
+fn check_agent(vmm: &Vmm, agent: AgentId) -> Result<(), ErrorKind> {
+    check_alive(vmm)?;
+    if vmm.runtime().agent(agent).is_some() {
+        return Ok(());
+    }
+    let is_foreign = agent.runtime() != vmm.runtime().host().id().runtime();
+    let problem = if is_foreign { Problem::ForeignAgent } else { Problem::UnknownAgent };
+    Err(ErrorKind::invalid(Argument::Agent, agent, problem))
+}
+
+/// The access that agents have to all of a buffer; agents without any are not listed.
+#[derive(Clone, Debug, Default)]
+struct Grants(Vec<AccessDescriptor>);
+
+impl Grants {
+    fn of(&self, agent: AgentId) -> Access {
+        let granted = self.0.iter().find(|granted| granted.agent == agent);
+        granted.map_or(Access::None, |granted| granted.access)
+    }
+
+    /// Changes the access of some agents.
+    fn set(&mut self, agents: &[AgentId], access: Access) {
+        self.0.retain(|granted| !agents.contains(&granted.agent));
+        if access != Access::None {
+            for &agent in agents {
+                if self.of(agent) == Access::None {
+                    self.0.push(AccessDescriptor { agent, access });
+                }
+            }
+        }
+    }
+
+    /// The same, but no agent may write.
+    fn for_reading(&self) -> Vec<AccessDescriptor> {
+        let limit = |granted: &AccessDescriptor| AccessDescriptor {
+            access: granted.access.min(Access::Read),
+            ..*granted
+        };
+        self.0.iter().map(limit).collect()
+    }
+}
+
+/// Adjacent mappings of one size, of which the first is the start of a buffer.
+#[derive(Debug)]
+struct Run {
+    vmm: Vmm,
+    properties: AllocationProperties,
+    address: Address,
+    /// The size of a mapping in bytes.
+    step: usize,
+    mappings: Vec<Mapping>,
+}
+
+impl Run {
+    /// Grants access to all mappings. Without any, only checks that it can be granted.
+    fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
+        let descriptors = AccessDescriptor::of_each(agents, access);
+        if self.mappings.is_empty() {
+            return self.vmm.check_access(&self.properties, &descriptors);
+        }
+        self.set_access(&descriptors)
+    }
+
+    fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), Error> {
+        let changes: Vec<_> = self.mappings.iter().map(|mapping| (mapping, descriptors)).collect();
+        Mapping::set_access_many(&changes)
+    }
+
+    /// Revokes all access. Without mappings, only checks that it can be revoked.
+    fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
+        if self.mappings.is_empty() {
+            return self.grant(agents, Access::None);
+        }
+        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)
+    }
+
+    /// The least access of an agent to any mapping. Fails if one is not the buffer's any more.
+    fn access(&self, agent: AgentId) -> Result<Access, Error> {
+        check_agent(&self.vmm, agent).map_err(|kind| Error::new(Operation::GetAccess, kind))?;
+        let mut mappings = self.mappings.iter();
+        mappings.try_fold(Access::ReadWrite, |least, mapping| Ok(least.min(mapping.access(agent)?)))
+    }
+
+    /// A part of the first `end` bytes.
+    fn span(
+        &self,
+        operation: Operation,
+        (offset, size): (usize, usize),
+        end: usize,
+    ) -> Result<Span<'_>, Error> {
+        check_bounds(offset, size, end).map_err(|kind| Error::new(operation, kind))?;
+        let steps = offset / self.step..(offset + size).div_ceil(self.step);
+        let mappings = self.mappings.get(steps).unwrap_or_default().iter().collect();
+        Ok(Span { base: self.address, offset, mappings })
+    }
+}
+
+/// Checks that a part of a buffer is inside; returns its end.
+fn check_bounds(offset: usize, size: usize, end: usize) -> Result<usize, ErrorKind> {
+    let last = offset.checked_add(size).filter(|&last| last <= end);
+    let problem = Problem::OutOfBounds { size, end };
+    last.ok_or(ErrorKind::invalid(Argument::Offset, offset, problem))
+}
+
+/// A part of a buffer, and exactly the mappings that contain its bytes.
+#[derive(Debug)]
+struct Span<'a> {
+    /// The start of the buffer.
+    base: Address,
+    offset: usize,
+    mappings: SmallVec<[&'a Mapping; 8]>,
+}
+
+impl Span<'_> {
+    fn read(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let read = Mapping::read_many(&self.mappings, self.address(), bytes);
+        read.map_err(|error| self.about_offset(error))
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        let written = Mapping::write_many(&self.mappings, self.address(), bytes);
+        written.map_err(|error| self.about_offset(error))
+    }
+
+    fn fill(&self, value: u32, size: usize) -> Result<(), Error> {
+        let filled = Mapping::fill_many(&self.mappings, self.address(), value, size);
+        filled.map_err(|error| self.about_offset(error))
+    }
+
+    fn address(&self) -> Address {
+        Address::new(self.base.get() + self.offset)
+    }
+
+    /// Blames the offset in the buffer in place of the address.
+    fn about_offset(&self, error: Error) -> Error {
+        let operation = error.operation();
+        Error::new(operation, error.into_kind().about_offset(self.base))
     }
 }

@@ -1,7 +1,6 @@
 //! Memory that is released for a while and comes back at the same address.
 
-use super::span::{self, Grants, Span, check_bounds};
-use super::{owner, whole_granules};
+use super::{Grants, Run, Span, owner, whole_granules};
 use crate::agent::AgentId;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
@@ -59,36 +58,18 @@ pub enum Contents {
 /// # }
 /// ```
 pub struct PausableBuffer {
-    vmm: Vmm,
-    properties: AllocationProperties,
     owner: AgentId,
     size: usize,
-    /// The reserved and mapped bytes: the size in whole granules.
-    extent: usize,
-    address: Address,
     grants: Grants,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Resident(Mapping),
-    Paused {
-        rest: Rest,
-        /// The contents for new memory. `None` if they are lost, or in the memory of `rest`.
-        saved: Option<Vec<u8>>,
-    },
-}
-
-/// What a paused buffer still has: its addresses, unless something failed.
-#[derive(Debug)]
-enum Rest {
-    Nothing,
-    Addresses(Reservation),
-    /// The runtime did not release the memory.
-    Memory(Reservation, Allocation),
-    /// The runtime did not unmap it.
-    Mapping(Mapping),
+    paused: bool,
+    /// The contents for new memory. `None` if they are lost, or still in `memory`.
+    saved: Option<Vec<u8>>,
+    /// None, or one of the size in whole granules. A paused buffer has one, and `memory`, only after
+    /// the runtime has failed to unmap or to release.
+    run: Run,
+    memory: Option<Allocation>,
+    /// `None` if the addresses are lost. There is one if there is `memory`.
+    reservation: Option<Reservation>,
 }
 
 impl PausableBuffer {
@@ -105,23 +86,24 @@ impl PausableBuffer {
         let (owner, extent) = (owner(properties)?, whole_granules(vmm, size)?);
         let reservation = Reservation::builder(extent).reserve(vmm)?;
         let memory = Allocation::create(vmm, extent, properties)?;
-        let mapping = reservation.map(0, &memory)?;
+        let mappings = vec![reservation.map(0, &memory)?];
+        let (vmm, address) = (vmm.clone(), reservation.address());
         Ok(Self {
-            vmm: vmm.clone(),
-            properties: *properties,
             owner,
             size,
-            extent,
-            address: mapping.address(),
             grants: Grants::default(),
-            state: State::Resident(mapping),
+            paused: false,
+            saved: None,
+            run: Run { vmm, properties: *properties, address, step: extent, mappings },
+            memory: Some(memory),
+            reservation: Some(reservation),
         })
     }
 
     /// Returns its address; while it is paused, the one that it will have.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.address
+        self.run.address
     }
 
     /// Returns its size in bytes, as requested.
@@ -134,28 +116,25 @@ impl PausableBuffer {
     /// granules.
     #[must_use]
     pub fn extent(&self) -> usize {
-        self.extent
+        self.run.step
     }
 
     /// Returns whether it is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        matches!(self.state, State::Paused { .. })
+        self.paused
     }
 
     /// Returns whether its addresses are reserved: always, except after [`ErrorKind::AddressLost`].
     #[must_use]
     pub fn holds_addresses(&self) -> bool {
-        !matches!(self.state, State::Paused { rest: Rest::Nothing, .. })
+        self.reservation.is_some()
     }
 
     /// Returns the bytes of this process's memory that contain the saved contents.
     #[must_use]
     pub fn saved(&self) -> usize {
-        match &self.state {
-            State::Paused { saved: Some(bytes), .. } => bytes.len(),
-            _ => 0,
-        }
+        self.saved.as_ref().map_or(0, Vec::len)
     }
 
     /// Grants agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
@@ -164,10 +143,7 @@ impl PausableBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        let descriptors = span::check_access(&self.vmm, &self.properties, agents, access)?;
-        if let State::Resident(mapping) = &self.state {
-            mapping.set_access(&descriptors)?;
-        }
+        self.run.grant(agents, access)?;
         self.grants.set(agents, access);
         Ok(())
     }
@@ -178,10 +154,7 @@ impl PausableBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
-        span::check_access(&self.vmm, &self.properties, agents, Access::None)?;
-        if let State::Resident(mapping) = &self.state {
-            mapping.revoke(agents)?;
-        }
+        self.run.revoke(agents)?;
         self.grants.set(agents, Access::None);
         Ok(())
     }
@@ -192,11 +165,8 @@ impl PausableBuffer {
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if the buffer was unmapped by its
     /// address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        let mapping = match &self.state {
-            State::Resident(mapping) => Some(mapping),
-            State::Paused { .. } => None,
-        };
-        span::access(&self.vmm, &self.grants, agent, mapping)
+        self.run.access(agent)?;
+        Ok(self.grants.of(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have read access.
@@ -231,11 +201,10 @@ impl PausableBuffer {
     }
 
     fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
-        let fail = |kind| Error::new(operation, kind);
-        let State::Resident(mapping) = &self.state else { return Err(fail(ErrorKind::Paused)) };
-        check_bounds(offset, size, self.size).map_err(fail)?;
-        let mappings = core::slice::from_ref(mapping);
-        Ok(Span::of_steps(self.address, mappings, self.extent, (offset, size)))
+        if self.paused {
+            return Err(Error::new(operation, ErrorKind::Paused));
+        }
+        self.run.span(operation, (offset, size), self.size)
     }
 
     /// Releases the memory and keeps the addresses. No agent may be using the buffer.
@@ -247,28 +216,23 @@ impl PausableBuffer {
     /// again while the buffer is restored, it is paused and keeps its memory and contents until it
     /// resumes.
     pub fn pause(&mut self, contents: Contents) -> Result<(), Error> {
-        let paused = || Error::new(Operation::Pause, ErrorKind::Paused);
-        let State::Resident(mapping) = &self.state else { return Err(paused()) };
+        let Some(memory) = self.memory.as_ref().filter(|_| !self.paused) else {
+            return Err(Error::new(Operation::Pause, ErrorKind::Paused));
+        };
         let saved = match contents {
-            Contents::Save => Some(self.save(mapping.allocation())?),
+            Contents::Save => Some(self.save(memory)?),
             Contents::Drop => None,
         };
-        let nothing = State::Paused { rest: Rest::Nothing, saved: None };
-        let State::Resident(mapping) = core::mem::replace(&mut self.state, nothing) else {
-            return Err(paused());
-        };
-        let (rest, answer) = self.release(Rest::Mapping(mapping), Operation::Pause);
-        self.state = match rest {
+        self.paused = true;
+        let answer = self.release(Operation::Pause);
+        if self.memory.is_none() {
+            self.saved = saved;
+        } else if let Err(error) = self.restore() {
             // The memory still has the contents.
-            rest @ (Rest::Mapping(_) | Rest::Memory(..)) => match self.restore(rest, None) {
-                Ok(mapping) => State::Resident(mapping),
-                Err((rest, error)) => {
-                    crate::log::error!(%error, address = %self.address, "a buffer stays paused");
-                    State::Paused { rest, saved: None }
-                }
-            },
-            rest => State::Paused { rest, saved },
-        };
+            crate::log::error!(%error, address = %self.address(), "a buffer stays paused");
+        } else {
+            self.paused = false;
+        }
         answer
     }
 
@@ -280,26 +244,23 @@ impl PausableBuffer {
     /// not available; else as for [`Vmm::create`], [`Vmm::map`], [`Vmm::set_access`] and
     /// [`Vmm::copy_from_host`]. The buffer stays paused, and can resume later.
     pub fn resume(&mut self) -> Result<(), Error> {
-        let nothing = State::Paused { rest: Rest::Nothing, saved: None };
-        let (rest, saved) = match core::mem::replace(&mut self.state, nothing) {
-            State::Paused { rest, saved } => (rest, saved),
-            resident => {
-                self.state = resident;
-                return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
-            }
-        };
+        if !self.paused {
+            return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
+        }
         // Memory that could not be released is kept, with its contents.
-        let had_memory = matches!(rest, Rest::Mapping(_) | Rest::Memory(..));
-        let (rest, error) = match self.restore(rest, saved.as_deref()) {
-            Ok(mapping) => {
-                self.state = State::Resident(mapping);
-                return Ok(());
+        let had_memory = self.memory.is_some();
+        match self.restore() {
+            Ok(()) => {
+                (self.paused, self.saved) = (false, None);
+                Ok(())
             }
-            Err((rest, error)) if had_memory => (rest, error),
-            Err((rest, error)) => (self.release(rest, Operation::Resume).0, error),
-        };
-        self.state = State::Paused { rest, saved };
-        Err(error)
+            Err(error) => {
+                if !had_memory && let Err(error) = self.release(Operation::Resume) {
+                    crate::log::warning!(%error, "a paused buffer keeps memory or lost its addresses");
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Resumes, at another address if its own was lost and is not available. Returns its address.
@@ -311,102 +272,81 @@ impl PausableBuffer {
             Err(error)
                 if matches!(error.kind(), ErrorKind::AddressLost { .. })
                     && !self.holds_addresses() => {}
-            answer => return answer.map(|()| self.address),
+            answer => return answer.map(|()| self.address()),
         }
-        let reservation = Reservation::builder(self.extent).reserve(&self.vmm)?;
-        let before = core::mem::replace(&mut self.address, reservation.address());
-        if let State::Paused { rest, .. } = &mut self.state {
-            *rest = Rest::Addresses(reservation);
-        }
-        self.resume().map(|()| self.address).inspect_err(|_| {
-            self.address = before;
-            if let State::Paused { rest, .. } = &mut self.state {
-                *rest = Rest::Nothing;
-            }
+        let reservation = Reservation::builder(self.extent()).reserve(&self.run.vmm)?;
+        let before = core::mem::replace(&mut self.run.address, reservation.address());
+        self.reservation = Some(reservation);
+        self.resume().map(|()| self.address()).inspect_err(|_| {
+            self.run.address = before;
+            self.run.mappings.clear();
+            (self.memory, self.reservation) = (None, None);
         })
     }
 
-    /// Releases what it still has, except the addresses, as far as the runtime allows.
-    fn release(&self, rest: Rest, operation: Operation) -> (Rest, Result<(), Error>) {
-        let (reservation, memory) = match rest {
-            Rest::Nothing | Rest::Addresses(_) => return (rest, Ok(())),
-            Rest::Memory(reservation, memory) => (reservation, memory),
-            Rest::Mapping(mapping) => {
-                let both = (mapping.reservation().clone(), mapping.allocation().clone());
-                match mapping.unmap() {
-                    Ok(()) => both,
-                    Err(kept) => return (Rest::Mapping(kept.value), Err(kept.error.into())),
-                }
-            }
-        };
-        let (addresses, answer) = if self.vmm.quirks().memory_returns_with_addresses {
+    /// Releases what it has, except the addresses, as far as the runtime allows.
+    fn release(&mut self, operation: Operation) -> Result<(), Error> {
+        if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.run.mappings)) {
+            self.run.mappings = rejected.value;
+            return Err(rejected.error);
+        }
+        let Some(memory) = self.memory.take() else { return Ok(()) };
+        let mut answer = Ok(());
+        if self.run.vmm.quirks().memory_returns_with_addresses
+            && let Some(reservation) = self.reservation.take()
+        {
             let name = reservation.name().unwrap_or_default();
-            match reservation.free() {
-                Err(kept) => return (Rest::Memory(kept.value, memory), Err(kept.error.into())),
-                Ok(()) => match self.reserve(operation) {
-                    Ok(reservation) => (Some(reservation.named(&name)), Ok(())),
-                    Err(lost) => (None, Err(lost)),
-                },
+            if let Err(rejected) = reservation.free() {
+                (self.memory, self.reservation) = (Some(memory), Some(rejected.value));
+                return Err(rejected.error);
             }
-        } else {
-            (Some(reservation), Ok(()))
-        };
-        match (memory.release(), addresses) {
-            (Ok(()), Some(reservation)) => (Rest::Addresses(reservation), answer),
-            (Ok(()), None) => (Rest::Nothing, answer),
-            (Err(kept), Some(reservation)) => {
-                (Rest::Memory(reservation, kept.value), Err(kept.error.into()))
+            match self.reserve(operation) {
+                Ok(reservation) => self.reservation = Some(reservation.named(&name)),
+                Err(lost) => answer = Err(lost),
             }
-            // Without addresses the memory cannot be used again; the `Vmm` releases it in the end.
-            (Err(_), None) => (Rest::Nothing, answer),
         }
+        // Without addresses the memory cannot be used again; the `Vmm` releases it in the end.
+        if let Err(rejected) = memory.release()
+            && self.reservation.is_some()
+        {
+            self.memory = Some(rejected.value);
+            return Err(rejected.error);
+        }
+        answer
     }
 
-    /// Maps what it still has, with the access of agents; new memory gets these bytes. Fails with what
-    /// it has then.
-    fn restore(&self, rest: Rest, bytes: Option<&[u8]>) -> Result<Mapping, (Rest, Error)> {
-        let (reservation, memory) = match rest {
-            Rest::Mapping(mapping) => return self.set_access(mapping),
-            Rest::Memory(reservation, memory) => (reservation, memory),
-            rest => {
-                let reservation = match rest {
-                    Rest::Addresses(reservation) => reservation,
-                    rest => self.reserve(Operation::Resume).map_err(|lost| (rest, lost))?,
-                };
-                let created = Allocation::create(&self.vmm, self.extent, &self.properties);
-                let filled = created.map_err(Error::from).and_then(|memory| {
-                    bytes.map_or(Ok(()), |bytes| self.fill_from(&memory, bytes)).map(|()| memory)
-                });
-                match filled {
-                    Ok(memory) => (reservation, memory),
-                    Err(error) => return Err((Rest::Addresses(reservation), error)),
-                }
-            }
-        };
-        match reservation.map(0, &memory) {
-            Ok(mapping) => self.set_access(mapping),
-            Err(error) => Err((Rest::Memory(reservation, memory), error.into())),
+    /// Reserves, creates and maps what it does not have, with the access of agents. New memory gets the
+    /// saved contents.
+    fn restore(&mut self) -> Result<(), Error> {
+        if self.reservation.is_none() {
+            self.reservation = Some(self.reserve(Operation::Resume)?);
         }
-    }
-
-    fn set_access(&self, mapping: Mapping) -> Result<Mapping, (Rest, Error)> {
-        let set = match self.grants.list() {
+        if self.memory.is_none() {
+            let memory = Allocation::create(&self.run.vmm, self.extent(), &self.run.properties)?;
+            if let Some(bytes) = &self.saved {
+                self.with_window(&memory, Access::ReadWrite, |window| {
+                    window.copy_from_host(self.owner, 0, bytes)
+                })?;
+            }
+            self.memory = Some(memory);
+        }
+        if let (Some(reservation), Some(memory)) = (&self.reservation, &self.memory)
+            && self.run.mappings.is_empty()
+        {
+            self.run.mappings.push(reservation.map(0, memory)?);
+        }
+        match &*self.grants.0 {
             [] => Ok(()),
-            grants => mapping.set_access(grants),
-        };
-        match set {
-            Ok(()) => Ok(mapping),
-            Err(error) => Err((Rest::Mapping(mapping), error.into())),
+            grants => self.run.set_access(grants),
         }
     }
 
     /// Reserves the addresses again after they were freed.
     fn reserve(&self, operation: Operation) -> Result<Reservation, Error> {
-        let Self { address, extent, .. } = *self;
-        let reserved = Reservation::builder(extent).exactly_at(address).reserve(&self.vmm);
+        let (address, size) = (self.address(), self.extent());
+        let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.run.vmm);
         reserved.map_err(|cause| {
-            let cause = Box::new(Error::from(cause));
-            Error::new(operation, ErrorKind::AddressLost { address, size: extent, cause })
+            Error::new(operation, ErrorKind::AddressLost { address, size, cause: Box::new(cause) })
         })
     }
 
@@ -424,13 +364,6 @@ impl PausableBuffer {
         Ok(bytes)
     }
 
-    /// Copies saved contents to memory.
-    fn fill_from(&self, memory: &Allocation, bytes: &[u8]) -> Result<(), Error> {
-        self.with_window(memory, Access::ReadWrite, |window| {
-            window.copy_from_host(self.owner, 0, bytes)
-        })
-    }
-
     /// Maps memory for its owner at other addresses: the owner may have no access to the buffer.
     fn with_window(
         &self,
@@ -438,21 +371,21 @@ impl PausableBuffer {
         access: Access,
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let reservation = Reservation::builder(self.extent).reserve(&self.vmm)?;
+        let reservation = Reservation::builder(self.extent()).reserve(&self.run.vmm)?;
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
         act(&window)?;
-        window.unmap().map_err(|kept| kept.error)?;
-        Ok(reservation.free().map_err(|kept| kept.error)?)
+        window.unmap()?;
+        Ok(reservation.free()?)
     }
 }
 
 impl fmt::Debug for PausableBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PausableBuffer")
-            .field("address", &self.address)
+            .field("address", &self.address())
             .field("size", &self.size)
-            .field("paused", &self.is_paused())
+            .field("paused", &self.paused)
             .finish_non_exhaustive()
     }
 }

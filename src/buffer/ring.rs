@@ -1,12 +1,10 @@
 //! The same memory several times in a row.
 
-use super::span::Span;
-use super::{round_up, wrong_size};
+use super::{Run, Span, round_up, wrong_size};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, Allocation, AllocationProperties, MapRequest, Mapping,
-    Reservation, Vmm,
+    Access, Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
 };
 use core::fmt;
 
@@ -49,7 +47,8 @@ impl RingBuilder {
             access: &[],
         };
         let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;
-        Ok(RingBuffer { mappings, size, address: reservation.address() })
+        let (vmm, address) = (vmm.clone(), reservation.address());
+        Ok(RingBuffer { run: Run { vmm, properties: *properties, address, step: size, mappings } })
     }
 }
 
@@ -81,9 +80,8 @@ impl RingBuilder {
 /// # }
 /// ```
 pub struct RingBuffer {
-    mappings: Vec<Mapping>,
-    size: usize,
-    address: Address,
+    /// A step is once the memory.
+    run: Run,
 }
 
 impl RingBuffer {
@@ -95,25 +93,25 @@ impl RingBuffer {
     /// Returns the address of its first mapping.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.address
+        self.run.address
     }
 
     /// Returns the size of its memory in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.size
+        self.run.step
     }
 
     /// Returns how often its memory is mapped.
     #[must_use]
     pub fn times(&self) -> usize {
-        self.mappings.len()
+        self.run.mappings.len()
     }
 
     /// Returns the address of a position; at least [`size`](Self::size) contiguous bytes follow.
     #[must_use]
     pub fn address_of(&self, position: u64) -> Address {
-        Address::new(self.address.get() + self.offset(position))
+        Address::new(self.run.address.get() + self.offset(position))
     }
 
     /// Grants agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
@@ -121,11 +119,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        let descriptors = AccessDescriptor::of_each(agents, access);
-        let change = |mapping| (mapping, descriptors.as_slice());
-        let changes: Vec<(&Mapping, &[AccessDescriptor])> =
-            self.mappings.iter().map(change).collect();
-        Mapping::set_access_many(&changes)
+        self.run.grant(agents, access)
     }
 
     /// Revokes all access of agents, GPUs too; the others lose theirs for a moment.
@@ -133,7 +127,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)
+        self.run.revoke(agents)
     }
 
     /// Returns the access of an agent to all of it.
@@ -141,11 +135,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::get_access`].
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        let mut least = Access::ReadWrite;
-        for mapping in &self.mappings {
-            least = least.min(mapping.access(agent)?);
-        }
-        Ok(least)
+        self.run.access(agent)
     }
 
     /// Copies from a position; a CPU must have read access.
@@ -180,25 +170,24 @@ impl RingBuffer {
     }
 
     fn offset(&self, position: u64) -> usize {
-        (position % self.size as u64) as usize
+        (position % self.size() as u64) as usize
     }
 
     fn span(&self, operation: Operation, position: u64, size: usize) -> Result<Span<'_>, Error> {
-        if size > self.size {
-            let problem = Problem::ExceedsBuffer { size: self.size };
+        if size > self.size() {
+            let problem = Problem::ExceedsBuffer { size: self.size() };
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }
-        let place = (self.offset(position), size);
-        Ok(Span::of_steps(self.address, &self.mappings, self.size, place))
+        self.run.span(operation, (self.offset(position), size), 2 * self.size())
     }
 }
 
 impl fmt::Debug for RingBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RingBuffer")
-            .field("address", &self.address)
-            .field("size", &self.size)
+            .field("address", &self.address())
+            .field("size", &self.size())
             .field("times", &self.times())
             .finish_non_exhaustive()
     }

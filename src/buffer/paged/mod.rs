@@ -1,24 +1,20 @@
 //! A large reservation whose pages get memory and lose it, one by one or in runs.
 
-mod moving;
 mod options;
 mod table;
 
-pub use options::{PagedBuilder, PagedStatistics};
-pub use table::PageState;
+pub use options::{PageState, PagedBuilder, PagedStatistics};
 
-use super::span::{self, check_alive, check_bounds};
+use super::{check_agent, check_alive};
 use crate::agent::AgentId;
-use crate::error::{Error, Operation};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::sync::thread;
-use crate::vmm::{Access, AccessDescriptor, Address, Mapping};
+use crate::vmm::{Access, AccessDescriptor, Address, Location, Mapping};
 use core::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{Core, Next, Table};
+use table::{Core, Page, apply, invalid};
 
-#[cfg(doc)]
-use crate::error::{ErrorKind, Problem};
 #[cfg(doc)]
 use crate::vmm::Vmm;
 
@@ -102,7 +98,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::NoSuchPage`].
     pub fn address_of(&self, page: usize) -> Result<Address, Error> {
-        let checked = self.core.check_exists(page..page.saturating_add(1));
+        let checked = self.core.check(page..page.saturating_add(1));
         checked.map_err(|kind| Error::new(Operation::GetAccess, kind))?;
         Ok(self.core.address_of(page))
     }
@@ -115,17 +111,17 @@ impl PagedBuffer {
     pub fn map(&self, pages: Range<usize>) -> Result<(), Error> {
         let (core, operation) = (&*self.core, Operation::MapPages);
         let fail = |kind| Error::new(operation, kind);
+        let mut locked = core.lock_for(operation)?;
         let pages = core.check(pages).map_err(fail)?;
-        let mut table = core.lock();
-        table.check_free(&pages).map_err(fail)?;
-        let ahead = |page: &usize| table.state(*page) == PageState::Ahead;
-        let missing: Vec<_> = pages.clone().filter(|page| !ahead(page)).collect();
-        let memory = core.take(&mut table, missing.len())?;
-        let mapped = missing.into_iter().zip(memory.into_iter().map(Next::Mapped)).collect();
-        core.change(operation, &mut table, mapped)?;
-        table.use_ahead(&pages);
+        locked.check_free(&pages).map_err(fail)?;
+        let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
+        let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
+        let memory = locked.take(missing.len())?;
+        let mapped = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
+        locked.change(operation, mapped)?;
+        locked.use_ahead(&pages);
         if core.ahead > 0 {
-            table.want_ahead(pages.end);
+            locked.want_ahead(pages.end);
             core.changed.notify_all();
         }
         Ok(())
@@ -139,22 +135,12 @@ impl PagedBuffer {
     /// [`Vmm::unmap_many`], and with a zero page as for [`Vmm::map_many`].
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
         let fail = |kind| Error::new(Operation::UnmapPages, kind);
+        let mut locked = self.core.lock_for(Operation::UnmapPages)?;
         let pages = self.core.check(pages).map_err(fail)?;
-        let mut table = self.core.lock();
-        table.memory(&pages).map_err(fail)?;
-        self.core.make_idle(&mut table, pages.clone())?;
-        self.unmap_ahead(&mut table, pages.end);
+        locked.memory(&pages).map_err(fail)?;
+        locked.make_idle(pages.clone())?;
+        locked.unmap_ahead(pages.end);
         Ok(())
-    }
-
-    /// Unmaps what was mapped ahead of pages that are not in use any more.
-    fn unmap_ahead(&self, table: &mut Table, page: usize) {
-        let ahead = self.core.ahead;
-        let near = table.ahead(page..page.saturating_add(ahead));
-        let idle: Vec<_> = near.filter(|&page| !table.follows_a_mapped_page(page, ahead)).collect();
-        if let Err(error) = self.core.make_idle(table, idle) {
-            crate::log::warning!(%error, "pages stay mapped ahead");
-        }
     }
 
     /// Releases memory that no page in use needs: what was mapped ahead.
@@ -162,12 +148,114 @@ impl PagedBuffer {
     /// # Errors
     /// As for [`unmap`](Self::unmap).
     pub fn trim(&self) -> Result<(), Error> {
-        let alive = check_alive(&self.core.vmm);
-        alive.map_err(|kind| Error::new(Operation::UnmapPages, kind))?;
-        let mut table = self.core.lock();
-        table.want_nothing_ahead();
-        let ahead: Vec<_> = table.ahead(0..self.core.count).collect();
-        self.core.make_idle(&mut table, ahead)
+        let mut locked = self.core.lock_for(Operation::UnmapPages)?;
+        locked.table.wanted.clear();
+        let ahead: Vec<_> = locked.ahead(0..self.core.count).collect();
+        locked.make_idle(ahead)
+    }
+
+    /// Moves the memory of pages to pages of this or another buffer that are not mapped, from page
+    /// `first` on, without copying it. No agent may be using it meanwhile.
+    ///
+    /// The pages here are then as after [`unmap`](Self::unmap), those of the destination as after
+    /// [`map`](Self::map): the agents with access to that buffer have access.
+    ///
+    /// # Errors
+    /// [`Problem::NoSuchPage`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
+    /// the destination; [`Problem::DifferentPages`] if its pages have another size or other
+    /// properties; [`Problem::ForeignHandle`] if it belongs to another `Vmm`;
+    /// [`ErrorKind::PagesLost`]; else as for [`map`](Self::map) and [`unmap`](Self::unmap).
+    pub fn move_pages(
+        &self,
+        pages: Range<usize>,
+        destination: &Self,
+        first: usize,
+    ) -> Result<(), Error> {
+        transfer(Operation::MovePages, (&self.core, pages), (&destination.core, first))
+    }
+
+    /// Maps the memory of pages also at pages of this or another buffer that are not mapped, from
+    /// page `first` on.
+    ///
+    /// Both pages then are the same memory: what is written through one is read through the other.
+    /// The access to each is that of its buffer. The pages are equal: each can be unmapped, moved,
+    /// exchanged and shared again by itself, and the memory is released with its last page
+    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller does, before
+    /// it writes to a page with more than one user:
+    ///
+    /// ```
+    /// # use hsa_vmm::buffer::PagedBuffer;
+    /// # use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// # let vmm = Vmm::open(&runtime)?;
+    /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+    /// # let new = || -> Result<_, hsa_vmm::Error> {
+    /// #     let buffer = PagedBuffer::builder(1 << 30).reserve(&vmm, &AllocationProperties::on(gpu))?;
+    /// #     buffer.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
+    /// #     Ok(buffer)
+    /// # };
+    /// let (one, other) = (new()?, new()?);
+    /// one.map(0..1)?;
+    /// one.write(0, b"prompt")?;
+    /// // Two sequences begin with the same prompt.
+    /// one.share_pages(0..1, &other, 0)?;
+    /// assert_eq!(other.page_users(0)?, 2);
+    ///
+    /// // The second is about to write to its page 0. Page 7 is free.
+    /// if other.page_users(0)? > 1 {
+    ///     other.map(7..8)?;
+    ///     vmm.copy(gpu, other.address_of(7)?, other.address_of(0)?, other.page_size())?;
+    ///     other.exchange_pages(0..1, &other, 7)?;
+    ///     other.unmap(7..8)?;
+    /// }
+    /// other.write(0, b"PROMPT")?;
+    ///
+    /// let mut text = [0; 6];
+    /// one.read(0, &mut text)?;
+    /// assert_eq!((&text, one.page_users(0)?), (b"prompt", 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`move_pages`](Self::move_pages); the pages here do not change.
+    pub fn share_pages(
+        &self,
+        pages: Range<usize>,
+        destination: &Self,
+        first: usize,
+    ) -> Result<(), Error> {
+        transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
+    }
+
+    /// Returns the number of pages, of this and other buffers, that have the memory of a page: 1 if it
+    /// is not shared, 0 if it is not mapped.
+    ///
+    /// A call of another thread that is moving or sharing the page counts as one more.
+    ///
+    /// # Errors
+    /// [`Problem::NoSuchPage`].
+    pub fn page_users(&self, page: usize) -> Result<usize, Error> {
+        let locked = self.core.lock_for(Operation::GetAccess)?;
+        self.address_of(page)?;
+        Ok(locked.users(page))
+    }
+
+    /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
+    /// on, without copying it. The access to each page does not change. No agent may be using them
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Problem::NoSuchPage`], [`Problem::PageNotMapped`], [`Problem::DifferentPages`],
+    /// [`Problem::Overlapping`]; else as for [`move_pages`](Self::move_pages).
+    pub fn exchange_pages(
+        &self,
+        pages: Range<usize>,
+        other: &Self,
+        first: usize,
+    ) -> Result<(), Error> {
+        transfer(Operation::Exchange, (&self.core, pages), (&other.core, first))
     }
 
     /// Grants agents access to all of it, to what is mapped now and later (`hipMemSetAccess`); to
@@ -177,18 +265,15 @@ impl PagedBuffer {
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
         let core = &self.core;
-        let all = span::check_access(&core.vmm, &core.properties, agents, access)?;
+        let all = AccessDescriptor::of_each(agents, access);
+        core.vmm.check_access(&core.properties, &all)?;
         let zero = AccessDescriptor::of_each(agents, access.min(Access::Read));
-        let mut table = core.lock();
-        let changes: Vec<_> = table
-            .mappings()
-            .map(|(state, mapping)| {
-                let is_zero = state == PageState::Zero;
-                (mapping, if is_zero { zero.as_slice() } else { all.as_slice() })
-            })
-            .collect();
-        Mapping::set_access_many(&changes)?;
-        table.grants.set(agents, access);
+        let mut locked = core.lock_for(Operation::SetAccess)?;
+        let changes = locked.mappings().map(|(state, mapping)| {
+            (mapping, if state == PageState::Zero { zero.as_slice() } else { all.as_slice() })
+        });
+        Mapping::set_access_many(&changes.collect::<Vec<_>>())?;
+        locked.table.grants.set(agents, access);
         Ok(())
     }
 
@@ -197,11 +282,10 @@ impl PagedBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        check_alive(&self.core.vmm).map_err(|kind| Error::new(Operation::Revoke, kind))?;
-        let mut table = self.core.lock();
-        let mappings: Vec<_> = table.mappings().map(|(_, mapping)| mapping).collect();
+        let mut locked = self.core.lock_for(Operation::Revoke)?;
+        let mappings: Vec<_> = locked.mappings().map(|(_, mapping)| mapping).collect();
         Mapping::revoke_many(&mappings, agents)?;
-        table.grants.set(agents, Access::None);
+        locked.table.grants.set(agents, Access::None);
         Ok(())
     }
 
@@ -210,10 +294,11 @@ impl PagedBuffer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        check_alive(&self.core.vmm).map_err(|kind| Error::new(Operation::GetAccess, kind))?;
-        let table = self.core.lock();
-        let mappings = table.mappings().map(|(_, mapping)| mapping);
-        span::access(&self.core.vmm, &table.grants, agent, mappings)
+        let fail = |kind| Error::new(Operation::GetAccess, kind);
+        check_agent(&self.core.vmm, agent).map_err(fail)?;
+        let locked = self.core.lock();
+        locked.mappings().try_for_each(|(_, mapping)| mapping.access(agent).map(drop))?;
+        Ok(locked.table.grants.of(agent))
     }
 
     /// Copies from it, `offset` bytes from its start; a CPU must have read access.
@@ -224,10 +309,8 @@ impl PagedBuffer {
     /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; else as for
     /// [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        let fail = |kind| Error::new(Operation::Read, kind);
-        let part = self.part(offset, bytes.len()).map_err(fail)?;
-        let table = self.core.lock();
-        table.span(&self.core, part, true).map_err(fail)?.read(bytes)
+        let locked = self.core.lock_for(Operation::Read)?;
+        locked.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have write access.
@@ -237,10 +320,8 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; else as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let fail = |kind| Error::new(Operation::Write, kind);
-        let part = self.part(offset, bytes.len()).map_err(fail)?;
-        let table = self.core.lock();
-        table.span(&self.core, part, false).map_err(fail)?.write(bytes)
+        let locked = self.core.lock_for(Operation::Write)?;
+        locked.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
     /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
@@ -251,16 +332,8 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; else as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        let fail = |kind| Error::new(Operation::Fill, kind);
-        let part = self.part(offset, size).map_err(fail)?;
-        let table = self.core.lock();
-        table.span(&self.core, part, false).map_err(fail)?.fill(value, size)
-    }
-
-    /// Checks a part of the buffer; returns its start and end.
-    fn part(&self, offset: usize, size: usize) -> Result<(usize, usize), crate::ErrorKind> {
-        check_alive(&self.core.vmm)?;
-        Ok((offset, check_bounds(offset, size, self.capacity())?))
+        let locked = self.core.lock_for(Operation::Fill)?;
+        locked.span(Operation::Fill, offset, size)?.fill(value, size)
     }
 
     /// Returns whether the zero page still contains only zeros; `true` without one. If not, a GPU has
@@ -270,9 +343,8 @@ impl PagedBuffer {
     /// As for [`Vmm::read`].
     pub fn zero_page_is_clean(&self) -> Result<bool, Error> {
         let core = &self.core;
-        check_alive(&core.vmm).map_err(|kind| Error::new(Operation::Read, kind))?;
-        let table = core.lock();
-        let Some((_, zero)) = table.mappings().find(|(state, _)| *state == PageState::Zero) else {
+        let locked = core.lock_for(Operation::Read)?;
+        let Some((_, zero)) = locked.mappings().find(|(state, _)| *state == PageState::Zero) else {
             return Ok(true);
         };
         let mut bytes = vec![0; core.page.min(1 << 16)];
@@ -291,9 +363,9 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::NoSuchPage`].
     pub fn state(&self, page: usize) -> Result<PageState, Error> {
-        let checked = self.core.check(page..page.saturating_add(1));
-        checked.map_err(|kind| Error::new(Operation::GetAccess, kind))?;
-        Ok(self.core.lock().state(page))
+        let locked = self.core.lock_for(Operation::GetAccess)?;
+        self.address_of(page)?;
+        Ok(locked.state(page))
     }
 
     /// Counts its pages and its calls. Zeros in a [child of a fork](crate::Runtime::has_forked).
@@ -302,13 +374,82 @@ impl PagedBuffer {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        self.core.lock().statistics(&self.core)
+        let thread_runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        PagedStatistics { thread_runs, ..self.core.lock().statistics() }
     }
+}
 
-    /// What it shares with its thread.
-    fn core(&self) -> &Core {
-        &self.core
+/// Moves, shares or exchanges the memory of pages of one buffer and as many of this or another one,
+/// from page `first` on.
+fn transfer(
+    operation: Operation,
+    (from, pages): (&Core, Range<usize>),
+    (to, first): (&Core, usize),
+) -> Result<(), Error> {
+    let fail = |kind| Error::new(operation, kind);
+    check_alive(&from.vmm).map_err(fail)?;
+    let (pages, there) = check_both((from, pages), (to, first)).map_err(fail)?;
+    let end = pages.end;
+    // Locks the one at the lower address first, so that two threads cannot wait for each other.
+    let is_lower = from.reservation.address() < to.reservation.address();
+    let mut other = (!std::ptr::eq(from, to) && !is_lower).then(|| to.lock());
+    let mut here = from.lock();
+    if is_lower {
+        other = Some(to.lock());
     }
+    let target = other.as_ref().unwrap_or(&here);
+    let memory = here.memory(&pages).map_err(fail)?;
+    let mut plan = match operation {
+        Operation::Exchange => {
+            let memory = target.memory(&there).map_err(fail)?;
+            pages.zip(memory.into_iter().map(Page::mapped)).collect()
+        }
+        _ => {
+            target.check_free(&there).map_err(fail)?;
+            if operation == Operation::MovePages {
+                here.idle(pages)
+            } else {
+                for page in pages {
+                    here.in_use(page).map_err(fail)?.0.check_mapped()?;
+                }
+                Vec::new()
+            }
+        }
+    };
+    let theirs = there.zip(memory.into_iter().map(Page::mapped));
+    match &mut other {
+        None => {
+            plan.extend(theirs);
+            here.change(operation, plan)?;
+        }
+        Some(other) => apply(operation, &mut [(&mut here, plan), (other, theirs.collect())])?,
+    }
+    if operation == Operation::MovePages {
+        here.unmap_ahead(end);
+    }
+    Ok(())
+}
+
+/// Checks that pages and as many from page `first` on exist, and can have each other's memory.
+fn check_both(
+    (from, pages): (&Core, Range<usize>),
+    (to, first): (&Core, usize),
+) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
+    let pages = from.check(pages)?;
+    let there = to.check(first..first.saturating_add(pages.len()))?;
+    if let Location::Agent(agent) = to.properties.location
+        && from.vmm.runtime().agent(agent).is_none()
+    {
+        return Err(ErrorKind::invalid_list(Argument::Destination, Problem::ForeignHandle));
+    }
+    if from.page != to.page || from.properties != to.properties {
+        return Err(ErrorKind::invalid_list(Argument::Destination, Problem::DifferentPages));
+    }
+    let apart = pages.end <= there.start || there.end <= pages.start;
+    if std::ptr::eq(from, to) && !apart {
+        return Err(invalid(first, Problem::Overlapping));
+    }
+    Ok((pages, there))
 }
 
 impl Drop for PagedBuffer {
@@ -318,13 +459,14 @@ impl Drop for PagedBuffer {
             std::mem::forget((self.core.clone(), self.thread.take()));
             return;
         }
-        self.core.lock().ended = true;
+        self.core.lock().table.ended = true;
         self.core.changed.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             crate::log::error!("the thread that maps pages ahead has panicked");
         }
+        self.core.lock().unmap_all();
     }
 }
 

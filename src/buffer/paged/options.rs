@@ -1,13 +1,12 @@
-//! Building a paged buffer, and its statistics.
+//! Building a paged buffer, the states of its pages, and its statistics.
 
 use super::PagedBuffer;
 use super::table::Core;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{owner, whole_granules};
+use crate::buffer::{owner, step, whole_granules};
 use crate::error::{Error, ErrorKind, Operation};
-use crate::sync::atomic::Ordering;
-use crate::sync::thread;
-use crate::vmm::{Access, Allocation, AllocationProperties, Granularity, Reservation, Vmm};
+use crate::sync::{Condvar, Mutex, thread};
+use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
 use std::sync::Arc;
 
@@ -78,40 +77,69 @@ impl PagedBuilder {
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
         let owner = owner(properties)?;
-        let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
-        let page = whole_granules(vmm, self.page.unwrap_or(recommended))?;
+        let page = step(vmm, properties, self.page)?;
         let count = self.capacity.div_ceil(page);
         let reservation = Reservation::builder(whole_granules(vmm, count.saturating_mul(page))?);
         let reservation = reservation.reserve(vmm)?;
         let (ahead, pool) =
             if self.zero { (0, self.pool.max(self.ahead)) } else { (self.ahead, self.pool) };
-        let pool = HandlePool::new(vmm, properties, page, pool);
-        let mut core = Core::new(vmm, properties, reservation, (page, count), ahead, pool);
-        if self.zero {
+        let zero = if self.zero {
             let zero = Allocation::create(vmm, page, properties)?;
             // The contents of new memory are undefined.
-            let mapping = core.reservation.map(0, &zero)?;
+            let mapping = reservation.map(0, &zero)?;
             mapping.grant(&[owner], Access::ReadWrite)?;
             mapping.fill(0, 0, page)?;
-            mapping.unmap().map_err(|kept| kept.error)?;
-            core.zero = Some(zero);
-            let mut table = core.lock();
-            core.make_idle(&mut table, 0..count)?;
+            mapping.unmap()?;
+            Some(zero)
+        } else {
+            None
+        };
+        let keeps_all = vmm.quirks().memory_returns_with_addresses;
+        let core = Arc::new(Core {
+            table: Mutex::default(),
+            changed: Condvar::default(),
+            zero,
+            ahead,
+            page,
+            count,
+            pool: HandlePool::new(vmm, properties, page, pool, keeps_all),
+            reservation,
+            properties: *properties,
+            vmm: vmm.clone(),
+        });
+        let mut buffer = PagedBuffer { core, thread: None };
+        if self.zero {
+            buffer.core.lock().make_idle(0..count)?;
         }
-        let core = Arc::new(core);
-        let thread = if ahead == 0 { None } else { Some(start_thread(core.clone())?) };
-        Ok(PagedBuffer { core, thread })
+        if ahead > 0 {
+            let core = buffer.core.clone();
+            let thread = thread::Builder::new().name("hsa-vmm ahead".to_owned());
+            let thread = thread.spawn(move || core.map_ahead()).map_err(|error| {
+                let errno = rustix::io::Errno::from_io_error(&error);
+                let errno = errno.unwrap_or(rustix::io::Errno::AGAIN);
+                let kind = ErrorKind::of_system("pthread_create", errno);
+                Error::new(Operation::AddressReserve, kind)
+            });
+            buffer.thread = Some(thread?);
+        }
+        Ok(buffer)
     }
 }
 
-/// Starts the thread that maps pages ahead.
-fn start_thread(core: Arc<Core>) -> Result<thread::JoinHandle<()>, Error> {
-    core.thread_runs.store(true, Ordering::Relaxed);
-    let thread = thread::Builder::new().name("hsa-vmm ahead".to_owned());
-    thread.spawn(move || core.map_ahead()).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
-        Error::new(Operation::AddressReserve, ErrorKind::of_system("pthread_create", errno))
-    })
+/// What is mapped at a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PageState {
+    /// Nothing: a load faults.
+    Empty,
+    /// The zero page.
+    Zero,
+    /// Memory that was mapped ahead, before it was asked for.
+    Ahead,
+    /// Memory.
+    Mapped,
+    /// Unknown: the page is never used again.
+    Lost,
 }
 
 /// The pages and calls of a [`PagedBuffer`], as [`PagedBuffer::statistics`] counts them.
@@ -164,15 +192,15 @@ impl PagedStatistics {
         pages * self.page_size
     }
 
-    pub(super) fn count_mapped(&mut self, pages: usize) {
-        self.maps += pages as u64;
-        self.mapped += pages;
+    pub(super) fn count_mapped(&mut self) {
+        self.maps += 1;
+        self.mapped += 1;
         self.most_mapped = self.most_mapped.max(self.mapped);
     }
 
-    pub(super) fn count_unmapped(&mut self, pages: usize) {
-        self.unmaps += pages as u64;
-        self.mapped -= pages;
+    pub(super) fn count_unmapped(&mut self) {
+        self.unmaps += 1;
+        self.mapped -= 1;
     }
 }
 
