@@ -374,7 +374,8 @@ impl PagedBuffer {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        let thread_runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        // The thread owns the other reference until it ends, also by a panic.
+        let thread_runs = self.thread.is_some() && Arc::strong_count(&self.core) > 1;
         PagedStatistics { thread_runs, ..self.core.lock().statistics() }
     }
 }
