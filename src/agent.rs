@@ -207,6 +207,7 @@ pub struct Link {
 /// # }
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Agent {
     pub(crate) id: AgentId,
     pub(crate) native: NativeAgent,

@@ -85,6 +85,7 @@ pub enum PoolLocation {
 /// # }
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Pool {
     pub(crate) native: NativePool,
     /// The segment.

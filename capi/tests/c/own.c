@@ -111,7 +111,7 @@ static void many(size_t granule) {
   hsavmm_usage usage;
   /* All or nothing. */
   mappings[2].ptr = one;
-  REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "shares bytes");
+  REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "overlaps the other range");
   mappings[2].ptr = one + 2 * granule;
   REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "reservation");
   REFUSED(hsavmm_map_many(mappings, 0, desc, 2), hipErrorInvalidValue, "list");
