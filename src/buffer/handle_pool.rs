@@ -113,7 +113,7 @@ impl Shared {
     }
 
     fn create(&self) -> Result<Allocation, Error> {
-        Ok(Allocation::create(&self.vmm, self.size, &self.properties)?)
+        Allocation::create(&self.vmm, self.size, &self.properties)
     }
 
     fn put(&self, memory: Allocation, keep: bool) {

@@ -82,7 +82,7 @@ impl OpenedMemory {
     /// # Errors
     /// As for [`PoolMemory::read`](crate::PoolMemory::read).
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        Ok(self.span.read(offset, bytes)?)
+        self.span.read(offset, bytes)
     }
 
     /// Copies to the memory.
@@ -90,7 +90,7 @@ impl OpenedMemory {
     /// # Errors
     /// As for [`PoolMemory::read`](crate::PoolMemory::read).
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        Ok(self.span.write(offset, bytes)?)
+        self.span.write(offset, bytes)
     }
 
     /// Fills a part with a 32-bit value. `size` is in bytes.
@@ -98,7 +98,7 @@ impl OpenedMemory {
     /// # Errors
     /// As for [`PoolMemory::fill`](crate::PoolMemory::fill).
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        Ok(self.span.fill(offset, value, size)?)
+        self.span.fill(offset, value, size)
     }
 
     /// Closes the memory (`hipIpcCloseMemHandle`).

@@ -110,10 +110,10 @@ impl Shared {
     ) -> Result<MappedRange, ErrorKind> {
         let (native, owner) = self.ledger.handles.begin_mapping(handle, |record| {
             let granule = record.granule;
-            if range.start % granule != 0 {
+            if !range.start.is_multiple_of(granule) {
                 return Err(range.invalid(Problem::NotAligned { granule }));
             }
-            if range.size % granule != 0 {
+            if !range.size.is_multiple_of(granule) {
                 let problem = Problem::NotAligned { granule };
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
