@@ -121,7 +121,6 @@ fn area_life(library: &Library, number: u8) -> Result<(), String> {
         let failed = |call: &str| format!("{call} of an area ({flags})");
         // An area with a `Vmm` of its own.
         let area = Vmm::open(&library.runtime)
-            .map_err(hsa_vmm::Error::from)
             .and_then(|vmm| Area::new(&vmm, usize::from(number % 2), flags))
             .map_err(|error| format!("{}: {error}", failed("create")))?;
         let mut own = vec![0; 3 * SIZE];

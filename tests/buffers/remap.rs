@@ -159,7 +159,7 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
     for (number, (to, from, size, (argument, is_it))) in exchanges.into_iter().enumerate() {
         vmm.set_access(one, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
         let calls = machine.simulation.all_calls();
-        let error = Error::from(vmm.exchange(to, from, size).expect_err("refused"));
+        let error = vmm.exchange(to, from, size).expect_err("refused");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_it), "{number}: {error}");
         assert_eq!(machine.simulation.all_calls(), calls, "{number}");
@@ -176,7 +176,7 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
     drop(calls);
     let calls = machine.simulation.all_calls();
     for (number, (to, from, size, (argument, is_it))) in moves.into_iter().enumerate() {
-        let error = Error::from(vmm.relocate(to, from, size).expect_err("refused"));
+        let error = vmm.relocate(to, from, size).expect_err("refused");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_it), "{number}: {error}");
     }
@@ -211,11 +211,10 @@ fn owned_mappings_keep_what_they_own() {
         let elsewhere = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let Rejected { value: one, error } =
             one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
-        let error = Error::from(error);
         assert_eq!(error.argument(), Some(Argument::Offset), "{era}: {error}");
         let Rejected { value: one, error } =
             one.relocate(&reservation, granule).expect_err("the other is there");
-        let problem = Error::from(error).problem();
+        let problem = error.problem();
         assert!(matches!(problem, Some(Problem::AlreadyMapped { .. })), "{era}: {problem:?}");
         let one = one.relocate(&elsewhere, granule).unwrap();
         assert_eq!(one.address(), at(elsewhere.address(), granule), "{era}");
@@ -241,18 +240,17 @@ fn a_stale_mapping_exchanges_nothing() {
     };
     let (mut one, mut other, mut foreign) =
         (mapping(&machine), mapping(&machine), mapping(&stranger));
-    let error = Error::from(one.exchange(&mut foreign).expect_err("of another Vmm"));
+    let error = one.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Rejected { value: mut one, error } =
         one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
-    let error = Error::from(error);
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     // Somebody unmapped it behind its back, and mapped something else there.
     machine.vmm.unmap(other.address(), granule).unwrap();
     let theirs = machine.create(0, granule);
     machine.map(other.address(), granule, theirs);
     for error in [one.exchange(&mut other), other.exchange(&mut one)] {
-        let error = Error::from(error.expect_err("it is not the same mapping"));
+        let error = error.expect_err("it is not the same mapping");
         assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
     }
     drop((one, foreign));
