@@ -1,11 +1,11 @@
 //! Memory of an area, unmapped when dropped: its properties, and reading, writing, filling and copying.
 
 use super::Backing;
-use super::allocated::{Allocated, Memory};
+use super::allocated::Memory;
 use crate::agent::AgentId;
-use crate::error::{Error, Operation, Rejected};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::memory::Span;
-use crate::vmm::Address;
+use crate::vmm::{Access, Address};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -35,7 +35,9 @@ const PORTION: usize = 1 << 20;
 pub struct AreaMemory<'a> {
     /// Of the size that was requested; its agent is the owner.
     pub(super) span: Span,
-    pub(super) allocated: Box<Allocated>,
+    pub(super) device: AgentId,
+    pub(super) agents: Vec<AgentId>,
+    pub(super) memory: Box<Memory>,
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
 }
 
@@ -62,7 +64,7 @@ impl AreaMemory<'_> {
     /// Returns the size in bytes in whole granules; for the caller's memory, the size.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
-        match &self.allocated.memory {
+        match &*self.memory {
             Memory::Mapped(memory) => memory.allocated_size(),
             Memory::Pool(memory) => memory.allocated_size(),
             Memory::Locked(_) => self.size(),
@@ -72,7 +74,7 @@ impl AreaMemory<'_> {
     /// Returns the GPU that it was allocated for.
     #[must_use]
     pub fn device(&self) -> AgentId {
-        self.allocated.device
+        self.device
     }
 
     /// Returns the agent that owns the memory: the device or a CPU.
@@ -84,7 +86,7 @@ impl AreaMemory<'_> {
     /// Returns the agents with access; the CPU among them if this process's loads and stores have it.
     #[must_use]
     pub fn agents(&self) -> &[AgentId] {
-        &self.allocated.agents
+        &self.agents
     }
 
     /// Returns whether an agent has access.
@@ -96,7 +98,7 @@ impl AreaMemory<'_> {
     /// Returns what implements the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
-        match &self.allocated.memory {
+        match &*self.memory {
             Memory::Mapped(_) => Backing::Virtual,
             Memory::Pool(_) => Backing::Pool,
             Memory::Locked(_) => Backing::Locked,
@@ -108,7 +110,7 @@ impl AreaMemory<'_> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds).
+    /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.while_mapped(Operation::Read, self.owner(), || self.span.read(offset, bytes))
     }
@@ -125,7 +127,7 @@ impl AreaMemory<'_> {
     ///
     /// # Errors
     /// As for [`read`](Self::read), and
-    /// [`Problem::NotMultipleOfFour`](crate::error::Problem::NotMultipleOfFour).
+    /// [`Problem::NotMultipleOfFour`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.while_mapped(Operation::Fill, self.owner(), || self.span.fill(offset, value, size))
     }
@@ -137,7 +139,7 @@ impl AreaMemory<'_> {
     /// failure then leaves a part copied.
     ///
     /// # Errors
-    /// As for [`read`](Self::read), and [`Problem::Overlapping`](crate::error::Problem::Overlapping).
+    /// As for [`read`](Self::read), and [`Problem::Overlapping`].
     pub fn copy(
         &self,
         offset: usize,
@@ -186,24 +188,29 @@ impl AreaMemory<'_> {
         agent: AgentId,
         act: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
-        memory
-            .while_mapped(self.address(), agent, act)
-            .unwrap_or_else(|kind| Err(Error::new(operation, kind)))
+        let Memory::Mapped(memory) = &*self.memory else { return act() };
+        let at = self.address();
+        let fail = |kind| Error::new(operation, kind);
+        let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
+        let mapping = memory.mapping.as_ref().ok_or_else(|| fail(not_mapped()))?;
+        // The area's operation replaces that of `with_access`.
+        mapping
+            .with_access(agent, Access::ReadWrite, |_| act())
+            .unwrap_or_else(|error| Err(fail(error.into_kind())))
     }
 
     /// Unmaps the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
     /// `hipHostFree`, `hipHostUnregister`). The caller's memory is the caller's again.
     ///
     /// # Errors
-    /// [`ErrorKind::Runtime`](crate::ErrorKind::Runtime), with the memory and its contents.
-    /// [`ErrorKind::PartlyFreed`](crate::ErrorKind::PartlyFreed) if the runtime failed after it was
-    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`](crate::ErrorKind::Busy) for pool
+    /// [`ErrorKind::Runtime`], with the memory and its contents.
+    /// [`ErrorKind::PartlyFreed`] if the runtime failed after it was
+    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
     /// memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
-        let Allocated { agents, memory, .. } = &mut *self.allocated;
-        let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {
-            Memory::Mapped(memory) => memory.free(agents),
+        let checked = self.span.runtime().check_not_forked();
+        let freed = checked.and_then(|()| match &mut *self.memory {
+            Memory::Mapped(memory) => memory.free(&self.agents),
             Memory::Pool(memory) => memory.release(),
             Memory::Locked(memory) => memory.free(),
         });

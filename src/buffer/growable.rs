@@ -338,10 +338,7 @@ impl GrowableBuffer {
 
 impl fmt::Debug for GrowableBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrowableBuffer")
-            .field("address", &self.address())
-            .field("size", &self.size)
-            .field("maximum", &self.maximum())
-            .finish_non_exhaustive()
+        let (address, size, maximum) = (self.address(), self.size, self.maximum());
+        write!(f, "GrowableBuffer({size:#x} of {maximum:#x} bytes at {address})")
     }
 }

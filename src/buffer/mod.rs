@@ -28,7 +28,7 @@ mod typed;
 pub use growable::{GrowableBuffer, GrowableBuilder};
 pub use paged::{PageState, PagedBuffer, PagedBuilder, PagedStatistics};
 pub use pausable::{Contents, PausableBuffer};
-pub use ring::{RingBuffer, RingBuilder};
+pub use ring::RingBuffer;
 pub use typed::GrowableVec;
 
 use crate::agent::AgentId;

@@ -34,7 +34,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::native::{Received, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
 use core::fmt;
-use description::{HEADER, message_length};
+use description::{HEADER, Header};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
@@ -216,7 +216,8 @@ impl Channel {
         let deadline = self.deadline();
         let mut message = vec![0; HEADER];
         self.fill(&mut message, received, deadline)?;
-        message.resize(message_length(&message).map_err(ErrorKind::Malformed)?, 0);
+        let header = Header::decode(&message).map_err(ErrorKind::Malformed)?;
+        message.resize(header.length as usize, 0);
         self.fill(&mut message, received, deadline)?;
         Ok(message)
     }

@@ -33,7 +33,7 @@ fn a_buffer_may_be_of_any_size() {
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!((&byte, buffer.address()), (b"z", address), "{size:#x}");
             assert!(buffer.read(size, &mut byte).is_err(), "{size:#x}");
-            let ring = RingBuffer::builder(size).map(&library.vmm, &library.on(1)).unwrap();
+            let ring = RingBuffer::create(&library.vmm, size, 2, &library.on(1)).unwrap();
             ring.grant(&agents, Access::ReadWrite).unwrap();
             ring.write(ring.size() as u64 - 1, b"ab").unwrap();
             ring.read(0, &mut byte).unwrap();
@@ -59,7 +59,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
             for (number, some) in all.chunks(1000).enumerate() {
                 words.extend(some).unwrap();
                 if number == 100 {
-                    words.buffer_mut().grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
+                    words.buffer.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
                 }
             }
             assert!(words.to_vec().unwrap() == all, "round {round}");
@@ -70,7 +70,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
             let mut found = vec![0; copied.len()];
             words.read(40 * STEP / 8 - 2, &mut found).unwrap();
             assert!(found == copied, "round {round}");
-            words.buffer().fill(STEP - 8, 7, 16).unwrap();
+            words.buffer.fill(STEP - 8, 7, 16).unwrap();
             assert_eq!(words.get(STEP / 8), Ok(7 << 32 | 7), "round {round}");
             words.write(STEP / 8 - 1, &all[STEP / 8 - 1..][..2]).unwrap();
             words.truncate(STEP / 8 + 1).unwrap();
@@ -192,8 +192,7 @@ fn a_ring_has_no_seam_for_anybody() {
         let library = Library::load(ground.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {
-            let options = RingBuffer::builder(STEP).with_times(times);
-            let ring = options.map(&library.vmm, &library.on(0)).unwrap();
+            let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
             let elsewhere = library.mapped(1, STEP).0;
@@ -235,7 +234,7 @@ impl Stage for Buffers {
             buffer.write(0, &text(steps * STEP)).unwrap();
             buffer
         });
-        let ring = RingBuffer::builder(STEP).map(&library.vmm, &library.on(1)).unwrap();
+        let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.on(1)).unwrap();
         ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, &text(STEP)).unwrap();
         Self { small, full, ring, library }

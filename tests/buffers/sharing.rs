@@ -184,6 +184,6 @@ fn debug_is_one_line() {
     growable.grow(100 * PAGE).unwrap();
     assert_one_line(&growable);
     assert_one_line(&GrowableVec::<u32>::new(growable));
-    assert_one_line(&RingBuffer::builder(PAGE).with_times(50).map(vmm, &on).unwrap());
+    assert_one_line(&RingBuffer::create(vmm, PAGE, 50, &on).unwrap());
     assert_one_line(&PausableBuffer::create(vmm, 5, &on).unwrap());
 }

@@ -66,7 +66,7 @@ pub struct PagedBuffer {
 impl PagedBuffer {
     /// Returns a builder for a buffer with addresses for `capacity` bytes.
     pub fn builder(capacity: usize) -> PagedBuilder {
-        PagedBuilder::new(capacity)
+        PagedBuilder { capacity, page: None, zero: false, ahead: 0, pool: 0 }
     }
 
     /// Returns its address.
@@ -116,12 +116,12 @@ impl PagedBuffer {
         locked.check_free(&pages).map_err(fail)?;
         let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
         let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
-        let memory = locked.take(missing.len())?;
+        let memory = locked.take(missing.len(), &pages)?;
         let mapped = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, mapped)?;
         locked.use_ahead(&pages);
         if core.ahead > 0 {
-            locked.want_ahead(pages.end);
+            locked.table.wanted.insert(pages.end);
             core.changed.notify_all();
         }
         Ok(())
@@ -239,7 +239,7 @@ impl PagedBuffer {
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
-        Ok(locked.users(page))
+        Ok(locked.in_use(page).map_or(0, |(_, memory)| Arc::strong_count(memory)))
     }
 
     /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
@@ -473,10 +473,7 @@ impl Drop for PagedBuffer {
 
 impl fmt::Debug for PagedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PagedBuffer")
-            .field("address", &self.address())
-            .field("pages", &self.pages())
-            .field("page_size", &self.page_size())
-            .finish_non_exhaustive()
+        let (pages, size, address) = (self.pages(), self.page_size(), self.address());
+        write!(f, "PagedBuffer({pages} pages of {size:#x} bytes at {address})")
     }
 }
