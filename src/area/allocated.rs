@@ -12,6 +12,13 @@ use std::collections::BTreeMap;
 // Not crate::sync's, which model checkers replace: this one is a static of the whole process.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The memory, and which agents have access.
+pub(super) struct Allocated {
+    pub device: AgentId,
+    pub agents: Vec<AgentId>,
+    pub memory: Memory,
+}
+
 pub(super) enum Memory {
     Mapped(MappedMemory),
     Pool(PoolMemory),

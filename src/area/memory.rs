@@ -1,7 +1,7 @@
 //! Memory of an area, unmapped when dropped: its properties, and reading, writing, filling and copying.
 
 use super::Backing;
-use super::allocated::Memory;
+use super::allocated::{Allocated, Memory};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::memory::Span;
@@ -35,9 +35,7 @@ const PORTION: usize = 1 << 20;
 pub struct AreaMemory<'a> {
     /// Of the size that was requested; its agent is the owner.
     pub(super) span: Span,
-    pub(super) device: AgentId,
-    pub(super) agents: Vec<AgentId>,
-    pub(super) memory: Box<Memory>,
+    pub(super) allocated: Box<Allocated>,
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
 }
 
@@ -64,7 +62,7 @@ impl AreaMemory<'_> {
     /// Returns the size in bytes in whole granules; for the caller's memory, the size.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
-        match &*self.memory {
+        match &self.allocated.memory {
             Memory::Mapped(memory) => memory.allocated_size(),
             Memory::Pool(memory) => memory.allocated_size(),
             Memory::Locked(_) => self.size(),
@@ -74,7 +72,7 @@ impl AreaMemory<'_> {
     /// Returns the GPU that it was allocated for.
     #[must_use]
     pub fn device(&self) -> AgentId {
-        self.device
+        self.allocated.device
     }
 
     /// Returns the agent that owns the memory: the device or a CPU.
@@ -86,19 +84,13 @@ impl AreaMemory<'_> {
     /// Returns the agents with access; the CPU among them if this process's loads and stores have it.
     #[must_use]
     pub fn agents(&self) -> &[AgentId] {
-        &self.agents
-    }
-
-    /// Returns whether an agent has access.
-    #[must_use]
-    pub fn is_visible_to(&self, agent: AgentId) -> bool {
-        self.agents().contains(&agent)
+        &self.allocated.agents
     }
 
     /// Returns what implements the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
-        match &*self.memory {
+        match &self.allocated.memory {
             Memory::Mapped(_) => Backing::Virtual,
             Memory::Pool(_) => Backing::Pool,
             Memory::Locked(_) => Backing::Locked,
@@ -150,7 +142,7 @@ impl AreaMemory<'_> {
         let operation = Operation::Copy;
         let checked = self.span.check_copy(offset, &source.span, source_offset, size);
         checked.map_err(|kind| Error::new(operation, kind))?;
-        let may = |agent| self.is_visible_to(agent) && source.is_visible_to(agent);
+        let may = |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
         let copier = match self.span.copier(&source.span, may) {
             Ok(copier) if self.span.runtime().is(source.span.runtime()) => copier,
             _ => return self.copy_in_portions(offset, source, source_offset, size),
@@ -188,7 +180,7 @@ impl AreaMemory<'_> {
         agent: AgentId,
         act: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Memory::Mapped(memory) = &*self.memory else { return act() };
+        let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
         let at = self.address();
         let fail = |kind| Error::new(operation, kind);
         let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
@@ -208,9 +200,9 @@ impl AreaMemory<'_> {
     /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
     /// memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
-        let checked = self.span.runtime().check_not_forked();
-        let freed = checked.and_then(|()| match &mut *self.memory {
-            Memory::Mapped(memory) => memory.free(&self.agents),
+        let Allocated { agents, memory, .. } = &mut *self.allocated;
+        let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {
+            Memory::Mapped(memory) => memory.free(agents),
             Memory::Pool(memory) => memory.release(),
             Memory::Locked(memory) => memory.free(),
         });

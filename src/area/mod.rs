@@ -72,7 +72,7 @@ use crate::memory::{PoolMemory, Span};
 use crate::native::Status;
 use crate::runtime::Runtime;
 use crate::vmm::Vmm;
-use allocated::{LockedMemory, MappedMemory, Memory};
+use allocated::{Allocated, LockedMemory, MappedMemory, Memory};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -222,8 +222,8 @@ impl Area {
         // while the span is used. Its owner has access; locked memory has a second address.
         let span =
             unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
-        let (device, memory) = (device.id(), Box::new(memory));
-        Ok(AreaMemory { span, device, agents, memory, borrowed: PhantomData })
+        let allocated = Box::new(Allocated { device: device.id(), agents, memory });
+        Ok(AreaMemory { span, allocated, borrowed: PhantomData })
     }
 
     /// Returns the start of the host memory, if this area maps host memory of the caller.

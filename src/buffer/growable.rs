@@ -149,12 +149,6 @@ impl GrowableBuffer {
         self.pool.ready()
     }
 
-    /// Returns the `Vmm` that it belongs to.
-    #[must_use]
-    pub fn vmm(&self) -> &Vmm {
-        &self.run.vmm
-    }
-
     /// Iterates over its memory, one allocation a step, for example to export it.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         self.run.mappings.iter().map(Mapping::allocation)

@@ -2,7 +2,6 @@
 
 use super::GrowableBuffer;
 use crate::error::Error;
-use crate::vmm::Address;
 use bytemuck::Pod;
 use core::fmt;
 use std::marker::PhantomData;
@@ -59,12 +58,6 @@ impl<T: Pod> GrowableVec<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Returns the address of the first value, which never changes.
-    #[must_use]
-    pub fn address(&self) -> Address {
-        self.buffer.address()
     }
 
     /// Appends a value.
@@ -161,6 +154,6 @@ impl<T: Pod> GrowableVec<T> {
 
 impl<T: Pod> fmt::Debug for GrowableVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GrowableVec({} values at {})", self.len(), self.address())
+        write!(f, "GrowableVec({} values at {})", self.len(), self.buffer.address())
     }
 }

@@ -1,6 +1,6 @@
 //! The memory of other processes that is open in this one.
 
-use super::handle::IpcHandle;
+use super::handle::{FORMAT, IpcHandle};
 use super::table::while_exported;
 use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, namespace_of, of_failure, server, system, unavailable};
 use crate::agent::AgentId;
@@ -209,12 +209,13 @@ impl Ipc {
             let problem = Problem::OutOfBounds { size: 1, end: handle.allocation_size as usize };
             return Err(ErrorKind::invalid(Argument::Offset, handle.offset as usize, problem));
         }
-        if !handle.has_known_format() {
-            return invalid(Problem::UnknownFormat);
-        }
-        if handle.is_registered() && handle.registration.namespace != namespace_of(handle.process)?
-        {
-            return Err(unavailable(handle.process, Unavailable::OtherNamespace));
+        if handle.is_registered() {
+            if handle.registration.format != FORMAT {
+                return invalid(Problem::UnknownFormat);
+            }
+            if handle.registration.namespace != namespace_of(handle.process)? {
+                return Err(unavailable(handle.process, Unavailable::OtherNamespace));
+            }
         }
         if handle.process == std::process::id() as i32 {
             return Err(ErrorKind::SameProcess);

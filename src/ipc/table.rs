@@ -7,6 +7,7 @@
 //! unlocks the bytes when a process ends.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
+use super::server::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, Unavailable};
 use crate::native::{ByteLock, NativeIpc, lock_byte};
@@ -184,14 +185,9 @@ impl<'a> SlotLock<'a> {
     /// Locks a slot, and waits while another process holds a conflicting lock.
     fn take(file: BorrowedFd<'a>, at: u64, kind: ByteLock) -> Result<Self, Errno> {
         let deadline = Instant::now() + TIMEOUT;
-        loop {
-            match lock_byte(file, at, kind) {
-                Err(Errno::AGAIN | Errno::ACCESS) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                taken => return taken.map(|()| Self { file, at }),
-            }
-        }
+        let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
+        let again = |errno| is_locked(errno) && Instant::now() < deadline;
+        retry(again, || lock_byte(file, at, kind)).map(|()| Self { file, at })
     }
 }
 

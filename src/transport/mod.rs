@@ -38,7 +38,7 @@ use description::{HEADER, Header};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -158,32 +158,26 @@ impl Channel {
     ) -> Result<(), Error> {
         let message = description.encode()?;
         let mut sent = 0;
-        let all = self.send_all(descriptor.as_fd(), &message, &mut sent);
+        let mut send_all = || {
+            self.check_peer()?;
+            let deadline = self.deadline();
+            while sent < message.len() {
+                self.wait(PollFlags::OUT, deadline)?;
+                // The descriptor is sent with the first byte.
+                let descriptor = (sent == 0).then_some(descriptor.as_fd());
+                match send(self.socket.as_fd(), &message[sent..], descriptor) {
+                    Ok(more) => sent += more,
+                    Err(Errno::INTR | Errno::AGAIN) => {}
+                    Err(errno) => return Err(of_socket("sendmsg", errno, sent)),
+                }
+            }
+            Ok(())
+        };
+        let all = send_all();
         if all.is_err() && sent > 0 {
             self.shut_down();
         }
         all.map_err(|kind| Error::new(Operation::Send, kind))
-    }
-
-    fn send_all(
-        &self,
-        descriptor: BorrowedFd<'_>,
-        message: &[u8],
-        sent: &mut usize,
-    ) -> Result<(), ErrorKind> {
-        self.check_peer()?;
-        let deadline = self.deadline();
-        while *sent < message.len() {
-            self.wait(PollFlags::OUT, deadline)?;
-            // The descriptor is sent with the first byte.
-            let descriptor = (*sent == 0).then_some(descriptor);
-            match send(self.socket.as_fd(), &message[*sent..], descriptor) {
-                Ok(more) => *sent += more,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(of_socket("sendmsg", errno, *sent)),
-            }
-        }
-        Ok(())
     }
 
     /// Receives any descriptor with a description, which has not been compared with it.

@@ -53,7 +53,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
-        let address = words.address();
+        let address = words.buffer.address();
         let all: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
         for round in 0..3 {
             for (number, some) in all.chunks(1000).enumerate() {
@@ -77,7 +77,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
             assert!(words.to_vec().unwrap() == all[..STEP / 8 + 1], "round {round}");
             assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "given back");
             words.truncate(0).unwrap();
-            assert_eq!(words.address(), address);
+            assert_eq!(words.buffer.address(), address);
         }
         drop(words);
         library.assert_nothing_held();

@@ -35,14 +35,14 @@ fn values_are_pushed_changed_and_popped() {
         let machine = Machine::new(config);
         let mut points = values::<Point>(&machine, 64 * KIB);
         assert!(points.is_empty() && points.pop() == Ok(None), "{era}");
-        let address = points.address();
+        let address = points.buffer.address();
         assert_eq!(address, points.buffer.address(), "{era}");
         let expected: Vec<Point> = (0..1000).map(point).collect();
         for &value in &expected[..500] {
             points.push(value).unwrap();
         }
         points.extend(&expected[500..]).unwrap();
-        assert_eq!((points.len(), points.address()), (1000, address), "{era}");
+        assert_eq!((points.len(), points.buffer.address()), (1000, address), "{era}");
         assert_eq!(points.to_vec().unwrap(), expected, "{era}");
         points.set(341, point(7)).unwrap();
         assert_eq!(points.get(341), Ok(point(7)), "{era}: it lies across a step's end");

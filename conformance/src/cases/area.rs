@@ -123,9 +123,9 @@ fn ready_made(context: &Context) -> Verdict {
 fn visible(context: &Context, memory: &AreaMemory<'_>, gpus: &[AgentId], host: bool) -> Verdict {
     for agent in context.runtime().gpus().map(hsa_vmm::Agent::id) {
         let expected = gpus.contains(&agent);
-        ensure_eq!(memory.is_visible_to(agent), expected, "whether {agent} may use it");
+        ensure_eq!(memory.agents().contains(&agent), expected, "whether {agent} may use it");
     }
-    ensure_eq!(memory.is_visible_to(context.host()), host, "whether the host may use it");
+    ensure_eq!(memory.agents().contains(&context.host()), host, "whether the host may use it");
     Ok(())
 }
 

@@ -294,8 +294,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        let fail = |kind| Error::new(Operation::GetAccess, kind);
-        check_agent(&self.core.vmm, agent).map_err(fail)?;
+        check_agent(&self.core.vmm, &self.core.properties, agent)?;
         let locked = self.core.lock();
         locked.mappings().try_for_each(|(_, mapping)| mapping.access(agent).map(drop))?;
         Ok(locked.table.grants.of(agent))
@@ -347,15 +346,9 @@ impl PagedBuffer {
         let Some((_, zero)) = locked.mappings().find(|(state, _)| *state == PageState::Zero) else {
             return Ok(true);
         };
-        let mut bytes = vec![0; core.page.min(1 << 16)];
-        for offset in (0..core.page).step_by(bytes.len()) {
-            let part = bytes.len().min(core.page - offset);
-            zero.read(offset, &mut bytes[..part])?;
-            if bytes[..part].iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let mut bytes = vec![1; core.page];
+        zero.read(0, &mut bytes)?;
+        Ok(bytes.iter().all(|&byte| byte == 0))
     }
 
     /// Returns what is mapped at a page.
