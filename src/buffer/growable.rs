@@ -225,12 +225,12 @@ impl GrowableBuffer {
         let last = self.run.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
-            // After a quarantine some may be missing.
-            let end = self.run.address.get() + self.mapped();
-            let ends = (end..).step_by(self.run.step);
-            let kept =
-                rest.into_iter().zip(ends).take_while(|(it, end)| it.address().get() == *end);
-            self.run.mappings.extend(kept.map(|(mapping, _)| mapping));
+            // After a quarantine some may be missing, and those after them are dropped.
+            for mapping in rest {
+                if mapping.address().get() == self.run.address.get() + self.mapped() {
+                    self.run.mappings.push(mapping);
+                }
+            }
             self.size = self.size.min(self.mapped());
             return Err(error);
         }

@@ -33,7 +33,6 @@ use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::native::{Received, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
-use core::fmt;
 use description::{HEADER, Header};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -66,6 +65,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Channel {
     socket: UnixStream,
     trust: Trust,
@@ -209,20 +209,6 @@ impl Channel {
         self.check_peer()?;
         let deadline = self.deadline();
         let mut message = vec![0; HEADER];
-        self.fill(&mut message, received, deadline)?;
-        let header = Header::decode(&message).map_err(ErrorKind::Malformed)?;
-        message.resize(header.length as usize, 0);
-        self.fill(&mut message, received, deadline)?;
-        Ok(message)
-    }
-
-    /// Receives bytes until the message is full.
-    fn fill(
-        &self,
-        message: &mut [u8],
-        received: &mut Received,
-        deadline: Instant,
-    ) -> Result<(), ErrorKind> {
         while received.bytes < message.len() {
             self.wait(PollFlags::IN, deadline)?;
             let part = match receive(self.socket.as_fd(), &mut message[received.bytes..]) {
@@ -246,8 +232,12 @@ impl Channel {
             if part.bytes == 0 {
                 return Err(ErrorKind::Disconnected { bytes: received.bytes });
             }
+            if received.bytes == HEADER {
+                let header = Header::decode(&message).map_err(ErrorKind::Malformed)?;
+                message.resize(header.length as usize, 0);
+            }
         }
-        Ok(())
+        Ok(message)
     }
 
     /// Ends the connection, and discards the data in it: descriptors in the socket's queue stay open as
@@ -276,13 +266,6 @@ impl Channel {
             Ok(false) => Err(ErrorKind::TimedOut { limit: self.timeout }),
             Err(errno) => Err(ErrorKind::of_system("poll", errno)),
         }
-    }
-}
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { socket, trust, timeout } = self;
-        write!(f, "Channel({:?}, trusts {trust:?}, timeout {timeout:?})", socket.as_fd())
     }
 }
 

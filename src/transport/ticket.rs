@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Offer {
     descriptor: OwnedFd,
     ticket: Ticket,
@@ -84,12 +85,6 @@ impl Offer {
 impl AsFd for Offer {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-impl fmt::Debug for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Offer({})", self.ticket)
     }
 }
 

@@ -216,11 +216,9 @@ impl fmt::Display for PagedStatistics {
         write!(f, "{shared} shared, {ahead} ahead, {zero} zero, {ready} ready, {lost} lost; ")?;
         write!(f, "{} mapped in all, {} of them found ahead, ", self.maps, self.found_ahead)?;
         write!(f, "{} unmapped; {:#x} bytes of memory", self.unmaps, self.memory())?;
-        match &self.last_failure_ahead {
-            None => Ok(()),
-            Some(error) => {
-                write!(f, "; mapping ahead failed {} times, last: {error}", self.failures_ahead)
-            }
+        if let Some(error) = &self.last_failure_ahead {
+            write!(f, "; mapping ahead failed {} times, last: {error}", self.failures_ahead)?;
         }
+        Ok(())
     }
 }
