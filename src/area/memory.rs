@@ -145,7 +145,15 @@ impl AreaMemory<'_> {
         let may = |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
         let copier = match self.span.copier(&source.span, may) {
             Ok(copier) if self.span.runtime().is(source.span.runtime()) => copier,
-            _ => return self.copy_in_portions(offset, source, source_offset, size),
+            _ => {
+                let mut portion = vec![0; size.min(PORTION)];
+                for done in (0..size).step_by(PORTION) {
+                    let part = &mut portion[..PORTION.min(size - done)];
+                    source.read(source_offset + done, part)?;
+                    self.write(offset + done, part)?;
+                }
+                return Ok(());
+            }
         };
         let copy = || self.span.copy(offset, &source.span, source_offset, size, Ok(copier));
         if self.address() == source.address() {
@@ -155,22 +163,6 @@ impl AreaMemory<'_> {
         let [first, second]: [&AreaMemory<'_>; 2] =
             if self.address() < source.address() { [self, source] } else { [source, self] };
         first.while_mapped(operation, copier.0, || second.while_mapped(operation, copier.0, copy))
-    }
-
-    fn copy_in_portions(
-        &self,
-        offset: usize,
-        source: &AreaMemory<'_>,
-        source_offset: usize,
-        size: usize,
-    ) -> Result<(), Error> {
-        let mut portion = vec![0; size.min(PORTION)];
-        for done in (0..size).step_by(PORTION) {
-            let part = &mut portion[..PORTION.min(size - done)];
-            source.read(source_offset + done, part)?;
-            self.write(offset + done, part)?;
-        }
-        Ok(())
     }
 
     /// Calls `act` while the memory is mapped and the agent has access.

@@ -393,23 +393,20 @@ fn transfer(
     }
     let target = other.as_ref().unwrap_or(&here);
     let memory = here.memory(&pages).map_err(fail)?;
-    let mut plan = match operation {
-        Operation::Exchange => {
-            let memory = target.memory(&there).map_err(fail)?;
-            pages.zip(memory.into_iter().map(Page::mapped)).collect()
-        }
-        _ => {
-            target.check_free(&there).map_err(fail)?;
-            if operation == Operation::MovePages {
-                here.idle(pages)
-            } else {
-                for page in pages {
-                    here.in_use(page).map_err(fail)?.0.check_mapped()?;
-                }
-                Vec::new()
+    let mut plan = Vec::new();
+    if operation == Operation::Exchange {
+        let memory = target.memory(&there).map_err(fail)?;
+        plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
+    } else {
+        target.check_free(&there).map_err(fail)?;
+        if operation == Operation::MovePages {
+            plan = here.idle(pages);
+        } else {
+            for page in pages {
+                here.in_use(page).map_err(fail)?.0.check_mapped()?;
             }
         }
-    };
+    }
     let theirs = there.zip(memory.into_iter().map(Page::mapped));
     match &mut other {
         None => {
