@@ -33,7 +33,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
             MmapOptions::new()
         };
         let memory = area.mmap(SIZE, options)?;
-        let sees = |agent| if memory.is_visible_to(agent) { "  ●" } else { "  ·" };
+        let sees = |agent| if memory.agents().contains(&agent) { "  ●" } else { "  ·" };
         let seen: String = gpus.iter().map(|gpu| format!("  {}", sees(gpu.id()))).collect();
         let owner = runtime.agent(memory.owner()).context("an agent of this runtime")?;
         println!(

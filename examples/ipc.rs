@@ -76,8 +76,8 @@ fn second() -> anyhow::Result<()> {
     memory.read(0, &mut text)?;
     println!(
         "second: process {} has exported {:#x} bytes; here they are at {}, and read {:?}",
-        handle.process(),
-        handle.allocation_size(),
+        handle.process,
+        handle.allocation_size,
         memory.address(),
         String::from_utf8_lossy(&text)
     );

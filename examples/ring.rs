@@ -20,7 +20,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     };
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();
-    let ring = RingBuffer::builder(1).with_times(2).map(&vmm, &AllocationProperties::on(gpu))?;
+    let ring = RingBuffer::create(&vmm, 1, 2, &AllocationProperties::on(gpu))?;
     ring.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
     let (size, first) = (ring.size(), ring.address());
     let second = ring.address().get() + size;

@@ -213,7 +213,7 @@ impl Values {
             .with_handle_pool(2);
         let paged = paged.reserve(vmm, &on).unwrap();
         let pausable = PausableBuffer::create(vmm, granule, &on).unwrap();
-        let ring = RingBuffer::builder(granule).map(vmm, &on).unwrap();
+        let ring = RingBuffer::create(vmm, granule, 2, &on).unwrap();
         let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), granule).unwrap();
         let area = Area::new(vmm, 0, AreaFlags::DEFAULT).unwrap();
         let host = Vec::leak(vec![0_u8; 1 << 16]);

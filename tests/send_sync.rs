@@ -74,7 +74,6 @@ const _: () = {
     both::<buffer::GrowableVec<u32>>();
     both::<buffer::GrowableBuilder>();
     both::<buffer::RingBuffer>();
-    both::<buffer::RingBuilder>();
     both::<buffer::PausableBuffer>();
     both::<buffer::Contents>();
     both::<buffer::PagedBuffer>();

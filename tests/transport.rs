@@ -385,7 +385,7 @@ fn fetch_rejects_processes_of_mixed_users() {
         [(Trust::SameUser, NOBODY, own), (Trust::User(NOBODY), own, NOBODY)]
     {
         let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
-        let process = ticket.process() as i32;
+        let process = ticket.process as i32;
         assert_eq!(kind(fetch(trust)), ErrorKind::Unavailable { process, reason });
     }
     fetch(Trust::Anyone).unwrap();
@@ -491,7 +491,7 @@ fn ticket_is_valid_while_the_offer_lives() {
     mapping.write(0, b"back").unwrap();
     line.write_all(b"!").unwrap();
     line.read_exact(&mut byte).unwrap();
-    let process = ticket.process() as i32;
+    let process = ticket.process as i32;
     let withdrawn = ErrorKind::Unavailable { process, reason: Unavailable::Withdrawn };
     assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     line.write_all(b"!").unwrap();

@@ -313,7 +313,7 @@ unsafe extern "C" fn hsavmm_ring_map(
 ) -> hipError_t {
     answer("hsavmm_ring_map", || {
         make(buffer, device, |vmm, properties| {
-            let made = RingBuffer::builder(size).with_times(times).map(vmm, properties)?;
+            let made = RingBuffer::create(vmm, size, times, properties)?;
             Ok(Object::Ring(Arc::new(made)))
         })
     })

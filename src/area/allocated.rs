@@ -28,7 +28,7 @@ pub(super) enum Memory {
 /// Mapped memory. The fields are dropped in this order: unmapped, released, freed.
 pub(super) struct MappedMemory {
     /// None if it was unmapped, but not all of it could be freed.
-    mapping: Option<Mapping>,
+    pub mapping: Option<Mapping>,
     /// None if it was freed.
     allocation: Option<Allocation>,
     /// None if the addresses were freed, but not the memory.
@@ -44,7 +44,7 @@ impl MappedMemory {
         size: usize,
     ) -> Result<(Self, Address), Error> {
         // A size that cannot be rounded up is more memory than there is, which the reservation says.
-        let granule = granule(vmm);
+        let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
         let best = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
@@ -63,20 +63,6 @@ impl MappedMemory {
     /// The size in whole granules.
     pub fn allocated_size(&self) -> usize {
         self.allocation.as_ref().map_or(0, Allocation::size)
-    }
-
-    /// Calls `act` if the agent can read and write all of it, and keeps it so meanwhile. `at` is the
-    /// address.
-    pub fn while_mapped<T>(
-        &self,
-        at: Address,
-        agent: AgentId,
-        act: impl FnOnce() -> T,
-    ) -> Result<T, ErrorKind> {
-        let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
-        let mapping = self.mapping.as_ref().ok_or(not_mapped)?;
-        // The area's operation replaces this one.
-        mapping.with_access(agent, Access::ReadWrite, |_| act()).map_err(Error::into_kind)
     }
 
     /// Unmaps it and frees addresses and memory. A failure leaves it mapped for these agents, or partly
@@ -108,12 +94,6 @@ impl MappedMemory {
         }
         Ok(())
     }
-}
-
-/// The granule of reservations that all GPUs' memory can be mapped in.
-fn granule(vmm: &Vmm) -> usize {
-    let pools = vmm.runtime().gpus().filter_map(Agent::handle_pool);
-    pools.map(|pool| pool.granule).max().unwrap_or(1)
 }
 
 /// The start and end of each locked range.

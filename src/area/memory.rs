@@ -3,9 +3,9 @@
 use super::Backing;
 use super::allocated::{Allocated, Memory};
 use crate::agent::AgentId;
-use crate::error::{Error, Operation, Rejected};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::memory::Span;
-use crate::vmm::Address;
+use crate::vmm::{Access, Address};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -87,12 +87,6 @@ impl AreaMemory<'_> {
         &self.allocated.agents
     }
 
-    /// Returns whether an agent has access.
-    #[must_use]
-    pub fn is_visible_to(&self, agent: AgentId) -> bool {
-        self.agents().contains(&agent)
-    }
-
     /// Returns what implements the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
@@ -108,7 +102,7 @@ impl AreaMemory<'_> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds).
+    /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.while_mapped(Operation::Read, self.owner(), || self.span.read(offset, bytes))
     }
@@ -125,7 +119,7 @@ impl AreaMemory<'_> {
     ///
     /// # Errors
     /// As for [`read`](Self::read), and
-    /// [`Problem::NotMultipleOfFour`](crate::error::Problem::NotMultipleOfFour).
+    /// [`Problem::NotMultipleOfFour`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.while_mapped(Operation::Fill, self.owner(), || self.span.fill(offset, value, size))
     }
@@ -137,7 +131,7 @@ impl AreaMemory<'_> {
     /// failure then leaves a part copied.
     ///
     /// # Errors
-    /// As for [`read`](Self::read), and [`Problem::Overlapping`](crate::error::Problem::Overlapping).
+    /// As for [`read`](Self::read), and [`Problem::Overlapping`].
     pub fn copy(
         &self,
         offset: usize,
@@ -148,10 +142,18 @@ impl AreaMemory<'_> {
         let operation = Operation::Copy;
         let checked = self.span.check_copy(offset, &source.span, source_offset, size);
         checked.map_err(|kind| Error::new(operation, kind))?;
-        let may = |agent| self.is_visible_to(agent) && source.is_visible_to(agent);
+        let may = |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
         let copier = match self.span.copier(&source.span, may) {
             Ok(copier) if self.span.runtime().is(source.span.runtime()) => copier,
-            _ => return self.copy_in_portions(offset, source, source_offset, size),
+            _ => {
+                let mut portion = vec![0; size.min(PORTION)];
+                for done in (0..size).step_by(PORTION) {
+                    let part = &mut portion[..PORTION.min(size - done)];
+                    source.read(source_offset + done, part)?;
+                    self.write(offset + done, part)?;
+                }
+                return Ok(());
+            }
         };
         let copy = || self.span.copy(offset, &source.span, source_offset, size, Ok(copier));
         if self.address() == source.address() {
@@ -163,22 +165,6 @@ impl AreaMemory<'_> {
         first.while_mapped(operation, copier.0, || second.while_mapped(operation, copier.0, copy))
     }
 
-    fn copy_in_portions(
-        &self,
-        offset: usize,
-        source: &AreaMemory<'_>,
-        source_offset: usize,
-        size: usize,
-    ) -> Result<(), Error> {
-        let mut portion = vec![0; size.min(PORTION)];
-        for done in (0..size).step_by(PORTION) {
-            let part = &mut portion[..PORTION.min(size - done)];
-            source.read(source_offset + done, part)?;
-            self.write(offset + done, part)?;
-        }
-        Ok(())
-    }
-
     /// Calls `act` while the memory is mapped and the agent has access.
     fn while_mapped(
         &self,
@@ -187,18 +173,23 @@ impl AreaMemory<'_> {
         act: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
-        memory
-            .while_mapped(self.address(), agent, act)
-            .unwrap_or_else(|kind| Err(Error::new(operation, kind)))
+        let at = self.address();
+        let fail = |kind| Error::new(operation, kind);
+        let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
+        let mapping = memory.mapping.as_ref().ok_or_else(|| fail(not_mapped()))?;
+        // The area's operation replaces that of `with_access`.
+        mapping
+            .with_access(agent, Access::ReadWrite, |_| act())
+            .unwrap_or_else(|error| Err(fail(error.into_kind())))
     }
 
     /// Unmaps the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
     /// `hipHostFree`, `hipHostUnregister`). The caller's memory is the caller's again.
     ///
     /// # Errors
-    /// [`ErrorKind::Runtime`](crate::ErrorKind::Runtime), with the memory and its contents.
-    /// [`ErrorKind::PartlyFreed`](crate::ErrorKind::PartlyFreed) if the runtime failed after it was
-    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`](crate::ErrorKind::Busy) for pool
+    /// [`ErrorKind::Runtime`], with the memory and its contents.
+    /// [`ErrorKind::PartlyFreed`] if the runtime failed after it was
+    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
     /// memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;

@@ -19,8 +19,8 @@
 //! |---|---|---|---|
 //! | `aml_area_hip_create` | `hipGetDeviceCount` | [`Area::new`], [`Area::without_vmm`] | none |
 //! | `aml_area_hip_destroy` | none | dropping the [`Area`] | none |
-//! | `aml_area_hip` | | [`Area::of_device`] | |
-//! | `aml_area_hip_unified` | | [`Area::unified`] | |
+//! | `aml_area_hip` | | [`Device::Current`], [`AreaFlags::DEFAULT`] | |
+//! | `aml_area_hip_unified` | | [`Device::Current`], [`AreaFlags::UNIFIED`] | |
 //! | `aml_area_mmap`, no flags | `hipMalloc` | [`Area::mmap`] | `hsa_amd_vmem_address_reserve_align`, `hsa_amd_vmem_handle_create`, `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access` |
 //! | … `ALLOC_HOST` | `hipHostMalloc` | | `hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access` |
 //! | … `ALLOC_MAPPED` | `hipHostRegister` | with [`MmapOptions::with_host_memory`] | `hsa_amd_memory_lock` |
@@ -75,7 +75,6 @@ use crate::vmm::Vmm;
 use allocated::{Allocated, LockedMemory, MappedMemory, Memory};
 use core::fmt;
 use core::marker::PhantomData;
-use options::Kind;
 
 /// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
 /// any thread.
@@ -130,22 +129,6 @@ impl Area {
         flags: AreaFlags,
     ) -> Result<Self, Error> {
         Self { runtime: runtime.clone(), vmm: None, device: device.into(), flags }.checked()
-    }
-
-    /// Describes memory of the current device (`aml_area_hip`).
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn of_device(vmm: &Vmm) -> Result<Self, Error> {
-        Self::new(vmm, Device::Current, AreaFlags::DEFAULT)
-    }
-
-    /// Describes memory that host and current device access at one address (`aml_area_hip_unified`).
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn unified(vmm: &Vmm) -> Result<Self, Error> {
-        Self::new(vmm, Device::Current, AreaFlags::UNIFIED)
     }
 
     fn checked(self) -> Result<Self, Error> {
@@ -250,15 +233,15 @@ impl Area {
         options: &MmapOptions<'_>,
     ) -> Result<Option<usize>, ErrorKind> {
         let refused = |problem| Err(ErrorKind::invalid_list(Argument::Host, problem));
-        match (&options.host, self.flags.maps_existing_memory()) {
+        match (options.host, self.flags.maps_existing_memory()) {
             (None, true) => refused(Problem::MissingHostMemory),
             (None, false) => Ok(None),
             (Some(_), false) => refused(Problem::UnusedHostMemory),
-            (Some(host), true) if size > host.size => {
-                let problem = Problem::ExceedsHostMemory { host: host.size };
+            (Some((_, host)), true) if size > host => {
+                let problem = Problem::ExceedsHostMemory { host };
                 Err(ErrorKind::invalid(Argument::Size, size, problem))
             }
-            (Some(host), true) => Ok(Some(host.start)),
+            (Some((start, _)), true) => Ok(Some(start)),
         }
     }
 
@@ -271,22 +254,26 @@ impl Area {
         } else {
             vec![device]
         };
-        let kind = self.flags.kind();
         let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
         let all_reach_device =
             || host.reaches(device.id()) && gpus.iter().all(|gpu| gpu.reaches(device.id()));
         let is_virtual = self.vmm.is_some() && device.handle_pool().is_some();
-        let (owner, backing) = match kind {
-            Kind::Device if is_virtual => (device, Backing::Virtual),
-            Kind::Device => (device, Backing::Pool),
-            Kind::Unified if is_virtual && all_reach_device() => (device, Backing::Virtual),
-            Kind::Unified | Kind::Host => (nearest, Backing::Pool),
-            Kind::Existing => (host, Backing::Locked),
+        let is_for_host =
+            self.flags.intersects(AreaFlags::HOST | AreaFlags::MAPPED | AreaFlags::UNIFIED);
+        let is_unified = self.flags.contains(AreaFlags::UNIFIED);
+        let (owner, backing) = if self.flags.maps_existing_memory() {
+            (host, Backing::Locked)
+        } else if is_virtual && (!is_for_host || is_unified && all_reach_device()) {
+            (device, Backing::Virtual)
+        } else if is_for_host {
+            (nearest, Backing::Pool)
+        } else {
+            (device, Backing::Pool)
         };
         if let Some(gpu) = gpus.iter().find(|gpu| !gpu.reaches(owner.id())) {
             return Err(Feature::PeerAccess { agent: gpu.id(), owner: owner.id() }.into());
         }
-        let host = (kind != Kind::Device).then_some(host);
+        let host = is_for_host.then_some(host);
         let agents = gpus.iter().copied().chain(host).map(Agent::id).collect();
         Ok(Plan { device, owner, gpus, agents, backing })
     }

@@ -39,21 +39,7 @@ bitflags::bitflags! {
         /// `hipMemAttachGlobal`, `hipHostMallocPortable`). AML ignores it for memory of the device; here
         /// it applies to every kind.
         const GLOBAL = 1 << 3;
-        const _ = !0;
     }
-}
-
-/// The kind of memory that the flags together select.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The device's memory.
-    Device,
-    /// The host's memory.
-    Host,
-    /// The device's memory if all agents can access it, else the host's.
-    Unified,
-    /// The caller's memory.
-    Existing,
 }
 
 impl AreaFlags {
@@ -63,55 +49,33 @@ impl AreaFlags {
     /// Returns whether each `mmap` takes host memory of the caller.
     #[must_use]
     pub fn maps_existing_memory(self) -> bool {
-        self.kind() == Kind::Existing
+        self.contains(Self::MAPPED) && !self.intersects(Self::HOST | Self::UNIFIED)
     }
 
     pub(super) fn check(self) -> Result<(), ErrorKind> {
         if self.undefined() == 0 {
             return Ok(());
         }
-        let problem = Problem::UndefinedFlags { defined: Self::DEFINED.bits().into() };
+        let problem = Problem::UndefinedFlags { defined: Self::all().bits().into() };
         Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(self.bits().into()), problem))
     }
 
-    const DEFINED: Self = Self::HOST.union(Self::UNIFIED).union(Self::MAPPED).union(Self::GLOBAL);
-
     fn undefined(self) -> u32 {
-        self.bits() & !Self::DEFINED.bits()
-    }
-
-    pub(super) fn kind(self) -> Kind {
-        if self.contains(Self::UNIFIED) {
-            Kind::Unified
-        } else if self.contains(Self::HOST) {
-            Kind::Host
-        } else if self.contains(Self::MAPPED) {
-            Kind::Existing
-        } else {
-            Kind::Device
-        }
+        self.bits() & !Self::all().bits()
     }
 }
 
 impl fmt::Display for AreaFlags {
     /// Writes short words, such as `host, mapped`; `default` if no flag is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [
-            (Self::HOST, "host"),
-            (Self::UNIFIED, "unified"),
-            (Self::MAPPED, "mapped"),
-            (Self::GLOBAL, "global"),
-        ];
-        let mut separator = "";
-        for (_, word) in words.into_iter().filter(|&(flag, _)| self.contains(flag)) {
-            write!(f, "{separator}{word}")?;
-            separator = ", ";
+        let mut words: Vec<_> = self.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+        if self.undefined() != 0 {
+            words.push(format!("{:#x}", self.undefined()));
         }
-        match (separator, self.undefined()) {
-            ("", 0) => f.write_str("default"),
-            (_, 0) => Ok(()),
-            (_, undefined) => write!(f, "{separator}{undefined:#x}"),
+        if words.is_empty() {
+            words.push("default".to_owned());
         }
+        f.write_str(&words.join(", "))
     }
 }
 
@@ -224,14 +188,9 @@ impl fmt::Display for Backing {
 #[derive(Default)]
 pub struct MmapOptions<'a> {
     pub(super) device: Option<Device>,
-    pub(super) host: Option<HostMemory<'a>>,
-}
-
-/// Host memory of the caller.
-pub(super) struct HostMemory<'a> {
-    pub start: usize,
-    /// `usize::MAX` if only the caller of `mmap` knows it.
-    pub size: usize,
+    /// Start and size of host memory of the caller. The size is `usize::MAX` if only the caller of `mmap`
+    /// knows it.
+    pub(super) host: Option<(usize, usize)>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
@@ -253,8 +212,7 @@ impl<'a> MmapOptions<'a> {
     /// written through [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
-        let (start, size) = (bytes.as_mut_ptr() as usize, bytes.len());
-        self.host = Some(HostMemory { start, size, borrowed: PhantomData });
+        self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));
         self
     }
 
@@ -267,15 +225,14 @@ impl<'a> MmapOptions<'a> {
     /// [`AreaMemory`](super::AreaMemory) or a device reads or writes it.
     #[must_use]
     pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
-        let start = pointer.as_ptr() as usize;
-        self.host = Some(HostMemory { start, size: usize::MAX, borrowed: PhantomData });
+        self.host = Some((pointer.as_ptr() as usize, usize::MAX));
         self
     }
 }
 
 impl fmt::Debug for MmapOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.host.as_ref().map(|host| host.start as *const u8);
+        let host = self.host.map(|(start, _)| start as *const u8);
         f.debug_struct("MmapOptions").field("device", &self.device).field("host", &host).finish()
     }
 }

@@ -149,12 +149,6 @@ impl GrowableBuffer {
         self.pool.ready()
     }
 
-    /// Returns the `Vmm` that it belongs to.
-    #[must_use]
-    pub fn vmm(&self) -> &Vmm {
-        &self.run.vmm
-    }
-
     /// Iterates over its memory, one allocation a step, for example to export it.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         self.run.mappings.iter().map(Mapping::allocation)
@@ -231,12 +225,12 @@ impl GrowableBuffer {
         let last = self.run.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
-            // After a quarantine some may be missing.
-            let end = self.run.address.get() + self.mapped();
-            let ends = (end..).step_by(self.run.step);
-            let kept =
-                rest.into_iter().zip(ends).take_while(|(it, end)| it.address().get() == *end);
-            self.run.mappings.extend(kept.map(|(mapping, _)| mapping));
+            // After a quarantine some may be missing, and those after them are dropped.
+            for mapping in rest {
+                if mapping.address().get() == self.run.address.get() + self.mapped() {
+                    self.run.mappings.push(mapping);
+                }
+            }
             self.size = self.size.min(self.mapped());
             return Err(error);
         }
@@ -338,10 +332,7 @@ impl GrowableBuffer {
 
 impl fmt::Debug for GrowableBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrowableBuffer")
-            .field("address", &self.address())
-            .field("size", &self.size)
-            .field("maximum", &self.maximum())
-            .finish_non_exhaustive()
+        let (address, size, maximum) = (self.address(), self.size, self.maximum());
+        write!(f, "GrowableBuffer({size:#x} of {maximum:#x} bytes at {address})")
     }
 }

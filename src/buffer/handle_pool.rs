@@ -64,14 +64,18 @@ impl HandlePool {
     /// The number of handles that are ready.
     pub fn ready(&self) -> usize {
         // In a forked child there are none, and another thread may have held the lock.
-        if self.shared.vmm.runtime().has_forked() { 0 } else { self.shared.state().ready.len() }
+        if self.shared.vmm.runtime().has_forked() {
+            0
+        } else {
+            lock(&self.shared.state).ready.len()
+        }
     }
 
     /// Takes `count` handles: those that are ready, and new ones for the rest. All of them or none.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
-            let mut state = self.shared.state();
+            let mut state = lock(&self.shared.state);
             let left = state.ready.len().saturating_sub(count - taken.len() - created.len());
             taken.extend(state.ready.drain(left..));
             state.paused = false;
@@ -88,7 +92,7 @@ impl HandlePool {
                 }
             };
             // The thread may be creating the memory that is missing.
-            let mut state = self.shared.state();
+            let mut state = lock(&self.shared.state);
             while state.creating {
                 state = self.shared.wait(state);
             }
@@ -108,16 +112,12 @@ impl HandlePool {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
     fn create(&self) -> Result<Allocation, Error> {
         Allocation::create(&self.vmm, self.size, &self.properties)
     }
 
     fn put(&self, memory: Allocation, keep: bool) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if keep || state.ready.len() < self.capacity {
             state.ready.push(memory);
             return;
@@ -126,7 +126,7 @@ impl Shared {
         if let Err(rejected) = memory.release() {
             let error = rejected.error;
             crate::log::warning!(%error, "memory was not released and is used again");
-            self.state().ready.push(rejected.value);
+            lock(&self.state).ready.push(rejected.value);
         }
     }
 
@@ -136,7 +136,7 @@ impl Shared {
 
     /// The thread: refills the pool until it is dropped.
     fn refill(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while !state.ended {
             if state.paused || state.ready.len() >= self.capacity {
                 state = self.wait(state);
@@ -145,7 +145,7 @@ impl Shared {
             state.creating = true;
             drop(state);
             let created = self.create().map(|memory| self.put(memory, false));
-            state = self.state();
+            state = lock(&self.state);
             state.creating = false;
             if let Err(error) = created {
                 crate::log::debug!(%error, "a handle pool is not refilled");
@@ -162,7 +162,7 @@ impl Drop for HandlePool {
         if self.shared.vmm.runtime().has_forked() {
             return std::mem::forget(self.refill_thread.take());
         }
-        self.shared.state().ended = true;
+        lock(&self.shared.state).ended = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.refill_thread.take()
             && thread.join().is_err()

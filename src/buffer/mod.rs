@@ -28,7 +28,7 @@ mod typed;
 pub use growable::{GrowableBuffer, GrowableBuilder};
 pub use paged::{PageState, PagedBuffer, PagedBuilder, PagedStatistics};
 pub use pausable::{Contents, PausableBuffer};
-pub use ring::{RingBuffer, RingBuilder};
+pub use ring::RingBuffer;
 pub use typed::GrowableVec;
 
 use crate::agent::AgentId;
@@ -87,15 +87,10 @@ fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }
 
-/// Checks that an agent is one of the runtime's.
-fn check_agent(vmm: &Vmm, agent: AgentId) -> Result<(), ErrorKind> {
-    check_alive(vmm)?;
-    if vmm.runtime().agent(agent).is_some() {
-        return Ok(());
-    }
-    let is_foreign = agent.runtime() != vmm.runtime().host().id().runtime();
-    let problem = if is_foreign { Problem::ForeignAgent } else { Problem::UnknownAgent };
-    Err(ErrorKind::invalid(Argument::Agent, agent, problem))
+/// Checks that an agent is one of the runtime's, except in a forked child.
+fn check_agent(vmm: &Vmm, properties: &AllocationProperties, agent: AgentId) -> Result<(), Error> {
+    let checked = vmm.check_access(properties, &AccessDescriptor::of_each(&[agent], Access::None));
+    checked.map_err(|error| Error::new(Operation::GetAccess, error.into_kind()))
 }
 
 /// The access that agents have to all of a buffer; agents without any are not listed.
@@ -110,12 +105,10 @@ impl Grants {
 
     /// Changes the access of some agents.
     fn set(&mut self, agents: &[AgentId], access: Access) {
-        self.0.retain(|granted| !agents.contains(&granted.agent));
-        if access != Access::None {
-            for &agent in agents {
-                if self.of(agent) == Access::None {
-                    self.0.push(AccessDescriptor { agent, access });
-                }
+        for &agent in agents {
+            self.0.retain(|granted| granted.agent != agent);
+            if access != Access::None {
+                self.0.push(AccessDescriptor { agent, access });
             }
         }
     }
@@ -166,7 +159,7 @@ impl Run {
 
     /// The least access of an agent to any mapping. Fails if one is not the buffer's any more.
     fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        check_agent(&self.vmm, agent).map_err(|kind| Error::new(Operation::GetAccess, kind))?;
+        check_agent(&self.vmm, &self.properties, agent)?;
         let mut mappings = self.mappings.iter();
         mappings.try_fold(Access::ReadWrite, |least, mapping| Ok(least.min(mapping.access(agent)?)))
     }
@@ -203,18 +196,15 @@ struct Span<'a> {
 
 impl Span<'_> {
     fn read(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        let read = Mapping::read_many(&self.mappings, self.address(), bytes);
-        read.map_err(|error| self.about_offset(error))
+        self.about_offset(Mapping::read_many(&self.mappings, self.address(), bytes))
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Error> {
-        let written = Mapping::write_many(&self.mappings, self.address(), bytes);
-        written.map_err(|error| self.about_offset(error))
+        self.about_offset(Mapping::write_many(&self.mappings, self.address(), bytes))
     }
 
     fn fill(&self, value: u32, size: usize) -> Result<(), Error> {
-        let filled = Mapping::fill_many(&self.mappings, self.address(), value, size);
-        filled.map_err(|error| self.about_offset(error))
+        self.about_offset(Mapping::fill_many(&self.mappings, self.address(), value, size))
     }
 
     fn address(&self) -> Address {
@@ -222,8 +212,9 @@ impl Span<'_> {
     }
 
     /// Blames the offset in the buffer in place of the address.
-    fn about_offset(&self, error: Error) -> Error {
-        let operation = error.operation();
-        Error::new(operation, error.into_kind().about_offset(self.base))
+    fn about_offset(&self, done: Result<(), Error>) -> Result<(), Error> {
+        done.map_err(|error| {
+            Error::new(error.operation(), error.into_kind().about_offset(self.base))
+        })
     }
 }

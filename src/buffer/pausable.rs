@@ -382,10 +382,7 @@ impl PausableBuffer {
 
 impl fmt::Debug for PausableBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PausableBuffer")
-            .field("address", &self.address())
-            .field("size", &self.size)
-            .field("paused", &self.paused)
-            .finish_non_exhaustive()
+        let state = if self.paused { ", paused" } else { "" };
+        write!(f, "PausableBuffer({:#x} bytes at {}{state})", self.size, self.address())
     }
 }

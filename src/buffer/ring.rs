@@ -8,50 +8,6 @@ use crate::vmm::{
 };
 use core::fmt;
 
-/// Builds a [`RingBuffer`]; see [`RingBuffer::builder`].
-#[derive(Clone, Copy, Debug)]
-#[must_use = "nothing is mapped before `map`"]
-pub struct RingBuilder {
-    size: usize,
-    times: usize,
-}
-
-impl RingBuilder {
-    /// Maps the memory `times` times in a row, at least twice; the default is twice.
-    pub fn with_times(mut self, times: usize) -> Self {
-        self.times = times;
-        self
-    }
-
-    /// Reserves the addresses, creates the memory and maps it (`hipMemAddressReserve`,
-    /// `hipMemCreate`, `hipMemMap`). The size is rounded up to the granule.
-    ///
-    /// # Errors
-    /// [`Problem::TooFewTimes`]; else as for [`Vmm::address_reserve`], [`Vmm::create`] and
-    /// [`Vmm::map_many`].
-    pub fn map(self, vmm: &Vmm, properties: &AllocationProperties) -> Result<RingBuffer, Error> {
-        let Self { size, times } = self;
-        if times < 2 {
-            let value = Value::Number(times as u64);
-            let kind = ErrorKind::invalid(Argument::Times, value, Problem::TooFewTimes);
-            return Err(Error::new(Operation::Map, kind));
-        }
-        let size = round_up(size, vmm.reservation_granule())?;
-        let whole = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
-        let reservation = Reservation::builder(whole).reserve(vmm)?;
-        let allocation = Allocation::create(vmm, size, properties)?;
-        let request = |time: usize| MapRequest {
-            reservation: &reservation,
-            offset: time * size,
-            allocation: &allocation,
-            access: &[],
-        };
-        let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;
-        let (vmm, address) = (vmm.clone(), reservation.address());
-        Ok(RingBuffer { run: Run { vmm, properties: *properties, address, step: size, mappings } })
-    }
-}
-
 /// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
 ///
 /// From any position, `size` bytes are contiguous, for the CPU and for kernels. Positions count bytes
@@ -69,7 +25,7 @@ impl RingBuilder {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 /// # let vmm = Vmm::open(&runtime)?;
 /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
-/// let ring = RingBuffer::builder(2 << 20).map(&vmm, &AllocationProperties::on(gpu))?;
+/// let ring = RingBuffer::create(&vmm, 2 << 20, 2, &AllocationProperties::on(gpu))?;
 /// ring.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
 /// let position = ring.size() as u64 - 3;
 /// ring.write(position, b"around")?;
@@ -85,9 +41,36 @@ pub struct RingBuffer {
 }
 
 impl RingBuffer {
-    /// Returns a builder for a ring of `size` bytes.
-    pub fn builder(size: usize) -> RingBuilder {
-        RingBuilder { size, times: 2 }
+    /// Creates `size` bytes of memory and maps it `times` times in a row, at least twice
+    /// (`hipMemAddressReserve`, `hipMemCreate`, `hipMemMap`). The size is rounded up to the granule.
+    ///
+    /// # Errors
+    /// [`Problem::TooFewTimes`]; else as for [`Vmm::address_reserve`], [`Vmm::create`] and
+    /// [`Vmm::map_many`].
+    pub fn create(
+        vmm: &Vmm,
+        size: usize,
+        times: usize,
+        properties: &AllocationProperties,
+    ) -> Result<Self, Error> {
+        if times < 2 {
+            let value = Value::Number(times as u64);
+            let kind = ErrorKind::invalid(Argument::Times, value, Problem::TooFewTimes);
+            return Err(Error::new(Operation::Map, kind));
+        }
+        let size = round_up(size, vmm.reservation_granule())?;
+        let whole = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
+        let reservation = Reservation::builder(whole).reserve(vmm)?;
+        let allocation = Allocation::create(vmm, size, properties)?;
+        let request = |time: usize| MapRequest {
+            reservation: &reservation,
+            offset: time * size,
+            allocation: &allocation,
+            access: &[],
+        };
+        let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;
+        let (vmm, address) = (vmm.clone(), reservation.address());
+        Ok(Self { run: Run { vmm, properties: *properties, address, step: size, mappings } })
     }
 
     /// Returns the address of its first mapping.
@@ -185,10 +168,12 @@ impl RingBuffer {
 
 impl fmt::Debug for RingBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RingBuffer")
-            .field("address", &self.address())
-            .field("size", &self.size())
-            .field("times", &self.times())
-            .finish_non_exhaustive()
+        write!(
+            f,
+            "RingBuffer({:#x} bytes at {}, {} times)",
+            self.size(),
+            self.address(),
+            self.times()
+        )
     }
 }

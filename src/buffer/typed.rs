@@ -2,7 +2,6 @@
 
 use super::GrowableBuffer;
 use crate::error::Error;
-use crate::vmm::Address;
 use bytemuck::Pod;
 use core::fmt;
 use std::marker::PhantomData;
@@ -30,8 +29,10 @@ use std::marker::PhantomData;
 /// # Ok(())
 /// # }
 /// ```
+#[non_exhaustive]
 pub struct GrowableVec<T> {
-    buffer: GrowableBuffer,
+    /// The buffer, for example to grant access. Resizing it resizes the vector.
+    pub buffer: GrowableBuffer,
     of: PhantomData<fn() -> T>,
 }
 
@@ -57,30 +58,6 @@ impl<T: Pod> GrowableVec<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Returns the address of the first value, which never changes.
-    #[must_use]
-    pub fn address(&self) -> Address {
-        self.buffer.address()
-    }
-
-    /// Returns the buffer.
-    #[must_use]
-    pub fn buffer(&self) -> &GrowableBuffer {
-        &self.buffer
-    }
-
-    /// Returns the buffer, for example to grant access. Resizing it resizes the vector.
-    #[must_use]
-    pub fn buffer_mut(&mut self) -> &mut GrowableBuffer {
-        &mut self.buffer
-    }
-
-    /// Returns the buffer, without the type.
-    #[must_use]
-    pub fn into_buffer(self) -> GrowableBuffer {
-        self.buffer
     }
 
     /// Appends a value.
@@ -177,9 +154,6 @@ impl<T: Pod> GrowableVec<T> {
 
 impl<T: Pod> fmt::Debug for GrowableVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrowableVec")
-            .field("address", &self.address())
-            .field("len", &self.len())
-            .finish_non_exhaustive()
+        write!(f, "GrowableVec({} values at {})", self.len(), self.buffer.address())
     }
 }

@@ -1,7 +1,7 @@
 //! The allocations that this process has exported.
 
-use super::handle::{IpcHandle, Registration};
-use super::table::{Entry, Table};
+use super::handle::IpcHandle;
+use super::table::Table;
 use super::{namespace_of, of_failure, server};
 use crate::error::{Argument, Busy, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
@@ -41,14 +41,15 @@ impl Exports {
 #[derive(Debug)]
 pub(crate) struct Export {
     table: Arc<Table>,
-    registration: Registration,
-    entry: Entry,
+    /// With an offset of 0.
+    handle: IpcHandle,
+    generation: u64,
 }
 
 impl Exported for Export {
     /// Ends the export while `free` frees the memory; if that fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
-        self.table.end(self.registration.slot, self.entry, free).unwrap_or_else(|errno| {
+        self.table.end(&self.handle, self.generation, free).unwrap_or_else(|errno| {
             crate::log::warning!(%errno, "an export could not be ended");
             Err(ErrorKind::Busy(Busy::BeingOpened))
         })
@@ -56,16 +57,8 @@ impl Exported for Export {
 }
 
 impl Export {
-    fn new(runtime: &Runtime, record: &Record, native: NativeIpc) -> Result<Self, ErrorKind> {
-        let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
-        let (registration, entry) = table.enter(native, record.size as u64)?;
-        Ok(Self { table, registration, entry })
-    }
-
     fn handle(&self, offset: u64) -> IpcHandle {
-        let Entry { generation, size, native, .. } = self.entry;
-        let process = std::process::id() as i32;
-        IpcHandle::new(native, size, offset, process, self.registration, generation)
+        IpcHandle { offset, ..self.handle }.sealed(self.generation)
     }
 }
 
@@ -101,14 +94,16 @@ pub(super) fn get(
     let native = created?;
     let offset = (address.get() - record.start) as u64;
     let ours = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
-    if let Some(ours) = ours.filter(|ours: &&Export| ours.entry.native == native) {
+    if let Some(ours) = ours.filter(|ours: &&Export| ours.handle.native == native) {
         return Ok(ours.handle(offset));
     }
     // If the runtime returns another handle than before, the previous one is invalid.
     if let Some(old) = export.take() {
         let _ = old.end(&mut || Ok(()));
     }
-    let new = Export::new(runtime, &record, native)?;
+    let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
+    let (handle, generation) = table.enter(native, record.size as u64)?;
+    let new = Export { table, handle, generation };
     let handle = new.handle(offset);
     *export = Some(Box::new(new));
     Ok(handle)

@@ -31,71 +31,47 @@ use core::fmt;
 /// use hsa_vmm::ipc::IpcHandle;
 ///
 /// let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
-/// assert_eq!((handle.allocation_size(), handle.is_registered()), (0, false));
+/// assert_eq!((handle.allocation_size, handle.is_registered()), (0, false));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
+#[non_exhaustive]
 pub struct IpcHandle {
     pub(super) native: NativeIpc,
-    pub(super) size: u64,
-    pub(super) offset: u64,
-    pub(super) process: i32,
-    reserved: Reserved,
+    /// The size of the whole allocation in bytes.
+    pub allocation_size: u64,
+    /// The offset in the allocation of the address that the handle was created of.
+    pub offset: u64,
+    /// The number of the process that exported the memory.
+    pub process: i32,
+    pub(super) registration: Registration,
+    pub(super) check: [u8; 4],
 }
 
-/// The reserved bytes, which this library fills in.
+/// The location of an export's entry: a file descriptor of the exporter, and a slot in that file. All
+/// zeros in a handle of HIP's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
-struct Reserved {
-    descriptor: [u8; 3],
-    slot: [u8; 2],
-    namespace: [u8; 2],
-    format: u8,
-    check: [u8; 4],
-}
-
-/// The location of an export's entry: a file descriptor of the exporter, and a slot in that file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Registration {
-    /// 24 bits.
-    pub descriptor: u32,
-    pub slot: u16,
+    pub descriptor: [u8; 3],
+    pub slot: [u8; 2],
     /// The low bits of the inode number of the exporter's PID namespace.
-    pub namespace: u16,
+    pub namespace: [u8; 2],
+    pub format: u8,
 }
 
 /// The format of the reserved bytes. More than one bit is set, so that no change of one bit turns a handle
 /// of this library into one of HIP's, whose reserved bytes are zeros.
-const FORMAT: u8 = 0x32;
-
-impl Registration {
-    pub const DESCRIPTORS: u32 = 1 << 24;
-}
+pub(super) const FORMAT: u8 = 0x32;
 
 impl IpcHandle {
     /// The size in bytes.
     pub const SIZE: usize = 64;
 
-    pub(super) fn new(
-        native: NativeIpc,
-        size: u64,
-        offset: u64,
-        process: i32,
-        registration: Registration,
-        generation: u64,
-    ) -> Self {
-        let Registration { descriptor, slot, namespace } = registration;
-        let [low, middle, high, _] = descriptor.to_le_bytes();
-        let reserved = Reserved {
-            descriptor: [low, middle, high],
-            slot: slot.to_le_bytes(),
-            namespace: namespace.to_le_bytes(),
-            format: FORMAT,
-            check: [0; 4],
-        };
-        let mut handle = Self { native, size, offset, process, reserved };
-        handle.reserved.check = handle.check_value(generation);
-        handle
+    /// Sets the check value of an export of this generation.
+    pub(super) fn sealed(mut self, generation: u64) -> Self {
+        self.check = self.check_value(generation);
+        self
     }
 
     /// Returns the check value of an unmodified handle of the export of this generation.
@@ -108,21 +84,7 @@ impl IpcHandle {
 
     /// Returns whether the check value is that of an export of this generation.
     pub(super) fn is_of(&self, generation: u64) -> bool {
-        self.reserved.check == self.check_value(generation)
-    }
-
-    /// Returns whether the reserved bytes are HIP's zeros, or have this library's format.
-    pub(super) fn has_known_format(&self) -> bool {
-        !self.is_registered() || self.reserved.format == FORMAT
-    }
-
-    pub(super) fn registration(&self) -> Option<Registration> {
-        let Reserved { descriptor: [low, middle, high], slot, namespace, .. } = self.reserved;
-        self.is_registered().then(|| Registration {
-            descriptor: u32::from_le_bytes([low, middle, high, 0]),
-            slot: u16::from_le_bytes(slot),
-            namespace: u16::from_le_bytes(namespace),
-        })
+        self.check == self.check_value(generation)
     }
 
     /// Returns the bytes, in HIP's layout.
@@ -137,42 +99,24 @@ impl IpcHandle {
         bytemuck::cast(*bytes)
     }
 
-    /// Returns the size of the whole allocation in bytes.
-    #[must_use]
-    pub fn allocation_size(&self) -> u64 {
-        self.size
-    }
-
-    /// Returns the offset in the allocation of the address that the handle was created of.
-    #[must_use]
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Returns the number of the process that exported the memory.
-    #[must_use]
-    pub fn process(&self) -> i32 {
-        self.process
-    }
-
     /// Returns whether the exporter has the handle in a table, as this library does.
     ///
     /// Such a handle is rejected at once when its memory was freed, also if its address is in use again.
     /// Of HIP's own handles this cannot be known.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        self.reserved != Reserved::zeroed()
+        (self.registration, self.check) != Zeroable::zeroed()
     }
 }
 
 impl fmt::Debug for IpcHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self { process, size, offset, .. }, registration) = (self, self.registration());
-        write!(
-            f,
-            "IpcHandle {{ process: {process}, allocation_size: {size}, offset: {offset}, registration: \
-             {registration:?}, .. }}"
-        )
+        f.debug_struct("IpcHandle")
+            .field("process", &self.process)
+            .field("allocation_size", &self.allocation_size)
+            .field("offset", &self.offset)
+            .field("slot", &u16::from_le_bytes(self.registration.slot))
+            .finish_non_exhaustive()
     }
 }
 
@@ -180,29 +124,40 @@ impl fmt::Debug for IpcHandle {
 mod tests {
     use super::*;
 
-    const REGISTRATION: Registration =
-        Registration { descriptor: 0x00ab_cdef, slot: 0x1234, namespace: 0x5678 };
     const GENERATION: u64 = 0x0123_4567_89ab_cdef;
+
+    fn example() -> IpcHandle {
+        let registration = Registration {
+            descriptor: [0xef, 0xcd, 0xab],
+            slot: [0x34, 0x12],
+            namespace: [0x78, 0x56],
+            format: FORMAT,
+        };
+        IpcHandle {
+            native: core::array::from_fn(|index| 0x0101_0101 * index as u32),
+            allocation_size: 0x1122_3344,
+            offset: 0x55,
+            process: 0x66,
+            registration,
+            check: [0; 4],
+        }
+        .sealed(GENERATION)
+    }
 
     #[test]
     fn layout_is_hips() {
-        let native = core::array::from_fn(|index| 0x0101_0101 * index as u32);
-        let handle = IpcHandle::new(native, 0x1122_3344, 0x55, 0x66, REGISTRATION, GENERATION);
+        let handle = example();
         let bytes = handle.to_bytes();
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
         assert_eq!(bytes[57..60], [0x78, 0x56, FORMAT]);
         assert!(handle.is_of(GENERATION) && !handle.is_of(GENERATION + 1));
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
-        assert_eq!(handle.registration(), Some(REGISTRATION));
-        assert_eq!((handle.allocation_size(), handle.offset()), (0x1122_3344, 0x55));
-        assert_eq!(handle.process(), 0x66);
     }
 
     #[test]
     fn every_flipped_bit_is_detected() {
-        let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION, GENERATION);
-        assert!(handle.has_known_format());
+        let handle = example();
         for bit in 0..8 * IpcHandle::SIZE {
             let mut bytes = handle.to_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -213,7 +168,7 @@ mod tests {
 
     #[test]
     fn debug_omits_the_runtimes_part() {
-        let handle = IpcHandle::new([7; 8], 4096, 16, 77, REGISTRATION, GENERATION);
+        let handle = IpcHandle { process: 77, allocation_size: 4096, offset: 16, ..example() };
         let text = format!("{handle:?}");
         assert!(text.starts_with("IpcHandle { process: 77, allocation_size: 4096, offset: 16"));
         assert!(text.contains("slot: 4660") && !text.contains("native"), "{text}");

@@ -1,11 +1,8 @@
 //! The memory of other processes that is open in this one.
 
-use super::handle::IpcHandle;
+use super::handle::{FORMAT, IpcHandle};
 use super::table::while_exported;
-use super::{
-    Ipc, LAZY_ENABLE_PEER_ACCESS, check_not_forked, namespace_of, of_failure, server, system,
-    unavailable,
-};
+use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, namespace_of, of_failure, server, system, unavailable};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
 use crate::memory::{Registry, Span};
@@ -50,7 +47,8 @@ impl OpenedMemory {
     pub fn open(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, Error> {
         let base = ipc.open_as(Holder::Value, handle, 0)?;
         // The offset was checked.
-        let (start, size) = (base + handle.offset as usize, (handle.size - handle.offset) as usize);
+        let start = base + handle.offset as usize;
+        let size = (handle.allocation_size - handle.offset) as usize;
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
         // SAFETY: the runtime has mapped it for this agent, and it is closed only when the new value is
         // consumed or dropped.
@@ -198,26 +196,26 @@ impl Ipc {
 
     /// Checks everything that can be checked without the exporter.
     fn check_handle(&self, handle: &IpcHandle, flags: u32) -> Result<(), ErrorKind> {
-        check_not_forked(self.runtime())?;
+        self.runtime().check_not_forked()?;
         if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
             let problem = Problem::UndefinedFlags { defined: LAZY_ENABLE_PEER_ACCESS.into() };
             return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
         }
         let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));
-        if handle.size == 0 {
+        if handle.allocation_size == 0 {
             return invalid(Problem::EmptyHandle);
         }
-        if handle.offset >= handle.size {
-            let problem = Problem::OutOfBounds { size: 1, end: handle.size as usize };
+        if handle.offset >= handle.allocation_size {
+            let problem = Problem::OutOfBounds { size: 1, end: handle.allocation_size as usize };
             return Err(ErrorKind::invalid(Argument::Offset, handle.offset as usize, problem));
         }
-        if !handle.has_known_format() {
-            return invalid(Problem::UnknownFormat);
-        }
-        if let Some(registration) = handle.registration()
-            && registration.namespace != namespace_of(handle.process)?
-        {
-            return Err(unavailable(handle.process, Unavailable::OtherNamespace));
+        if handle.is_registered() {
+            if handle.registration.format != FORMAT {
+                return invalid(Problem::UnknownFormat);
+            }
+            if handle.registration.namespace != namespace_of(handle.process)? {
+                return Err(unavailable(handle.process, Unavailable::OtherNamespace));
+            }
         }
         if handle.process == std::process::id() as i32 {
             return Err(ErrorKind::SameProcess);
@@ -235,23 +233,18 @@ impl Ipc {
         if server::is_used(runtime) && runtime.info().path.is_some() && !is_served {
             return Err(unavailable(process, Unavailable::Freed));
         }
-        let fetch = || {
-            let fetch = || server::fetch(native, process, self.trust);
-            let memory = is_served.then(fetch).transpose()?;
-            // Meanwhile it can have ended, or have changed its users.
-            if self.find_exporter(process)?.is_same(exporter) {
-                Ok(memory)
-            } else {
-                Err(unavailable(process, Unavailable::NoProcess))
-            }
-        };
         let open = |export| {
             let imports = runtime.attachment::<Imports>();
             if let Some(start) = count_open(&mut lock(&imports.0), export, holder) {
                 return Ok(start);
             }
             // This waits for the exporter. The list is not locked: other calls must not wait.
-            let memory = fetch()?;
+            let fetch = || server::fetch(native, process, self.trust);
+            let memory = is_served.then(fetch).transpose()?;
+            // Meanwhile it can have ended, or have changed its users.
+            if !self.find_exporter(process)?.is_same(exporter) {
+                return Err(unavailable(process, Unavailable::NoProcess));
+            }
             let mut open = lock(&imports.0);
             // Another thread can have opened it meanwhile.
             if let Some(start) = count_open(&mut open, export, holder) {
@@ -263,11 +256,10 @@ impl Ipc {
             import.opens[holder as usize] += 1;
             Ok(start)
         };
-        match handle.registration() {
-            None => open(None),
-            Some(registration) => while_exported(handle, registration, |generation| {
-                open(Some((process, generation, native)))
-            }),
+        if handle.is_registered() {
+            while_exported(handle, |generation| open(Some((process, generation, native))))
+        } else {
+            open(None)
         }
     }
 
@@ -288,7 +280,7 @@ impl Ipc {
         handle: &IpcHandle,
         memory: Option<OwnedFd>,
     ) -> Result<(usize, usize), ErrorKind> {
-        let (runtime, size) = (self.runtime(), handle.size as usize);
+        let (runtime, size) = (self.runtime(), handle.allocation_size as usize);
         let native_of = |id: &AgentId| runtime.agents()[id.index()].native;
         let first = native_of(&self.agents()[0]);
         let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
@@ -318,7 +310,7 @@ impl Ipc {
 
     /// Closes one of a caller's opens of the memory that contains an address.
     pub(super) fn close_at(&self, address: Address) -> Result<(), ErrorKind> {
-        check_not_forked(self.runtime())?;
+        self.runtime().check_not_forked()?;
         let invalid = |problem| Err(ErrorKind::invalid(Argument::Address, address, problem));
         if address == Address::NULL {
             return invalid(Problem::Null);
@@ -341,7 +333,7 @@ impl Ipc {
 
 /// Closes a value's open of the memory that starts at an address.
 fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
-    let closed = check_not_forked(runtime).and_then(|()| {
+    let closed = runtime.check_not_forked().and_then(|()| {
         let imports = runtime.attachment::<Imports>();
         release(runtime.native(), &mut lock(&imports.0), start, Holder::Value)
     });
@@ -357,17 +349,15 @@ fn release(
 ) -> Result<(), ErrorKind> {
     let not_opened =
         || ErrorKind::invalid(Argument::Address, Address::new(start), Problem::NotOpened);
-    let import = open.get_mut(&start).ok_or_else(not_opened)?;
-    let is_last = import.opens.iter().sum::<usize>() == 1;
-    match &mut import.opens[holder as usize] {
-        0 => return Err(not_opened()),
-        count if !is_last => *count -= 1,
-        _ => {
-            // SAFETY: it is in the list, so that it is attached. This was its last holder, and a holder
-            // does not use memory that it closes.
-            unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
-            open.remove(&start);
-        }
+    let import = open.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
+    let import = import.ok_or_else(not_opened)?;
+    if import.opens.iter().sum::<usize>() == 1 {
+        // SAFETY: it is in the list, so that it is attached. This was its last holder, and a holder does
+        // not use memory that it closes.
+        unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
+        open.remove(&start);
+    } else {
+        import.opens[holder as usize] -= 1;
     }
     Ok(())
 }

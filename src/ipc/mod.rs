@@ -114,7 +114,7 @@ impl Ipc {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent that is not a GPU of this runtime.
     pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, Error> {
-        check_not_forked(runtime).map_err(|kind| Error::new(Operation::Open, kind))?;
+        runtime.check_not_forked().map_err(|kind| Error::new(Operation::Open, kind))?;
         let is_gpu = |agent: &&Agent| agent.kind() == AgentKind::Gpu;
         let first = runtime.agent(gpu).filter(is_gpu).ok_or_else(|| {
             let kind = ErrorKind::invalid(Argument::Agent, gpu, Problem::NotAGpu);
@@ -193,7 +193,7 @@ impl Ipc {
     /// runtime and the kernel driver cannot share it; [`ErrorKind::SocketTaken`] if another process has the
     /// socket of the runtime's server; [`ErrorKind::LimitReached`] after 65536 exports.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
-        let checked = check_not_forked(&self.runtime);
+        let checked = self.runtime.check_not_forked();
         let handle = checked.and_then(|()| exports::get(&self.runtime, self.quirks, address));
         handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
@@ -232,15 +232,12 @@ impl fmt::Debug for Ipc {
     }
 }
 
-fn check_not_forked(runtime: &Runtime) -> Result<(), ErrorKind> {
-    if runtime.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
-}
-
 /// Returns the low bits of the inode number of this process's PID namespace, in which `process` is a
 /// number.
-fn namespace_of(process: i32) -> Result<u16, ErrorKind> {
+fn namespace_of(process: i32) -> Result<[u8; 2], ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
-    Ok(namespace.ok_or(unavailable(process, Unavailable::OtherNamespace))? as u16)
+    let namespace = namespace.ok_or(unavailable(process, Unavailable::OtherNamespace))?;
+    Ok((namespace as u16).to_le_bytes())
 }
 
 fn unavailable(process: i32, reason: Unavailable) -> ErrorKind {

@@ -108,7 +108,13 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     }
     let failed = |call| move |errno| of_server(process, call, errno);
     let deadline = Instant::now() + TIMEOUT;
-    let stream = connect_by(deadline, process, &address(native[2])?)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let stream = stream.map_err(system("socket"))?;
+    let address = address(native[2])?;
+    // The server's queue can be full.
+    let again = |errno| matches!(errno, Errno::AGAIN | Errno::INTR) && Instant::now() < deadline;
+    retry(again, || connect(&stream, &address)).map_err(failed("connect"))?;
     let peer = peer_of(&stream).map_err(failed("getsockopt"))?;
     if peer.process.map(NonZero::get) != Some(process) {
         return Err(unavailable(process, Unavailable::Impostor));
@@ -139,22 +145,15 @@ fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
     }
 }
 
-fn connect_by(
-    deadline: Instant,
-    process: i32,
-    address: &SocketAddrUnix,
-) -> Result<OwnedFd, ErrorKind> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let stream = stream.map_err(system("socket"))?;
+/// Calls a function again after each error that `again` selects, with a pause between the calls.
+pub(super) fn retry<T>(
+    again: impl Fn(Errno) -> bool,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
     loop {
-        match connect(&stream, address) {
-            Ok(()) => return Ok(stream),
-            // The server's queue is full.
-            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(PAUSE);
-            }
-            Err(errno) => return Err(of_server(process, "connect", errno)),
+        match call() {
+            Err(errno) if again(errno) => std::thread::sleep(PAUSE),
+            answer => return answer,
         }
     }
 }
@@ -260,20 +259,16 @@ fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option
 
 /// Sends the descriptor. The runtime's request is not read: there is only one reply.
 fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
-    while !done.load(Ordering::Relaxed) {
-        match send(stream.as_fd(), b"y", Some(descriptor.as_fd())) {
-            Ok(_) => return,
-            Err(Errno::INTR) => {}
-            // This user has as many descriptors in sockets as a process can have open.
-            Err(Errno::TOOMANYREFS | Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                std::thread::sleep(PAUSE);
-            }
-            // The runtime gives up after ten seconds.
-            Err(errno) => {
-                crate::log::warning!(%errno, "the relay did not send the memory");
-                return;
-            }
-        }
+    // `TOOMANYREFS`: this user has as many descriptors in sockets as a process can have open.
+    let passes = |errno| {
+        let passing = [Errno::INTR, Errno::TOOMANYREFS, Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM];
+        passing.contains(&errno)
+    };
+    // The runtime gives up after ten seconds.
+    let again = |errno| passes(errno) && !done.load(Ordering::Relaxed);
+    let sent = retry(again, || send(stream.as_fd(), b"y", Some(descriptor.as_fd())));
+    if let Err(errno) = sent {
+        crate::log::warning!(%errno, "the relay did not send the memory");
     }
 }
 

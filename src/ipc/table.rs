@@ -6,7 +6,8 @@
 //! runtime is never asked for memory that was freed, for which AMD's would wait forever. The kernel
 //! unlocks the bytes when a process ends.
 
-use super::handle::{IpcHandle, Registration};
+use super::handle::{FORMAT, IpcHandle, Registration};
+use super::server::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, Unavailable};
 use crate::native::{ByteLock, NativeIpc, lock_byte};
@@ -29,6 +30,8 @@ const MAGIC: [u8; 8] = *b"hsavmip2";
 const ENTRY: u64 = size_of::<Entry>() as u64;
 /// The number of slots, which a handle stores as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
+/// The descriptors that a handle can store.
+const DESCRIPTORS: i32 = 1 << 24;
 const FILE_SIZE: u64 = ENTRY * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
@@ -37,15 +40,23 @@ const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlag
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The entry of an export, as it is in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Entry {
+struct Entry {
     /// Differs from that of every other export of this process, and most likely of all processes: 32
     /// random bits of the table, and a counter. 0 if there is no export.
-    pub generation: u64,
-    pub size: u64,
-    pub native: NativeIpc,
-    pub reserved: [u64; 2],
+    generation: u64,
+    size: u64,
+    native: NativeIpc,
+    reserved: [u64; 2],
+}
+
+impl Entry {
+    /// The entry of the export that a handle identifies.
+    fn of(handle: &IpcHandle, generation: u64) -> Self {
+        let IpcHandle { native, allocation_size: size, .. } = *handle;
+        Self { generation, size, native, reserved: [0; 2] }
+    }
 }
 
 /// The header of the file.
@@ -63,32 +74,30 @@ impl Header {
     }
 }
 
-fn offset_of(slot: u16) -> u64 {
-    ENTRY * (1 + u64::from(slot))
+/// The offset in the file of the entry that a handle names.
+fn offset_of(handle: &IpcHandle) -> u64 {
+    ENTRY * (1 + u64::from(u16::from_le_bytes(handle.registration.slot)))
 }
 
 /// The table of this process's exports.
 #[derive(Debug)]
 pub(super) struct Table {
     file: OwnedFd,
+    process: i32,
     /// The low bits of the inode number of this process's PID namespace.
-    namespace: u16,
+    namespace: [u8; 2],
     next_generation: AtomicU64,
-    free: Mutex<FreeSlots>,
-}
-
-#[derive(Debug, Default)]
-struct FreeSlots {
-    used_before: Vec<u16>,
-    /// The number of slots that were ever used.
-    used: usize,
+    /// The first slot that was never used. Greater than all slots if there is none.
+    next_slot: AtomicU64,
+    /// Slots that were used before and are free.
+    free: Mutex<Vec<u16>>,
 }
 
 impl Table {
-    pub fn new(process: i32, namespace: u16) -> Result<Self, ErrorKind> {
+    pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
-        if file.as_raw_fd() as u32 >= Registration::DESCRIPTORS {
+        if file.as_raw_fd() >= DESCRIPTORS {
             return Err(ErrorKind::OutOfDescriptors);
         }
         ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
@@ -97,35 +106,37 @@ impl Table {
         // Random, so that no earlier process with this number had the same. Two generations of a table
         // differ in the low 32 bits alone, which the check value always distinguishes.
         let first = random().map_err(system("getrandom"))? << 32 | 1;
-        let next_generation = AtomicU64::new(first);
-        Ok(Self { file, namespace, next_generation, free: Mutex::default() })
+        let (next_generation, next_slot) = (AtomicU64::new(first), AtomicU64::new(0));
+        Ok(Self { file, process, namespace, next_generation, next_slot, free: Mutex::default() })
     }
 
-    /// Adds an export.
-    pub fn enter(&self, native: NativeIpc, size: u64) -> Result<(Registration, Entry), ErrorKind> {
+    /// Adds an export. Returns its handle, with an offset of 0, and its generation.
+    pub fn enter(
+        &self,
+        native: NativeIpc,
+        allocation_size: u64,
+    ) -> Result<(IpcHandle, u64), ErrorKind> {
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
-        let slot = {
-            let mut free = lock(&self.free);
-            let used = free.used;
-            free.used_before.pop().or_else(|| {
-                let slot = u16::try_from(used).ok()?;
-                free.used += 1;
-                Some(slot)
-            })
-        };
+        let free = lock(&self.free).pop();
+        let unused = || u16::try_from(self.next_slot.fetch_add(1, Ordering::Relaxed)).ok();
         let full = ErrorKind::LimitReached { table: "exported allocations", limit: SLOTS };
-        let slot = slot.ok_or(full)?;
-        let entry = Entry { generation, size, native, ..Entry::zeroed() };
-        write(self.file.as_fd(), offset_of(slot), &entry).map_err(|errno| {
-            self.reuse(slot);
+        let slot = free.or_else(unused).ok_or(full)?;
+        let [low, middle, high, _] = self.file.as_raw_fd().to_le_bytes();
+        let registration = Registration {
+            descriptor: [low, middle, high],
+            slot: slot.to_le_bytes(),
+            namespace: self.namespace,
+            format: FORMAT,
+        };
+        let process = self.process;
+        let handle =
+            IpcHandle { native, allocation_size, process, registration, ..IpcHandle::zeroed() };
+        let entry = Entry::of(&handle, generation);
+        write(self.file.as_fd(), offset_of(&handle), &entry).map_err(|errno| {
+            lock(&self.free).push(slot);
             ErrorKind::of_system("pwrite", errno)
         })?;
-        let (descriptor, namespace) = (self.file.as_raw_fd() as u32, self.namespace);
-        Ok((Registration { descriptor, slot, namespace }, entry))
-    }
-
-    fn reuse(&self, slot: u16) {
-        lock(&self.free).used_before.push(slot);
+        Ok((handle.sealed(generation), generation))
     }
 
     /// Removes an export while `free` frees its memory; if that fails, the export stays.
@@ -134,18 +145,17 @@ impl Table {
     /// `AGAIN` if another process has been mapping the memory for too long; `free` was not called.
     pub fn end<T, E>(
         &self,
-        slot: u16,
-        entry: Entry,
+        handle: &IpcHandle,
+        generation: u64,
         free: impl FnOnce() -> Result<T, E>,
     ) -> Result<Result<T, E>, Errno> {
-        let file = self.file.as_fd();
-        let _locked = SlotLock::take(file, slot, ByteLock::Exclusive)?;
-        write(file, offset_of(slot), &Entry::zeroed())?;
+        let (file, at) = (self.file.as_fd(), offset_of(handle));
+        let _locked = SlotLock::take(file, at, ByteLock::Exclusive)?;
+        write(file, at, &Entry::zeroed())?;
         let freed = free();
-        if freed.is_err() {
-            write(file, offset_of(slot), &entry)?;
-        } else {
-            self.reuse(slot);
+        match freed {
+            Ok(_) => lock(&self.free).push(u16::from_le_bytes(handle.registration.slot)),
+            Err(_) => write(file, at, &Entry::of(handle, generation))?,
         }
         Ok(freed)
     }
@@ -167,28 +177,24 @@ pub(super) fn random() -> Result<u64, Errno> {
 /// The lock of a slot.
 struct SlotLock<'a> {
     file: BorrowedFd<'a>,
-    slot: u16,
+    /// The offset of the slot's entry.
+    at: u64,
 }
 
 impl<'a> SlotLock<'a> {
     /// Locks a slot, and waits while another process holds a conflicting lock.
-    fn take(file: BorrowedFd<'a>, slot: u16, kind: ByteLock) -> Result<Self, Errno> {
+    fn take(file: BorrowedFd<'a>, at: u64, kind: ByteLock) -> Result<Self, Errno> {
         let deadline = Instant::now() + TIMEOUT;
-        loop {
-            match lock_byte(file, offset_of(slot), kind) {
-                Err(Errno::AGAIN | Errno::ACCESS) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                taken => return taken.map(|()| Self { file, slot }),
-            }
-        }
+        let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
+        let again = |errno| is_locked(errno) && Instant::now() < deadline;
+        retry(again, || lock_byte(file, at, kind)).map(|()| Self { file, at })
     }
 }
 
 impl Drop for SlotLock<'_> {
     fn drop(&mut self) {
         // Closing the file is not enough: a forked child can have the same open file.
-        if let Err(errno) = lock_byte(self.file, offset_of(self.slot), ByteLock::Unlocked) {
+        if let Err(errno) = lock_byte(self.file, self.at, ByteLock::Unlocked) {
             crate::log::warning!(%errno, "the lock of an export was not released");
         }
     }
@@ -201,23 +207,20 @@ impl Drop for SlotLock<'_> {
 /// read.
 pub(super) fn while_exported<T>(
     handle: &IpcHandle,
-    registration: Registration,
     act: impl FnOnce(u64) -> Result<T, ErrorKind>,
 ) -> Result<T, ErrorKind> {
-    let IpcHandle { native, size, process, .. } = *handle;
-    let file = open_table(process, registration.descriptor)?;
-    let locked = SlotLock::take(file.as_fd(), registration.slot, ByteLock::Shared);
+    let (process, at) = (handle.process, offset_of(handle));
+    let file = open_table(handle)?;
+    let locked = SlotLock::take(file.as_fd(), at, ByteLock::Shared);
     let _locked = locked.map_err(|errno| match errno {
         Errno::AGAIN | Errno::ACCESS => unavailable(process, Unavailable::BeingFreed),
         errno => ErrorKind::of_system("fcntl", errno),
     })?;
     let mut entry = Entry::zeroed();
-    let at = offset_of(registration.slot);
     let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), at).map_err(system("pread"))?;
     let generation = entry.generation;
-    let matches = generation != 0
-        && entry == (Entry { generation, size, native, ..Entry::zeroed() })
-        && handle.is_of(generation);
+    let matches =
+        generation != 0 && entry == Entry::of(handle, generation) && handle.is_of(generation);
     if read < size_of::<Entry>() || !matches {
         return Err(unavailable(process, Unavailable::Freed));
     }
@@ -225,7 +228,10 @@ pub(super) fn while_exported<T>(
 }
 
 /// Opens another process's table. A process that exports nothing has none.
-fn open_table(process: i32, descriptor: u32) -> Result<OwnedFd, ErrorKind> {
+fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
+    let IpcHandle { process, registration, .. } = *handle;
+    let [low, middle, high] = registration.descriptor;
+    let descriptor = u32::from_le_bytes([low, middle, high, 0]);
     let path = format!("/proc/{process}/fd/{descriptor}");
     let none = || unavailable(process, Unavailable::Freed);
     let failed = |call| {
@@ -270,62 +276,58 @@ mod tests {
         Err(unavailable(process, Unavailable::Freed))
     }
 
-    /// A handle of an entry in a process's table.
-    fn handle(process: i32, registration: Registration, entry: Entry) -> IpcHandle {
-        let Entry { generation, size, native, .. } = entry;
-        IpcHandle::new(native, size, 0, process, registration, generation)
-    }
-
-    fn look(registration: Registration, entry: Entry) -> Result<u8, ErrorKind> {
-        while_exported(&handle(own(), registration, entry), registration, |generation| {
-            assert_eq!(generation, entry.generation);
+    /// Looks up an export of this generation.
+    fn look((handle, generation): (IpcHandle, u64)) -> Result<u8, ErrorKind> {
+        while_exported(&handle.sealed(generation), |found| {
+            assert_eq!(found, generation);
             Ok(7)
         })
     }
 
     #[test]
     fn exports_are_found_until_they_end() {
-        let table = Table::new(own(), 7).unwrap();
+        let table = Table::new(own(), [7, 0]).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
-        let (first, entry) = table.enter(native, 100).unwrap();
-        assert_eq!(look(first, entry), Ok(7));
+        let (first, generation) = table.enter(native, 100).unwrap();
+        assert_eq!(look((first, generation)), Ok(7));
         let others = [
-            Entry { size: 101, ..entry },
-            Entry { native: [1, 2, 3, 4, 5, 6, 7, 9], ..entry },
-            Entry { generation: entry.generation + 1, ..entry },
+            (IpcHandle { allocation_size: 101, ..first }, generation),
+            (IpcHandle { native: [1, 2, 3, 4, 5, 6, 7, 9], ..first }, generation),
+            (first, generation + 1),
         ];
         for other in others {
-            assert_eq!(look(first, other), freed(own()));
+            assert_eq!(look(other), freed(own()));
         }
-        assert_eq!(table.end(first.slot, entry, || Err::<(), u8>(3)), Ok(Err(3)));
-        assert_eq!(look(first, entry), Ok(7), "memory that was not freed stays exported");
+        assert_eq!(table.end(&first, generation, || Err::<(), u8>(3)), Ok(Err(3)));
+        assert_eq!(look((first, generation)), Ok(7), "memory that was not freed stays exported");
         let while_ending = || {
-            assert_eq!(lock_by_another(&table, first.slot), Err(Errno::AGAIN));
+            assert_eq!(lock_by_another(&first), Err(Errno::AGAIN));
             Ok::<(), u8>(())
         };
-        assert_eq!(table.end(first.slot, entry, while_ending), Ok(Ok(())));
-        assert_eq!(look(first, entry), freed(own()));
-        let (second, new) = table.enter(native, 100).unwrap();
-        assert_eq!(second.slot, first.slot, "slots are used again");
-        assert_eq!(look(first, entry), freed(own()));
-        assert_eq!(look(second, new), Ok(7));
+        assert_eq!(table.end(&first, generation, while_ending), Ok(Ok(())));
+        assert_eq!(look((first, generation)), freed(own()));
+        let second = table.enter(native, 100).unwrap();
+        let slots = [first.registration.slot, second.0.registration.slot];
+        assert_eq!(slots[0], slots[1], "slots are used again");
+        assert_eq!(look((first, generation)), freed(own()));
+        assert_eq!(look(second), Ok(7));
     }
 
-    fn lock_by_another(table: &Table, slot: u16) -> Result<(), Errno> {
-        let other = open_table(own(), table.file.as_raw_fd() as u32).unwrap();
-        lock_byte(other.as_fd(), offset_of(slot), ByteLock::Shared)
+    fn lock_by_another(handle: &IpcHandle) -> Result<(), Errno> {
+        let other = open_table(handle).unwrap();
+        lock_byte(other.as_fd(), offset_of(handle), ByteLock::Shared)
     }
 
     #[test]
     fn end_waits_while_the_export_is_mapped() {
-        let table = Table::new(own(), 7).unwrap();
-        let (known, entry) = table.enter([9; 8], 1).unwrap();
+        let table = Table::new(own(), [7, 0]).unwrap();
+        let (known, generation) = table.enter([9; 8], 1).unwrap();
         let mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mapping = while_exported(&handle(own(), known, entry), known, |_| {
+            let mapping = while_exported(&known, |_| {
                 let ending = scope.spawn(|| {
                     let free = || Ok::<_, ()>(mapped.load(Ordering::SeqCst));
-                    table.end(known.slot, entry, free)
+                    table.end(&known, generation, free)
                 });
                 std::thread::sleep(Duration::from_millis(30));
                 mapped.store(true, Ordering::SeqCst);
@@ -337,23 +339,27 @@ mod tests {
 
     #[test]
     fn other_files_and_slots_are_rejected() {
-        let table = Table::new(own(), 7).unwrap();
-        let (known, entry) = table.enter([1; 8], 1).unwrap();
+        let table = Table::new(own(), [7, 0]).unwrap();
+        let (known, generation) = table.enter([1; 8], 1).unwrap();
+        let elsewhere = |registration| (IpcHandle { registration, ..known }, generation);
         let (reader, _writer) = std::io::pipe().unwrap();
         let forged = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
-        for descriptor in [reader.as_raw_fd() as u32, forged.as_raw_fd() as u32, 0x00ff_ffff] {
-            let elsewhere = Registration { descriptor, ..known };
-            assert_eq!(look(elsewhere, entry), freed(own()));
+        for descriptor in [reader.as_raw_fd(), forged.as_raw_fd(), 0x00ff_ffff] {
+            let [low, middle, high, _] = descriptor.to_le_bytes();
+            let descriptor = [low, middle, high];
+            let other = Registration { descriptor, ..known.registration };
+            assert_eq!(look(elsewhere(other)), freed(own()));
         }
-        for slot in [known.slot + 1, u16::MAX] {
-            let elsewhere = Registration { slot, ..known };
-            assert_eq!(look(elsewhere, entry), freed(own()));
+        for slot in [u16::from_le_bytes(known.registration.slot) + 1, u16::MAX] {
+            let other = Registration { slot: slot.to_le_bytes(), ..known.registration };
+            assert_eq!(look(elsewhere(other)), freed(own()));
         }
         // A slot that was never used is not an export of generation 0.
-        let nothing = Registration { slot: 9, ..known };
-        assert_eq!(look(nothing, Entry::zeroed()), freed(own()));
+        let registration = Registration { slot: [9, 0], ..known.registration };
+        let (process, zeroed) = (known.process, IpcHandle::zeroed());
+        assert_eq!(look((IpcHandle { process, registration, ..zeroed }, 0)), freed(own()));
         for process in [-1, 0, i32::MAX] {
-            let found = while_exported(&handle(process, known, entry), known, Ok);
+            let found = while_exported(&IpcHandle { process, ..known }.sealed(generation), Ok);
             assert_eq!(found, freed(process));
         }
     }

@@ -1,20 +1,31 @@
 //! The message that describes the memory whose descriptor it is sent with.
 //!
-//! ```text
-//!  0  "hsavmm" 0, version          16  size, 8 bytes            32  PCI domain, bus, device,
-//!  8  length of all, 4 bytes       24  granule, 8 bytes             function, and whether known
-//! 12  type of handle, 4 bytes      40  zeros, 24 bytes          64  name, as UTF-8
-//! ```
-//!
-//! Numbers have the machine's byte order: both ends are on it.
+//! A [`Header`], and then the name as UTF-8.
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
 use crate::vmm::{Allocation, Granularity, HandleTypes, Location, Vmm};
+use bytemuck::{Pod, Zeroable};
 
-/// The bytes of a message before the name.
-pub(super) const HEADER: usize = 64;
-const MAGIC: &[u8; 7] = b"hsavmm\0";
+/// The bytes of a message before the name. Numbers have the machine's byte order: both ends are on it.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Header {
+    magic: [u8; 7],
+    version: u8,
+    /// The bytes of the whole message.
+    pub length: u32,
+    handle_type: u32,
+    size: u64,
+    granule: u64,
+    domain: u32,
+    /// Bus, device and function, and 1; zeros if the owner is unknown.
+    location: [u8; 4],
+    zeros: [u8; 24],
+}
+
+pub(super) const HEADER: usize = size_of::<Header>();
+const MAGIC: [u8; 7] = *b"hsavmm\0";
 const VERSION: u8 = 1;
 const LONGEST_NAME: usize = 255;
 const FILE_DESCRIPTOR: HandleTypes = HandleTypes::POSIX_FILE_DESCRIPTOR;
@@ -73,20 +84,20 @@ impl Description {
         if self.size == 0 {
             return Err(invalid(Argument::Size, Problem::Zero));
         }
-        let mut bytes = vec![0; HEADER + self.name.len()];
-        let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-        put(0, MAGIC);
-        put(7, &[VERSION]);
-        put(8, &((HEADER + self.name.len()) as u32).to_ne_bytes());
-        put(12, &FILE_DESCRIPTOR.bits().to_ne_bytes());
-        put(16, &self.size.to_ne_bytes());
-        put(24, &self.granule.to_ne_bytes());
-        if let Some(PciAddress { domain, bus, device, function }) = self.owner {
-            put(32, &domain.to_ne_bytes());
-            put(36, &[bus, device, function, 1]);
-        }
-        put(HEADER, self.name.as_bytes());
-        Ok(bytes)
+        let owner = self.owner.map(|it| (it.domain, [it.bus, it.device, it.function, 1]));
+        let (domain, location) = owner.unwrap_or_default();
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            length: (HEADER + self.name.len()) as u32,
+            handle_type: FILE_DESCRIPTOR.bits(),
+            size: self.size,
+            granule: self.granule,
+            domain,
+            location,
+            zeros: [0; 24],
+        };
+        Ok([bytemuck::bytes_of(&header), self.name.as_bytes()].concat())
     }
 
     /// Decodes a whole message.
@@ -94,55 +105,48 @@ impl Description {
     /// # Errors
     /// [`Malformed`] for every other sequence of bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let found = bytes.len();
-        if found < HEADER {
-            return Err(Malformed::Truncated { length: HEADER, found });
-        }
-        let length = message_length(bytes)?;
+        let header = Header::decode(bytes)?;
+        let Header { handle_type, size, granule, domain, location, .. } = header;
+        let (length, found) = (header.length as usize, bytes.len());
         if length != found {
             return Err(Malformed::Truncated { length, found });
         }
-        let handle_type = u32::from_ne_bytes(part(bytes, 12));
         if handle_type != FILE_DESCRIPTOR.bits() {
             return Err(Malformed::HandleType(handle_type));
         }
-        let size = u64::from_ne_bytes(part(bytes, 16));
         if size == 0 {
             return Err(Malformed::ZeroSize);
         }
-        let domain = u32::from_ne_bytes(part(bytes, 32));
-        let [bus, device, function, known] = part(bytes, 36);
-        let owner = match known {
-            0 if (domain, bus, device, function) == (0, 0, 0, 0) => None,
-            1 => Some(PciAddress { domain, bus, device, function }),
+        let owner = match location {
+            [0, 0, 0, 0] if domain == 0 => None,
+            [bus, device, function, 1] => Some(PciAddress { domain, bus, device, function }),
             _ => return Err(Malformed::Reserved),
         };
-        if part::<24>(bytes, 40) != [0; 24] {
+        if header.zeros != [0; 24] {
             return Err(Malformed::Reserved);
         }
         let name = core::str::from_utf8(&bytes[HEADER..]).map_err(|_| Malformed::NotUtf8)?;
-        let granule = u64::from_ne_bytes(part(bytes, 24));
         Ok(Self { name: name.to_owned(), size, granule, owner })
     }
 }
 
-/// Returns the length in a header.
-pub(super) fn message_length(header: &[u8]) -> Result<usize, Malformed> {
-    if part(header, 0) != *MAGIC {
-        return Err(Malformed::WrongMagic);
+impl Header {
+    /// Decodes the header of a message, and checks its first three fields.
+    pub fn decode(message: &[u8]) -> Result<Self, Malformed> {
+        let truncated = Malformed::Truncated { length: HEADER, found: message.len() };
+        let header: Self = bytemuck::pod_read_unaligned(message.get(..HEADER).ok_or(truncated)?);
+        if header.magic != MAGIC {
+            return Err(Malformed::WrongMagic);
+        }
+        if header.version != VERSION {
+            return Err(Malformed::Version(header.version));
+        }
+        let valid = HEADER..=HEADER + LONGEST_NAME;
+        if !valid.contains(&(header.length as usize)) {
+            return Err(Malformed::Length(header.length));
+        }
+        Ok(header)
     }
-    let [version] = part(header, 7);
-    if version != VERSION {
-        return Err(Malformed::Version(version));
-    }
-    let length = u32::from_ne_bytes(part(header, 8));
-    let valid = (HEADER..=HEADER + LONGEST_NAME).contains(&(length as usize));
-    if valid { Ok(length as usize) } else { Err(Malformed::Length(length)) }
-}
-
-/// Returns `N` bytes of a header, with zeros past its end.
-fn part<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
-    core::array::from_fn(|index| header.get(at + index).copied().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -33,12 +33,11 @@ use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::native::{Received, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
-use core::fmt;
-use description::{HEADER, message_length};
+use description::{HEADER, Header};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -66,6 +65,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Channel {
     socket: UnixStream,
     trust: Trust,
@@ -158,32 +158,26 @@ impl Channel {
     ) -> Result<(), Error> {
         let message = description.encode()?;
         let mut sent = 0;
-        let all = self.send_all(descriptor.as_fd(), &message, &mut sent);
+        let mut send_all = || {
+            self.check_peer()?;
+            let deadline = self.deadline();
+            while sent < message.len() {
+                self.wait(PollFlags::OUT, deadline)?;
+                // The descriptor is sent with the first byte.
+                let descriptor = (sent == 0).then_some(descriptor.as_fd());
+                match send(self.socket.as_fd(), &message[sent..], descriptor) {
+                    Ok(more) => sent += more,
+                    Err(Errno::INTR | Errno::AGAIN) => {}
+                    Err(errno) => return Err(of_socket("sendmsg", errno, sent)),
+                }
+            }
+            Ok(())
+        };
+        let all = send_all();
         if all.is_err() && sent > 0 {
             self.shut_down();
         }
         all.map_err(|kind| Error::new(Operation::Send, kind))
-    }
-
-    fn send_all(
-        &self,
-        descriptor: BorrowedFd<'_>,
-        message: &[u8],
-        sent: &mut usize,
-    ) -> Result<(), ErrorKind> {
-        self.check_peer()?;
-        let deadline = self.deadline();
-        while *sent < message.len() {
-            self.wait(PollFlags::OUT, deadline)?;
-            // The descriptor is sent with the first byte.
-            let descriptor = (*sent == 0).then_some(descriptor);
-            match send(self.socket.as_fd(), &message[*sent..], descriptor) {
-                Ok(more) => *sent += more,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(of_socket("sendmsg", errno, *sent)),
-            }
-        }
-        Ok(())
     }
 
     /// Receives any descriptor with a description, which has not been compared with it.
@@ -215,19 +209,6 @@ impl Channel {
         self.check_peer()?;
         let deadline = self.deadline();
         let mut message = vec![0; HEADER];
-        self.fill(&mut message, received, deadline)?;
-        message.resize(message_length(&message).map_err(ErrorKind::Malformed)?, 0);
-        self.fill(&mut message, received, deadline)?;
-        Ok(message)
-    }
-
-    /// Receives bytes until the message is full.
-    fn fill(
-        &self,
-        message: &mut [u8],
-        received: &mut Received,
-        deadline: Instant,
-    ) -> Result<(), ErrorKind> {
         while received.bytes < message.len() {
             self.wait(PollFlags::IN, deadline)?;
             let part = match receive(self.socket.as_fd(), &mut message[received.bytes..]) {
@@ -251,8 +232,12 @@ impl Channel {
             if part.bytes == 0 {
                 return Err(ErrorKind::Disconnected { bytes: received.bytes });
             }
+            if received.bytes == HEADER {
+                let header = Header::decode(&message).map_err(ErrorKind::Malformed)?;
+                message.resize(header.length as usize, 0);
+            }
         }
-        Ok(())
+        Ok(message)
     }
 
     /// Ends the connection, and discards the data in it: descriptors in the socket's queue stay open as
@@ -281,13 +266,6 @@ impl Channel {
             Ok(false) => Err(ErrorKind::TimedOut { limit: self.timeout }),
             Err(errno) => Err(ErrorKind::of_system("poll", errno)),
         }
-    }
-}
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { socket, trust, timeout } = self;
-        write!(f, "Channel({:?}, trusts {trust:?}, timeout {timeout:?})", socket.as_fd())
     }
 }
 

@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Offer {
     descriptor: OwnedFd,
     ticket: Ticket,
@@ -40,8 +41,10 @@ pub struct Offer {
 /// withdrawn, is rejected, also if another process and another file have these numbers by now. It is not a
 /// secret: the kernel decides which processes can take descriptors of that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Ticket {
-    process: u32,
+    /// The number of the process that offers the memory.
+    pub process: u32,
     namespace: u64,
     /// In the clock ticks of `/proc/PID/stat`.
     start_time: u64,
@@ -85,12 +88,6 @@ impl AsFd for Offer {
     }
 }
 
-impl fmt::Debug for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Offer({})", self.ticket)
-    }
-}
-
 impl Ticket {
     fn of(descriptor: &OwnedFd) -> Result<Self, ErrorKind> {
         let system = |call| move |errno| ErrorKind::of_system(call, errno);
@@ -109,12 +106,6 @@ impl Ticket {
             device,
             inode,
         })
-    }
-
-    /// Returns the number of the process that offers the memory.
-    #[must_use]
-    pub fn process(&self) -> u32 {
-        self.process
     }
 
     /// Fetches the memory.

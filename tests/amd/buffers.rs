@@ -33,7 +33,7 @@ fn a_buffer_may_be_of_any_size() {
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!((&byte, buffer.address()), (b"z", address), "{size:#x}");
             assert!(buffer.read(size, &mut byte).is_err(), "{size:#x}");
-            let ring = RingBuffer::builder(size).map(&library.vmm, &library.on(1)).unwrap();
+            let ring = RingBuffer::create(&library.vmm, size, 2, &library.on(1)).unwrap();
             ring.grant(&agents, Access::ReadWrite).unwrap();
             ring.write(ring.size() as u64 - 1, b"ab").unwrap();
             ring.read(0, &mut byte).unwrap();
@@ -53,13 +53,13 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
-        let address = words.address();
+        let address = words.buffer.address();
         let all: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
         for round in 0..3 {
             for (number, some) in all.chunks(1000).enumerate() {
                 words.extend(some).unwrap();
                 if number == 100 {
-                    words.buffer_mut().grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
+                    words.buffer.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
                 }
             }
             assert!(words.to_vec().unwrap() == all, "round {round}");
@@ -70,14 +70,14 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
             let mut found = vec![0; copied.len()];
             words.read(40 * STEP / 8 - 2, &mut found).unwrap();
             assert!(found == copied, "round {round}");
-            words.buffer().fill(STEP - 8, 7, 16).unwrap();
+            words.buffer.fill(STEP - 8, 7, 16).unwrap();
             assert_eq!(words.get(STEP / 8), Ok(7 << 32 | 7), "round {round}");
             words.write(STEP / 8 - 1, &all[STEP / 8 - 1..][..2]).unwrap();
             words.truncate(STEP / 8 + 1).unwrap();
             assert!(words.to_vec().unwrap() == all[..STEP / 8 + 1], "round {round}");
             assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "given back");
             words.truncate(0).unwrap();
-            assert_eq!(words.address(), address);
+            assert_eq!(words.buffer.address(), address);
         }
         drop(words);
         library.assert_nothing_held();
@@ -192,8 +192,7 @@ fn a_ring_has_no_seam_for_anybody() {
         let library = Library::load(ground.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {
-            let options = RingBuffer::builder(STEP).with_times(times);
-            let ring = options.map(&library.vmm, &library.on(0)).unwrap();
+            let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
             let elsewhere = library.mapped(1, STEP).0;
@@ -235,7 +234,7 @@ impl Stage for Buffers {
             buffer.write(0, &text(steps * STEP)).unwrap();
             buffer
         });
-        let ring = RingBuffer::builder(STEP).map(&library.vmm, &library.on(1)).unwrap();
+        let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.on(1)).unwrap();
         ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, &text(STEP)).unwrap();
         Self { small, full, ring, library }

@@ -148,10 +148,10 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
         (OfCpu, _) => nearest,
     };
     assert_eq!(memory.owner(), expected, "{when}");
-    assert_eq!(memory.is_visible_to(runtime.host().id()), host, "{when}");
+    assert_eq!(memory.agents().contains(&runtime.host().id()), host, "{when}");
     for (number, &gpu) in gpus.iter().enumerate() {
         let visible = all || number == device;
-        assert_eq!(memory.is_visible_to(gpu), visible, "{when}: GPU {number}");
+        assert_eq!(memory.agents().contains(&gpu), visible, "{when}: GPU {number}");
         // AMD's runtime locks memory for all GPUs, whichever is named.
         let visible = visible || backing == Locked;
         for offset in [0, size - 1] {

@@ -46,8 +46,7 @@ impl Stage for Buffers {
             buffer
         };
         let (small, full) = (GrowableVec::new(buffer(2)), buffer(6));
-        let ring =
-            RingBuffer::builder(STEP).with_times(3).map(&machine.vmm, &machine.on(1)).unwrap();
+        let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, text(STEP)).unwrap();
         Self { small, full, ring, machine }
@@ -58,7 +57,7 @@ impl Stage for Buffers {
     }
 
     fn state(&self) -> Self::State {
-        let sizes = [self.small.buffer(), &self.full];
+        let sizes = [&self.small.buffer, &self.full];
         (sizes.map(|it| (it.size(), it.mapped(), it.maximum())), Below::of(&self.machine))
     }
 }
@@ -66,7 +65,7 @@ impl Stage for Buffers {
 impl Buffers {
     /// Whether what is left of the buffers holds what was in it.
     fn assert_contents(&self, when: &str) {
-        for buffer in [self.small.buffer(), &self.full] {
+        for buffer in [&self.small.buffer, &self.full] {
             let known = buffer.size().min(6 * STEP);
             let mut found = vec![0; known];
             buffer.read(0, &mut found).unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -79,8 +78,8 @@ impl Buffers {
 }
 
 const ACTS: &[(&str, Act<Buffers>)] = &[
-    ("grow by one step", |s| s.small.buffer_mut().grow(1)),
-    ("grow into the next reservation", |s| s.small.buffer_mut().grow(4 * STEP)),
+    ("grow by one step", |s| s.small.buffer.grow(1)),
+    ("grow into the next reservation", |s| s.small.buffer.grow(4 * STEP)),
     ("add values", |s| s.small.extend(&text(3 * STEP)[2 * STEP..])),
     ("shrink by one step", |s| s.full.shrink(STEP)),
     ("shrink to the end of a reservation", |s| s.full.shrink(2 * STEP)),
@@ -100,9 +99,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
         buffer.grant(&[s.machine.gpu(1)], Access::ReadWrite)?;
         buffer.grow(3 * STEP)
     }),
-    ("make a ring", |s| {
-        RingBuffer::builder(STEP).with_times(3).map(&s.machine.vmm, &s.machine.on(1)).map(drop)
-    }),
+    ("make a ring", |s| RingBuffer::create(&s.machine.vmm, STEP, 3, &s.machine.on(1)).map(drop)),
     ("let a peer at the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),
 ];
@@ -167,7 +164,7 @@ fn a_runtime_that_goes_on_failing_loses_no_contents() {
                 }
                 // Whatever was left behind the ends is gone with the next change of size.
                 let Buffers { small, full, .. } = &mut failed.stage;
-                for buffer in [small.buffer_mut(), full] {
+                for buffer in [&mut small.buffer, full] {
                     let steps = buffer.mapped() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();

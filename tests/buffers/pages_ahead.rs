@@ -178,6 +178,26 @@ fn pages_ahead_make_room_where_memory_is_short() {
     }
 }
 
+#[test]
+fn pages_ahead_that_are_wanted_now_make_no_room() {
+    for (era, config) in eras() {
+        let machine = Machine::new(config.with_vram(8 * PAGE as u64));
+        let buffer = buffer(&machine, 3);
+        buffer.map(0..2).unwrap();
+        wait_for(&buffer, ahead(3));
+        let full = buffer.map(2..10).unwrap_err();
+        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {full}");
+        let states: Vec<_> = (1..6).map(|page| buffer.state(page).unwrap()).collect();
+        use PageState::{Ahead, Empty, Mapped};
+        assert_eq!(states, [Mapped, Ahead, Ahead, Ahead, Empty], "{era}");
+        buffer.map(2..8).unwrap();
+        buffer.write(4 * PAGE, &[7]).unwrap();
+        assert_eq!(buffer.statistics().mapped, 8, "{era}");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
 /// How many threads of that name this process has.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();

@@ -72,7 +72,7 @@ fn every_buffer_says_who_may_use_it() {
         let paged =
             PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
         let mut pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
-        let ring = RingBuffer::builder(STEP).map(vmm, &properties).unwrap();
+        let ring = RingBuffer::create(vmm, STEP, 2, &properties).unwrap();
         growable.grow(STEP).unwrap();
         paged.map(1..3).unwrap();
         for agents in [&[owner, peer][..], &[peer]] {
@@ -146,7 +146,7 @@ fn what_the_cpu_may_not_do_is_an_error() {
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     buffer.read(STEP - 1, &mut [0; 2]).unwrap();
     assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "only to read");
-    let ring = RingBuffer::builder(1).map(&machine.vmm, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, 1, 2, &machine.on(0)).unwrap();
     assert!(ring.read(0, &mut [0]).is_err());
     ring.grant(&[machine.cpu(0)], Access::Read).unwrap();
     assert!(ring.write(0, &[0]).is_err());

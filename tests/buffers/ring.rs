@@ -22,8 +22,7 @@ fn reads_and_writes_go_over_the_seam() {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
             for times in [2, 3, 5] {
-                let options = RingBuffer::builder(SIZE).with_times(times);
-                let ring = options.map(&machine.vmm, &machine.on(0)).unwrap();
+                let ring = RingBuffer::create(&machine.vmm, SIZE, times, &machine.on(0)).unwrap();
                 ring.grant(&agents, Access::ReadWrite).unwrap();
                 assert_eq!(machine.simulation.usage().vram_used[0], SIZE as u64, "once: {release}");
                 let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
@@ -58,7 +57,7 @@ fn reads_and_writes_go_over_the_seam() {
 #[test]
 fn a_ring_holds_no_more_than_its_size() {
     let machine = Machine::new(Config::mi300x(1));
-    let ring = RingBuffer::builder(SIZE).with_times(4).map(&machine.vmm, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut bytes = vec![0; SIZE + 1];
     let error = || Err(size_error(SIZE + 1, Problem::ExceedsBuffer { size: SIZE }));
@@ -72,8 +71,7 @@ fn a_ring_holds_no_more_than_its_size() {
 fn a_ring_is_taken_away_on_every_turn() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
-        let ring =
-            RingBuffer::builder(SIZE).with_times(3).map(&machine.vmm, &machine.on(0)).unwrap();
+        let ring = RingBuffer::create(&machine.vmm, SIZE, 3, &machine.on(0)).unwrap();
         ring.grant(&[machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.revoke(&[machine.gpu(1)]).unwrap();
         assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{era}");
@@ -92,7 +90,7 @@ fn a_ring_is_taken_away_on_every_turn() {
 #[test]
 fn a_stream_goes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));
-    let ring = RingBuffer::builder(4 * KIB).map(&machine.vmm, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, 4 * KIB, 2, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut queue = VecDeque::new();
     let (mut written, mut taken) = (0u64, 0u64);

@@ -53,7 +53,7 @@ fn a_ring_may_be_of_any_size() {
         let machine = Machine::new(config);
         for size in SIZES {
             let when = format!("{era}, {size:#x}");
-            let ring = RingBuffer::builder(size).map(&machine.vmm, &machine.on(0)).unwrap();
+            let ring = RingBuffer::create(&machine.vmm, size, 2, &machine.on(0)).unwrap();
             let whole = size.next_multiple_of(4 * KIB);
             assert_eq!((ring.size(), ring.times()), (whole, 2), "{when}");
             ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -102,17 +102,14 @@ fn sizes_that_cannot_be_are_refused() {
         let error = options.reserve(vmm, &properties).expect_err("no such size");
         assert_eq!(problem(error), expected, "{options:?}");
     }
-    for (options, expected) in [
-        (RingBuffer::builder(0), zero),
-        (RingBuffer::builder(usize::MAX), overflow),
-        (RingBuffer::builder(1 << 60).with_times(16), overflow),
-    ] {
-        let error = options.map(vmm, &properties).expect_err("no such size");
-        assert_eq!(problem(error), expected, "{options:?}");
+    for (size, times, expected) in
+        [(0, 2, zero), (usize::MAX, 2, overflow), (1 << 60, 16, overflow)]
+    {
+        let ring = RingBuffer::create(vmm, size, times, &properties);
+        assert_eq!(problem(ring.expect_err("no such size")), expected, "{size:#x} × {times}");
     }
     for times in [0, 1] {
-        let error =
-            RingBuffer::builder(1).with_times(times).map(vmm, &properties).expect_err("no ring");
+        let error = RingBuffer::create(vmm, 1, times, &properties).expect_err("no ring");
         assert_eq!(error.problem(), Some(Problem::TooFewTimes));
     }
     let mut buffer = GrowableBuffer::builder(4 * MIB).reserve(vmm, &properties).unwrap();

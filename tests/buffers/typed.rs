@@ -35,14 +35,14 @@ fn values_are_pushed_changed_and_popped() {
         let machine = Machine::new(config);
         let mut points = values::<Point>(&machine, 64 * KIB);
         assert!(points.is_empty() && points.pop() == Ok(None), "{era}");
-        let address = points.address();
-        assert_eq!(address, points.buffer().address(), "{era}");
+        let address = points.buffer.address();
+        assert_eq!(address, points.buffer.address(), "{era}");
         let expected: Vec<Point> = (0..1000).map(point).collect();
         for &value in &expected[..500] {
             points.push(value).unwrap();
         }
         points.extend(&expected[500..]).unwrap();
-        assert_eq!((points.len(), points.address()), (1000, address), "{era}");
+        assert_eq!((points.len(), points.buffer.address()), (1000, address), "{era}");
         assert_eq!(points.to_vec().unwrap(), expected, "{era}");
         points.set(341, point(7)).unwrap();
         assert_eq!(points.get(341), Ok(point(7)), "{era}: it lies across a step's end");
@@ -53,7 +53,7 @@ fn values_are_pushed_changed_and_popped() {
         points.truncate(10).unwrap();
         points.truncate(10_000).unwrap();
         assert_eq!(points.to_vec().unwrap(), expected[..10], "{era}");
-        let buffer = points.into_buffer();
+        let buffer = points.buffer;
         assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{era}");
     }
 }
@@ -84,8 +84,8 @@ fn values_that_cannot_be_written_are_not_added() {
     let machine = Machine::new(Config::mi300x(1));
     let mut words = values::<u32>(&machine, 16 * KIB);
     words.extend(&[5; 1024]).unwrap();
-    words.buffer_mut().grant(&[machine.cpu(0)], Access::Read).unwrap();
+    words.buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     words.push(6).expect_err("the CPU may only read");
-    assert_eq!((words.len(), words.buffer().mapped()), (1024, 4 * KIB));
+    assert_eq!((words.len(), words.buffer.mapped()), (1024, 4 * KIB));
     assert_eq!(words.to_vec().unwrap(), [5; 1024]);
 }

@@ -124,7 +124,7 @@ pub fn share_with_another_namespace(open: Open<'_>) {
         theirs.write(4096, "outside");
         send_word(&here, "written");
         let ticket: Ticket = here.receive_descriptor().unwrap().1.name.parse().unwrap();
-        assert_eq!(ticket.process(), 1);
+        assert_eq!(ticket.process, 1);
         assert_elsewhere(ticket.fetch(&library.vmm, Trust::Anyone));
         send_word(&here, "refused");
         0

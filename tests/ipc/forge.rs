@@ -42,7 +42,7 @@ impl Entry {
         let bytes = handle.to_bytes();
         let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
         let slot = u64::from(u16::from_le_bytes([bytes[55], bytes[56]]));
-        let path = format!("/proc/{}/fd/{descriptor}", handle.process());
+        let path = format!("/proc/{}/fd/{descriptor}", handle.process);
         let table = OpenOptions::new().read(true).write(true).open(path).expect("a table");
         Self { table, at: 64 * (1 + slot) }
     }

@@ -44,7 +44,7 @@ pub fn pointer(handle: &IpcHandle) -> u64 {
 
 /// The memory of a handle, as AMD's server of its process hands it out.
 fn fetch(handle: &IpcHandle) -> OwnedFd {
-    let (mut stream, descriptor) = ask(handle.process(), pointer(handle)).expect("a descriptor");
+    let (mut stream, descriptor) = ask(handle.process, pointer(handle)).expect("a descriptor");
     stream.write_all(&request(0)).expect("it waits for this");
     descriptor
 }
@@ -140,7 +140,7 @@ pub fn flood() {
 /// if a connection ends after it has answered.
 pub fn hang_up(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
-        let Ok(mut stream) = connect(handle.process()) else { return };
+        let Ok(mut stream) = connect(handle.process) else { return };
         // It may have ended meanwhile, with the connection in its queue.
         let _ = stream.write_all(&request(pointer(handle)));
     }

@@ -90,7 +90,7 @@ on_all_fixtures! {
         let inside = address + 0x1_2340;
         exporter.write(inside, "inside");
         let handle = exporter.get(inside);
-        assert_eq!((handle.offset(), handle.allocation_size()), (0x1_2340, SIZE as u64));
+        assert_eq!((handle.offset, handle.allocation_size), (0x1_2340, SIZE as u64));
         let opened = importer.open(&handle);
         importer.holds(opened, "inside");
         // The same memory through its beginning is the same mapping.

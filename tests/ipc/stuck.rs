@@ -10,7 +10,7 @@ fn lock_entry(handle: &IpcHandle, kind: i32) -> File {
     let bytes = handle.to_bytes();
     let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
     let slot = u16::from_le_bytes([bytes[55], bytes[56]]);
-    let path = format!("/proc/{}/fd/{descriptor}", handle.process());
+    let path = format!("/proc/{}/fd/{descriptor}", handle.process);
     let table = File::options().read(true).write(true).open(path).expect("this user's process");
     let range = libc::flock {
         l_type: kind as libc::c_short,

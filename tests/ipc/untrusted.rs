@@ -152,7 +152,7 @@ on_all_fixtures! {
         let address = first.allocate(SIZE);
         first.write(address, "inside");
         let handle = first.get(address);
-        assert_eq!(handle.process(), 1);
+        assert_eq!(handle.process, 1);
         // Within the namespace all is as ever.
         let opened = second.open(&handle);
         second.holds(opened, "inside");

@@ -20,7 +20,7 @@ fn every_buffer_is_in_it_under_its_name() {
     paged.map(2..4).unwrap();
     paged.map(9..10).unwrap();
     let mut pausable = PausableBuffer::create(vmm, GRANULE, &properties).unwrap();
-    let ring = RingBuffer::builder(GRANULE).map(vmm, &properties).unwrap();
+    let ring = RingBuffer::create(vmm, GRANULE, 2, &properties).unwrap();
     for (address, name) in [
         (growable.address(), "growable"),
         (paged.address(), "paged"),

@@ -154,7 +154,7 @@ pub fn of_growable_buffer(library: &Library) {
 }
 
 pub fn of_ring_buffer(library: &Library) {
-    let ring = RingBuffer::builder(SIZE).map(&library.vmm, &library.on(0)).unwrap();
+    let ring = RingBuffer::create(&library.vmm, SIZE, 2, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     ring.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     let successor = Successor::replace(library, &[(at(ring.address(), SIZE), SIZE)]);

@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, MmapOptions};
+use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
 use hsa_vmm::{AgentId, Area, ErrorKind};
 
 pub(super) const CASES: &[Case] = &[
@@ -108,7 +108,8 @@ pub(super) fn holds(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
 
 fn ready_made(context: &Context) -> Verdict {
     let first = context.runtime().gpus().next().map(hsa_vmm::Agent::id);
-    let areas = [Area::of_device(context.vmm())?, Area::unified(context.vmm())?];
+    let area = |flags| Area::new(context.vmm(), Device::Current, flags);
+    let areas = [area(AreaFlags::DEFAULT)?, area(AreaFlags::UNIFIED)?];
     for (area, flags) in areas.iter().zip([AreaFlags::DEFAULT, AreaFlags::UNIFIED]) {
         ensure_eq!(area.flags(), flags, "the flags");
         let memory = mmap(area, 1000, &mut [])?;
@@ -122,9 +123,9 @@ fn ready_made(context: &Context) -> Verdict {
 fn visible(context: &Context, memory: &AreaMemory<'_>, gpus: &[AgentId], host: bool) -> Verdict {
     for agent in context.runtime().gpus().map(hsa_vmm::Agent::id) {
         let expected = gpus.contains(&agent);
-        ensure_eq!(memory.is_visible_to(agent), expected, "whether {agent} may use it");
+        ensure_eq!(memory.agents().contains(&agent), expected, "whether {agent} may use it");
     }
-    ensure_eq!(memory.is_visible_to(context.host()), host, "whether the host may use it");
+    ensure_eq!(memory.agents().contains(&context.host()), host, "whether the host may use it");
     Ok(())
 }
 

@@ -53,8 +53,8 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
-    let options = RingBuffer::builder(context.granule()).with_times(times);
-    let ring = options.map(context.vmm(), &context.properties())?;
+    let (size, properties) = (context.granule(), context.properties());
+    let ring = RingBuffer::create(context.vmm(), size, times, &properties)?;
     ring.grant(&context.users(), Access::ReadWrite)?;
     Ok(ring)
 }
@@ -153,13 +153,13 @@ fn larger(context: &Context) -> Verdict {
 fn no_ring(context: &Context) -> Verdict {
     for times in [0, 1] {
         let map = || {
-            let options = RingBuffer::builder(context.granule()).with_times(times);
-            options.map(context.vmm(), &context.properties()).map(|_| ())
+            let (size, properties) = (context.granule(), context.properties());
+            RingBuffer::create(context.vmm(), size, times, &properties).map(|_| ())
         };
         let error = context.refuses(HipError::InvalidValue, map)?;
         ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
-    let nothing = RingBuffer::builder(0).map(context.vmm(), &context.properties());
+    let nothing = RingBuffer::create(context.vmm(), 0, 2, &context.properties());
     ensure!(nothing.is_err(), "a ring without a size was mapped");
     Ok(())
 }

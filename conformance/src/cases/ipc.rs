@@ -177,8 +177,8 @@ fn layout(context: &Context) -> Verdict {
 fn interior(context: &Context) -> Verdict {
     let (memory, ipc) = (memory(context)?, ipc(context)?);
     let handle = get(&ipc, offset(memory.address(), 0x1_2345))?;
-    ensure_eq!(handle.offset(), 0x1_2345, "the offset");
-    ensure_eq!(handle.allocation_size(), SIZE as u64, "the size");
+    ensure_eq!(handle.offset, 0x1_2345, "the offset");
+    ensure_eq!(handle.allocation_size, SIZE as u64, "the size");
     let base = get(&ipc, memory.address())?;
     ensure_eq!(handle.to_bytes()[..32], base.to_bytes()[..32], "the runtime's handle");
     Ok(())

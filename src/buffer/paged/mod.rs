@@ -66,7 +66,7 @@ pub struct PagedBuffer {
 impl PagedBuffer {
     /// Returns a builder for a buffer with addresses for `capacity` bytes.
     pub fn builder(capacity: usize) -> PagedBuilder {
-        PagedBuilder::new(capacity)
+        PagedBuilder { capacity, page: None, zero: false, ahead: 0, pool: 0 }
     }
 
     /// Returns its address.
@@ -116,12 +116,12 @@ impl PagedBuffer {
         locked.check_free(&pages).map_err(fail)?;
         let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
         let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
-        let memory = locked.take(missing.len())?;
+        let memory = locked.take(missing.len(), &pages)?;
         let mapped = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, mapped)?;
         locked.use_ahead(&pages);
         if core.ahead > 0 {
-            locked.want_ahead(pages.end);
+            locked.table.wanted.insert(pages.end);
             core.changed.notify_all();
         }
         Ok(())
@@ -239,7 +239,7 @@ impl PagedBuffer {
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
-        Ok(locked.users(page))
+        Ok(locked.in_use(page).map_or(0, |(_, memory)| Arc::strong_count(memory)))
     }
 
     /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
@@ -294,8 +294,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        let fail = |kind| Error::new(Operation::GetAccess, kind);
-        check_agent(&self.core.vmm, agent).map_err(fail)?;
+        check_agent(&self.core.vmm, &self.core.properties, agent)?;
         let locked = self.core.lock();
         locked.mappings().try_for_each(|(_, mapping)| mapping.access(agent).map(drop))?;
         Ok(locked.table.grants.of(agent))
@@ -347,15 +346,9 @@ impl PagedBuffer {
         let Some((_, zero)) = locked.mappings().find(|(state, _)| *state == PageState::Zero) else {
             return Ok(true);
         };
-        let mut bytes = vec![0; core.page.min(1 << 16)];
-        for offset in (0..core.page).step_by(bytes.len()) {
-            let part = bytes.len().min(core.page - offset);
-            zero.read(offset, &mut bytes[..part])?;
-            if bytes[..part].iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let mut bytes = vec![1; core.page];
+        zero.read(0, &mut bytes)?;
+        Ok(bytes.iter().all(|&byte| byte == 0))
     }
 
     /// Returns what is mapped at a page.
@@ -400,23 +393,20 @@ fn transfer(
     }
     let target = other.as_ref().unwrap_or(&here);
     let memory = here.memory(&pages).map_err(fail)?;
-    let mut plan = match operation {
-        Operation::Exchange => {
-            let memory = target.memory(&there).map_err(fail)?;
-            pages.zip(memory.into_iter().map(Page::mapped)).collect()
-        }
-        _ => {
-            target.check_free(&there).map_err(fail)?;
-            if operation == Operation::MovePages {
-                here.idle(pages)
-            } else {
-                for page in pages {
-                    here.in_use(page).map_err(fail)?.0.check_mapped()?;
-                }
-                Vec::new()
+    let mut plan = Vec::new();
+    if operation == Operation::Exchange {
+        let memory = target.memory(&there).map_err(fail)?;
+        plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
+    } else {
+        target.check_free(&there).map_err(fail)?;
+        if operation == Operation::MovePages {
+            plan = here.idle(pages);
+        } else {
+            for page in pages {
+                here.in_use(page).map_err(fail)?.0.check_mapped()?;
             }
         }
-    };
+    }
     let theirs = there.zip(memory.into_iter().map(Page::mapped));
     match &mut other {
         None => {
@@ -473,10 +463,7 @@ impl Drop for PagedBuffer {
 
 impl fmt::Debug for PagedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PagedBuffer")
-            .field("address", &self.address())
-            .field("pages", &self.pages())
-            .field("page_size", &self.page_size())
-            .finish_non_exhaustive()
+        let (pages, size, address) = (self.pages(), self.page_size(), self.address());
+        write!(f, "PagedBuffer({pages} pages of {size:#x} bytes at {address})")
     }
 }

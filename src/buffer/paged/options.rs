@@ -14,18 +14,14 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
 pub struct PagedBuilder {
-    capacity: usize,
-    page: Option<usize>,
-    zero: bool,
-    ahead: usize,
-    pool: usize,
+    pub(super) capacity: usize,
+    pub(super) page: Option<usize>,
+    pub(super) zero: bool,
+    pub(super) ahead: usize,
+    pub(super) pool: usize,
 }
 
 impl PagedBuilder {
-    pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, page: None, zero: false, ahead: 0, pool: 0 }
-    }
-
     /// Sets the size of a page in bytes, rounded up to the granule; the default is the recommended
     /// granule. A page is one handle and one mapping.
     pub fn with_page_size(mut self, bytes: usize) -> Self {
@@ -192,15 +188,24 @@ impl PagedStatistics {
         pages * self.page_size
     }
 
-    pub(super) fn count_mapped(&mut self) {
-        self.maps += 1;
-        self.mapped += 1;
-        self.most_mapped = self.most_mapped.max(self.mapped);
-    }
-
-    pub(super) fn count_unmapped(&mut self) {
-        self.unmaps += 1;
-        self.mapped -= 1;
+    /// Counts a page that changes its state.
+    pub(super) fn count(&mut self, before: PageState, after: PageState) {
+        match (before, after) {
+            (PageState::Mapped, PageState::Mapped) => {}
+            (_, PageState::Mapped) => {
+                self.maps += 1;
+                self.mapped += 1;
+                self.most_mapped = self.most_mapped.max(self.mapped);
+                self.found_ahead += u64::from(before == PageState::Ahead);
+            }
+            (PageState::Mapped, PageState::Lost) => self.mapped -= 1,
+            (PageState::Mapped, _) => {
+                self.mapped -= 1;
+                self.unmaps += 1;
+            }
+            (_, PageState::Ahead) => self.mapped_ahead += 1,
+            _ => {}
+        }
     }
 }
 
@@ -211,11 +216,9 @@ impl fmt::Display for PagedStatistics {
         write!(f, "{shared} shared, {ahead} ahead, {zero} zero, {ready} ready, {lost} lost; ")?;
         write!(f, "{} mapped in all, {} of them found ahead, ", self.maps, self.found_ahead)?;
         write!(f, "{} unmapped; {:#x} bytes of memory", self.unmaps, self.memory())?;
-        match &self.last_failure_ahead {
-            None => Ok(()),
-            Some(error) => {
-                write!(f, "; mapping ahead failed {} times, last: {error}", self.failures_ahead)
-            }
+        if let Some(error) = &self.last_failure_ahead {
+            write!(f, "; mapping ahead failed {} times, last: {error}", self.failures_ahead)?;
         }
+        Ok(())
     }
 }

@@ -7,12 +7,9 @@ use crate::buffer::{Grants, Span, check_alive, check_bounds, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-
-/// The most pages that pages ahead can be wanted for; the oldest are forgotten.
-const MOST_WANTED: usize = 1024;
 
 /// The memory of a page. Each page of any buffer that maps it has one reference, and nothing else has.
 pub(super) type PageMemory = Arc<Allocation>;
@@ -65,8 +62,8 @@ pub(super) struct Table {
     /// Those that are not empty.
     pages: BTreeMap<usize, Page>,
     pub grants: Grants,
-    /// The pages after these are wanted ahead.
-    pub wanted: VecDeque<usize>,
+    /// These pages and those after them are wanted ahead.
+    pub wanted: BTreeSet<usize>,
     pub ended: bool,
     figures: PagedStatistics,
 }
@@ -132,7 +129,11 @@ impl Core {
                 locked.change(Operation::MapPages, ahead.collect())
             });
             if let Err(error) = answer {
-                locked.note_failure_ahead(error);
+                crate::log::debug!(%error, "a page was not mapped ahead");
+                // Mapping ahead pauses until more is wanted.
+                locked.table.wanted.clear();
+                locked.table.figures.failures_ahead += 1;
+                locked.table.figures.last_failure_ahead = Some(error);
             }
         }
     }
@@ -200,11 +201,6 @@ impl Locked<'_> {
         Ok(Span { base: core.reservation.address(), offset, mappings })
     }
 
-    /// The number of pages, of all buffers, with the memory of this page.
-    pub fn users(&self, page: usize) -> usize {
-        self.in_use(page).map_or(0, |(_, memory)| Arc::strong_count(memory))
-    }
-
     /// The pages mapped ahead in a range.
     pub fn ahead(&self, pages: Range<usize>) -> impl Iterator<Item = usize> {
         let ahead = self.table.pages.range(pages).filter(|(_, it)| it.state == PageState::Ahead);
@@ -216,9 +212,8 @@ impl Locked<'_> {
         let Table { pages: table, figures, .. } = &mut *self.table;
         for (_, page) in table.range_mut(pages.clone()) {
             if page.state == PageState::Ahead {
+                figures.count(page.state, PageState::Mapped);
                 page.state = PageState::Mapped;
-                figures.found_ahead += 1;
-                figures.count_mapped();
             }
         }
     }
@@ -237,38 +232,18 @@ impl Locked<'_> {
         }
     }
 
-    /// Asks for pages ahead, after the page before `page`.
-    pub fn want_ahead(&mut self, page: usize) {
-        let wanted = &mut self.table.wanted;
-        if wanted.contains(&page) {
-            return;
-        }
-        if wanted.len() == MOST_WANTED {
-            wanted.pop_front();
-        }
-        wanted.push_back(page);
-    }
-
     /// The next page to map ahead.
     fn next_ahead(&mut self) -> Option<usize> {
-        while let Some(&from) = self.table.wanted.front() {
+        while let Some(&from) = self.table.wanted.first() {
             let is_wanted = from > 0 && self.state(from - 1) == PageState::Mapped;
             let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.count);
             let found = pages.find(|page| !self.table.pages.contains_key(page));
             if let Some(page) = found.filter(|_| is_wanted) {
                 return Some(page);
             }
-            self.table.wanted.pop_front();
+            self.table.wanted.pop_first();
         }
         None
-    }
-
-    /// Notes that mapping ahead failed. It pauses until more is wanted.
-    fn note_failure_ahead(&mut self, error: Error) {
-        crate::log::debug!(%error, "a page was not mapped ahead");
-        self.table.wanted.clear();
-        self.table.figures.failures_ahead += 1;
-        self.table.figures.last_failure_ahead = Some(error);
     }
 
     pub fn statistics(&self) -> PagedStatistics {
@@ -291,16 +266,17 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes memory for `count` pages, or none.
-    pub fn take(&mut self, count: usize) -> Result<Vec<PageMemory>, Error> {
+    /// Takes memory for `count` of these pages, or none.
+    pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
-        let ahead: Vec<_> = self.ahead(0..self.core.count).collect();
+        let elsewhere = self.ahead(0..self.core.count).filter(|page| !pages.contains(page));
+        let ahead: Vec<_> = elsewhere.collect();
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
             && !ahead.is_empty()
             && self.make_idle(ahead).is_ok()
         {
-            // Pages mapped ahead are less important than this.
+            // Pages mapped ahead elsewhere are less important than this.
             taken = self.core.pool.take(count);
         }
         Ok(taken?.into_iter().map(Arc::new).collect())
@@ -344,14 +320,7 @@ impl Locked<'_> {
         } else {
             pages.insert(index, page)
         };
-        let was_mapped = old.as_ref().is_some_and(|old| old.state == PageState::Mapped);
-        match state {
-            PageState::Mapped if !was_mapped => figures.count_mapped(),
-            PageState::Mapped => {}
-            _ if was_mapped => figures.count_unmapped(),
-            PageState::Ahead => figures.mapped_ahead += 1,
-            _ => {}
-        }
+        figures.count(old.as_ref().map_or(PageState::Empty, |old| old.state), state);
         old?.memory
     }
 
@@ -364,7 +333,7 @@ impl Locked<'_> {
         if page.mapping.is_some() || page.state == PageState::Lost {
             return false;
         }
-        figures.mapped -= usize::from(page.state == PageState::Mapped);
+        figures.count(page.state, PageState::Lost);
         *page = Page::without_memory(PageState::Lost);
         true
     }
