@@ -1,7 +1,7 @@
 //! Who may do what.
 
 use crate::agent::AgentId;
-use core::fmt;
+use derive_more::Display;
 
 /// What an agent may do with mapped memory (`hipMemAccessFlags`; the same numbers in HSA).
 ///
@@ -11,16 +11,19 @@ use core::fmt;
 /// assert_eq!(Access::from_bits(3), Some(Access::ReadWrite));
 /// assert!(Access::Read < Access::ReadWrite);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
     /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
     /// [`Enforcement`](crate::agent::Enforcement).
     #[default]
+    #[display("none")]
     None,
     /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only remembered.
+    #[display("read")]
     Read,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
+    #[display("read and write")]
     ReadWrite,
 }
 
@@ -44,16 +47,6 @@ impl Access {
             3 => Some(Self::ReadWrite),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Read => "read",
-            Self::ReadWrite => "read and write",
-        })
     }
 }
 

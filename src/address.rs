@@ -1,7 +1,7 @@
 //! Addresses, as numbers that may be invalid.
 
 use core::ffi::c_void;
-use core::fmt;
+use derive_more::{Debug, Display};
 
 /// An address in this process (and, the same number, on every agent).
 ///
@@ -14,7 +14,9 @@ use core::fmt;
 /// assert_eq!(address.checked_add(0x20), Some(Address::new(0x1020)));
 /// assert_eq!(address.to_string(), "0x1000");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[debug("{_0:#x}")]
+#[display("{_0:#x}")]
 pub struct Address(usize);
 
 impl Address {
@@ -46,18 +48,6 @@ impl Address {
             Some(value) => Some(Self(value)),
             None => None,
         }
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
     }
 }
 

@@ -3,13 +3,15 @@
 use crate::native::{CopyEngine, NativeAgent};
 use crate::pool::Pool;
 use core::fmt;
+use derive_more::{Debug, Display};
 use hsa_sys::hsa_agent_t;
 
 /// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
 /// An identifier of another runtime, or an invented one, is an error wherever it is used. Shown as
 /// `GPU 1`, counted in the order of [`Runtime::gpus`](crate::Runtime::gpus), or as `CPU 0`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[debug("{self} of runtime {}", self.runtime())]
 pub struct AgentId(u64);
 
 // From the low end: the number within its kind, the kind, the index, the runtime's number.
@@ -57,12 +59,6 @@ impl AgentId {
     }
 }
 
-impl fmt::Debug for AgentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self} of runtime {}", self.runtime())
-    }
-}
-
 impl fmt::Display for AgentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 >> NUMBER_BITS & 3 {
@@ -75,50 +71,37 @@ impl fmt::Display for AgentId {
 }
 
 /// The kind of an agent (`HSA_AGENT_INFO_DEVICE`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AgentKind {
     /// A CPU: one a NUMA node.
+    #[display("CPU")]
     Cpu,
     /// A GPU.
+    #[display("GPU")]
     Gpu,
     /// Something else: a DSP or an AI engine.
+    #[display("device type {_0}")]
     Other(u32),
 }
 
-impl fmt::Display for AgentKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("CPU"),
-            Self::Gpu => f.write_str("GPU"),
-            Self::Other(kind) => write!(f, "device type {kind}"),
-        }
-    }
-}
-
 /// Whether an agent is prevented from what [`set_access`](crate::Vmm::set_access) does not allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
     /// A forbidden access faults. This holds for CPUs, whose permissions are those of a mapping.
+    #[display("enforced")]
     Enforced,
     /// The permission is only recorded. This holds for GPUs: AMD's user-space driver maps everything
     /// readable, writable and executable once an agent has been granted any access.
     /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
+    #[display("remembered")]
     Remembered,
 }
 
-impl fmt::Display for Enforcement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Enforced => "enforced",
-            Self::Remembered => "remembered",
-        })
-    }
-}
-
 /// A PCI address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display("{domain:04x}:{bus:02x}:{device:02x}.{function}")]
 pub struct PciAddress {
     /// The domain (segment).
     pub domain: u32,
@@ -130,42 +113,26 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-impl fmt::Display for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, bus, device, function } = self;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
-    }
-}
-
 /// The kind of a link between agents (`hsa_amd_link_info_type_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkKind {
     /// HyperTransport.
     HyperTransport,
     /// QuickPath.
+    #[display("QPI")]
     Qpi,
     /// PCI Express.
+    #[display("PCIe")]
     Pcie,
     /// InfiniBand.
     InfiniBand,
     /// AMD's Infinity Fabric between GPUs.
+    #[display("XGMI")]
     Xgmi,
     /// One that this version does not know.
+    #[display("link type {_0}")]
     Other(u32),
-}
-
-impl fmt::Display for LinkKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::HyperTransport => f.write_str("HyperTransport"),
-            Self::Qpi => f.write_str("QPI"),
-            Self::Pcie => f.write_str("PCIe"),
-            Self::InfiniBand => f.write_str("InfiniBand"),
-            Self::Xgmi => f.write_str("XGMI"),
-            Self::Other(kind) => write!(f, "link type {kind}"),
-        }
-    }
 }
 
 /// How an agent reaches another agent's memory.
@@ -206,7 +173,8 @@ pub struct Link {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Agent({id}, {name:?})")]
 pub struct Agent {
     pub(crate) id: AgentId,
     pub(crate) native: NativeAgent,
@@ -304,12 +272,6 @@ impl Agent {
             AgentKind::Cpu => Enforcement::Enforced,
             _ => Enforcement::Remembered,
         }
-    }
-}
-
-impl fmt::Debug for Agent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Agent({}, {:?})", self.id, self.name)
     }
 }
 

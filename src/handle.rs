@@ -1,6 +1,6 @@
 //! Handles of physical memory, and the types of shareable handles.
 
-use core::fmt;
+use derive_more::{Debug, Display};
 
 /// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
 ///
@@ -15,7 +15,9 @@ use core::fmt;
 /// let handle = Handle::from_bits(42);
 /// assert_eq!(handle.to_bits(), 42);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[debug("handle {_0}")]
+#[display("{:#018x}", self.to_bits())]
 pub struct Handle(u64);
 
 /// Odd, so that multiplying by it permutes all 64-bit numbers: handles with one bit changed, and small
@@ -48,18 +50,6 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "handle {}", self.0)
-    }
-}
-
-impl fmt::Display for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#018x}", self.to_bits())
-    }
-}
-
 bitflags::bitflags! {
     /// Kinds of shareable handles (`hipMemAllocationHandleType`, as bits).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -85,16 +75,20 @@ bitflags::bitflags! {
 /// let types = HandleType::PosixFileDescriptor.bit() | HandleType::Fabric.bit();
 /// assert!(types.contains(HandleTypes::FABRIC));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandleType {
     /// A file descriptor of a dma-buf.
+    #[display("a file descriptor")]
     PosixFileDescriptor,
     /// A Windows handle.
+    #[display("a Win32 handle")]
     Win32,
     /// A Windows kernel-mode handle.
+    #[display("a Win32 KMT handle")]
     Win32Kmt,
     /// A fabric handle.
+    #[display("a fabric handle")]
     Fabric,
 }
 
@@ -108,17 +102,6 @@ impl HandleType {
             Self::Win32Kmt => HandleTypes::WIN32_KMT,
             Self::Fabric => HandleTypes::FABRIC,
         }
-    }
-}
-
-impl fmt::Display for HandleType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PosixFileDescriptor => "a file descriptor",
-            Self::Win32 => "a Win32 handle",
-            Self::Win32Kmt => "a Win32 KMT handle",
-            Self::Fabric => "a fabric handle",
-        })
     }
 }
 

@@ -40,7 +40,6 @@ const _: () = {
     both::<agent::Enforcement>();
     both::<Pool>();
     both::<pool::PoolFlags>();
-    both::<pool::PoolLocation>();
     both::<pool::Segment>();
     both::<hip::HipError>();
     both::<hip::HipProfile>();
@@ -114,7 +113,6 @@ const _: () = {
     both::<Error>();
     both::<ErrorKind>();
     both::<error::Rejected<ipc::OpenedMemory>>();
-    both::<error::Busy>();
     both::<error::Unavailable>();
     both::<error::Value>();
     both::<Area>();

@@ -198,8 +198,9 @@ impl AreaMemory<'_> {
     /// # Errors
     /// [`ErrorKind::Runtime`](crate::ErrorKind::Runtime), with the memory and its contents.
     /// [`ErrorKind::PartlyFreed`](crate::ErrorKind::PartlyFreed) if the runtime failed after it was
-    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`](crate::ErrorKind::Busy) for pool
-    /// memory that another process is opening.
+    /// unmapped: then it can only be unmapped again.
+    /// [`ErrorKind::BeingOpened`](crate::ErrorKind::BeingOpened) for pool memory that another process is
+    /// opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {

@@ -191,7 +191,7 @@ impl Area {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, or host memory
     /// that is missing, too small or not used; [`ErrorKind::NotSupported`] without a GPU, or for a GPU that
-    /// cannot access the memory; [`ErrorKind::Busy`] for host memory that an area maps already;
+    /// cannot access the memory; [`ErrorKind::HostMemoryMapped`] for host memory that an area maps already;
     /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::Runtime`].
     pub fn mmap<'a>(&self, size: usize, options: MmapOptions<'a>) -> Result<AreaMemory<'a>, Error> {
         self.allocate(size, options).map_err(|kind| Error::new(Operation::Mmap, kind))
@@ -255,7 +255,7 @@ impl Area {
             (None, false) => Ok(None),
             (Some(_), false) => refused(Problem::UnusedHostMemory),
             (Some(host), true) if size > host.size => {
-                let problem = Problem::ExceedsHostMemory { host: host.size };
+                let problem = Problem::TooLarge { maximum: host.size, whole: "host memory" };
                 Err(ErrorKind::invalid(Argument::Size, size, problem))
             }
             (Some(host), true) => Ok(Some(host.start)),
@@ -341,7 +341,9 @@ impl Error {
                 ..
             } => 3,
             ErrorKind::NotSupported(_) => 5,
-            ErrorKind::Busy(_) | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,
+            ErrorKind::HostMemoryMapped { .. }
+            | ErrorKind::BeingOpened
+            | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,
             _ => 1,
         }
     }
@@ -350,7 +352,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Busy, Value};
+    use crate::error::Value;
     use crate::vmm::Address;
 
     #[test]
@@ -367,8 +369,8 @@ mod tests {
             (invalid(Argument::Device), 3),
             (invalid(Argument::Source), 3),
             (Feature::Gpu.into(), 5),
-            (ErrorKind::Busy(Busy::HostMemoryMapped { at }), 6),
-            (ErrorKind::Busy(Busy::BeingOpened), 6),
+            (ErrorKind::HostMemoryMapped { at }, 6),
+            (ErrorKind::BeingOpened, 6),
             (ErrorKind::Runtime { call, status: Status::RESOURCE_BUSY }, 6),
         ] {
             let error = Error::new(Operation::Mmap, kind);

@@ -154,7 +154,7 @@ impl Device {
         match self {
             Self::Current => runtime.gpus().next().ok_or(ErrorKind::NotSupported(Feature::Gpu)),
             Self::Number(number) => {
-                let problem = Problem::NoSuchDevice { devices: runtime.gpus().count() };
+                let problem = Problem::OutOfRange { count: runtime.gpus().count() };
                 runtime.gpus().nth(number).ok_or(refused(Value::Number(number as u64), problem))
             }
             Self::Agent(id) => runtime

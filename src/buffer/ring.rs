@@ -143,7 +143,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::read`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::read`].
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.span(Operation::Read, position, bytes.len())?.read(bytes)
     }
@@ -153,7 +153,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::write`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::write`].
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), Error> {
         self.span(Operation::Write, position, bytes.len())?.write(bytes)
     }
@@ -164,7 +164,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::fill`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::fill`].
     pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), Error> {
         self.span(Operation::Fill, position, size)?.fill(value, size)
     }
@@ -175,7 +175,7 @@ impl RingBuffer {
 
     fn span(&self, operation: Operation, position: u64, size: usize) -> Result<Span<'_>, Error> {
         if size > self.size() {
-            let problem = Problem::ExceedsBuffer { size: self.size() };
+            let problem = Problem::TooLarge { maximum: self.size(), whole: "the buffer" };
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }

@@ -4,27 +4,21 @@ use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
 use crate::handle::{Handle, HandleType};
-use core::fmt;
+use derive_more::{Display, From};
 
 macro_rules! arguments {
     ($($variant:ident: $name:literal;)+) => {
         /// An argument of an operation.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Argument {
-            $(#[doc = concat!("The ", $name, ".")] $variant,)+
+            $(#[doc = concat!("The ", $name, ".")] #[display($name)] $variant,)+
         }
 
         impl Argument {
             /// Every argument.
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
-        }
-
-        impl fmt::Display for Argument {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Self::$variant => $name,)+ })
-            }
         }
     };
 }
@@ -53,48 +47,33 @@ arguments! {
 }
 
 /// The value of an invalid argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, Display, From, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Value {
     /// It is not shown: a list, an object, or nothing.
-    #[error("")]
+    #[display("")]
     None,
     /// An address.
-    #[error(" {0}")]
+    #[display(" {_0}")]
+    #[from]
     Address(Address),
     /// A range of addresses: its start, and its size in bytes.
-    #[error(" {0}..{end}", end = Address::new(.0.get().saturating_add(*.1)))]
+    #[display(" {_0}..{}", Address::new(_0.get().saturating_add(*_1)))]
     Range(Address, usize),
     /// An offset, a size or an alignment in bytes, or flags: shown in hexadecimal.
-    #[error(" {0:#x}")]
+    #[display(" {_0:#x}")]
     Bytes(u64),
     /// A number, shown in decimal.
-    #[error(" {0}")]
+    #[display(" {_0}")]
     Number(u64),
     /// A handle.
-    #[error(" {0}")]
+    #[display(" {_0}")]
+    #[from]
     Handle(Handle),
     /// An agent.
-    #[error(" {0}")]
+    #[display(" {_0}")]
+    #[from]
     Agent(AgentId),
-}
-
-impl From<Address> for Value {
-    fn from(address: Address) -> Self {
-        Self::Address(address)
-    }
-}
-
-impl From<AgentId> for Value {
-    fn from(agent: AgentId) -> Self {
-        Self::Agent(agent)
-    }
-}
-
-impl From<Handle> for Value {
-    fn from(handle: Handle) -> Self {
-        Self::Handle(handle)
-    }
 }
 
 impl From<usize> for Value {
@@ -187,11 +166,13 @@ pub enum Problem {
     /// The runtime cannot map from inside a handle.
     #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
     MustBeZero,
-    /// Larger than the handle.
-    #[error("is larger than the handle's {handle:#x} bytes")]
-    ExceedsHandle {
-        /// The handle's size.
-        handle: usize,
+    /// Larger than what it is taken from, or than what it has to fit in.
+    #[error("is larger than the {maximum:#x} bytes of {whole}")]
+    TooLarge {
+        /// The largest size in bytes that is valid.
+        maximum: usize,
+        /// What has that size: `the handle`.
+        whole: &'static str,
     },
     /// The null handle.
     #[error("is the null handle")]
@@ -226,12 +207,6 @@ pub enum Problem {
     /// An agent without memory of the requested kind.
     #[error("has no pool for this kind of memory (Agent::pools)")]
     NoPool,
-    /// A device number that does not exist.
-    #[error("does not exist: there are {devices}, counted from 0 in the order of gpus()")]
-    NoSuchDevice {
-        /// The number of devices.
-        devices: usize,
-    },
     /// The agent lacks access that the operation needs.
     #[error("is not accessible at {at}: {agent} needs {access} access (Vmm::set_access)")]
     NotGranted {
@@ -269,12 +244,6 @@ pub enum Problem {
     /// Host memory is not allowed.
     #[error("is not used; only areas that are MAPPED without HOST and UNIFIED take it")]
     UnusedHostMemory,
-    /// Larger than the host memory.
-    #[error("is larger than the {host:#x} bytes of host memory")]
-    ExceedsHostMemory {
-        /// The size of the host memory.
-        host: usize,
-    },
     /// Nothing is allocated there.
     #[error("is not allocated")]
     NotAllocated,
@@ -302,26 +271,14 @@ pub enum Problem {
     /// Memory that is not open.
     #[error("was not opened")]
     NotOpened,
-    /// A size past the reserved addresses.
-    #[error("is larger than the {maximum:#x} bytes of reserved addresses; reserve more")]
-    ExceedsMaximum {
-        /// The size of the reservation.
-        maximum: usize,
-    },
-    /// A size larger than the buffer.
-    #[error("is larger than the buffer, which has {size:#x} bytes")]
-    ExceedsBuffer {
-        /// The size of the buffer.
-        size: usize,
-    },
     /// A ring is mapped at least twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
-    /// A page that does not exist.
-    #[error("does not exist: there are {pages}, counted from 0")]
-    NoSuchPage {
-        /// The number of pages.
-        pages: usize,
+    /// A number of a device or page that does not exist.
+    #[error("does not exist: there are {count}, counted from 0")]
+    OutOfRange {
+        /// The number of devices or pages.
+        count: usize,
     },
     /// A page that is mapped.
     #[error("is mapped already")]
@@ -335,10 +292,4 @@ pub enum Problem {
     /// Pages of another size or kind of memory.
     #[error("has pages of another size or kind of memory")]
     DifferentPages,
-    /// A name that is too long to be sent.
-    #[error("is longer than {longest} bytes")]
-    TooLong {
-        /// The most bytes.
-        longest: usize,
-    },
 }

@@ -3,7 +3,7 @@
 //! The kinds are matched without a catch-all arm, so that a new kind does not compile before it has a
 //! code.
 
-use super::{Argument, Busy, Error, ErrorKind, Feature, Operation, Problem, Status};
+use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
 
 impl Error {
@@ -48,8 +48,8 @@ impl Error {
             | ErrorKind::HoleNotFilled { .. }
             | ErrorKind::ReservedTwice { .. }
             | ErrorKind::SocketTaken { .. } => HipError::OperatingSystem,
-            ErrorKind::Busy(Busy::HostMemoryMapped { .. }) => HipError::HostMemoryAlreadyRegistered,
-            ErrorKind::Busy(Busy::BeingOpened) if is_of_area(operation) => {
+            ErrorKind::HostMemoryMapped { .. } => HipError::HostMemoryAlreadyRegistered,
+            ErrorKind::BeingOpened if is_of_area(operation) => {
                 HipError::HostMemoryAlreadyRegistered
             }
             ErrorKind::Runtime { call, status } => of_failure(operation, call, status),
@@ -60,7 +60,7 @@ impl Error {
             ErrorKind::Load(_) | ErrorKind::NoCpu | ErrorKind::Simulation(_) => HipError::NoDevice,
             ErrorKind::SameProcess => HipError::InvalidContext,
             ErrorKind::Unavailable { .. } => HipError::InvalidDevicePointer,
-            ErrorKind::Busy(Busy::BeingOpened)
+            ErrorKind::BeingOpened
             | ErrorKind::Quarantined { .. }
             | ErrorKind::PagesLost { .. }
             | ErrorKind::PartlyFreed(_)
@@ -85,13 +85,8 @@ fn of_argument(
     problem: Problem,
 ) -> HipError {
     let is_hip6 = profile == HipProfile::Hip6;
-    let no_agent = matches!(
-        problem,
-        Problem::UnknownAgent
-            | Problem::ForeignAgent
-            | Problem::NotAGpu
-            | Problem::NoSuchDevice { .. }
-    );
+    let no_agent =
+        matches!(problem, Problem::UnknownAgent | Problem::ForeignAgent | Problem::NotAGpu);
     match operation {
         Operation::AddressReserve if is_hip6 && argument != Argument::Flags => {
             HipError::OutOfMemory

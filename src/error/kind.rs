@@ -48,9 +48,15 @@ pub enum ErrorKind {
         /// The most entries.
         limit: usize,
     },
-    /// The memory is in use.
-    #[error("in use: {0}")]
-    Busy(Busy),
+    /// An area maps this host memory.
+    #[error("in use: an area maps the host memory at {at}; munmap that area first")]
+    HostMemoryMapped {
+        /// Where the mapped memory begins.
+        at: Address,
+    },
+    /// Another process is opening the memory by its IPC handle.
+    #[error("in use: another process is opening this memory and did not finish in time; try again")]
+    BeingOpened,
     /// The runtime failed although the arguments are valid.
     #[error("{call} answered {status}; HSA_VMM_LOG=trace shows the calls before it")]
     Runtime {
@@ -268,21 +274,6 @@ pub enum Feature {
     Function(&'static str),
 }
 
-/// What uses the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum Busy {
-    /// An area maps this host memory.
-    #[error("an area maps the host memory at {at}; munmap that area first")]
-    HostMemoryMapped {
-        /// Where the mapped memory begins.
-        at: Address,
-    },
-    /// Another process is opening the memory by its IPC handle.
-    #[error("another process is opening this memory and did not finish in time; try again")]
-    BeingOpened,
-}
-
 /// Why the memory of another process is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -408,10 +399,10 @@ impl ErrorKind {
     }
 
     /// Says what a failed system call means.
-    pub(crate) fn of_system(call: &'static str, errno: rustix::io::Errno) -> Self {
+    pub(crate) fn of_system(call: &'static str, errno: Errno) -> Self {
         match errno {
-            rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => Self::OutOfDescriptors,
-            errno => Self::System { call, errno: Errno::of(errno) },
+            Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors,
+            errno => Self::System { call, errno },
         }
     }
 

@@ -1,14 +1,15 @@
 //! What the caller asked for.
 
 use super::{Argument, Error, ErrorKind, Problem, Value};
-use core::fmt;
+use derive_more::Display;
 
 macro_rules! operations {
     ($($variant:ident: $name:literal, $phrase:literal;)+) => {
         /// The operation that failed: a method of this library.
         ///
         /// Shown as the method's name, such as `address_reserve`.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+        #[display("{}", self.name())]
         #[non_exhaustive]
         pub enum Operation {
             $(#[doc = concat!("To ", $phrase, " (`", $name, "`).")] $variant,)+
@@ -103,11 +104,5 @@ impl Operation {
         }
         let problem = Problem::UndefinedFlags { defined: 0 };
         Err(Error::new(self, ErrorKind::invalid(Argument::Flags, Value::Bytes(flags), problem)))
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

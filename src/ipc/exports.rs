@@ -3,7 +3,7 @@
 use super::handle::{IpcHandle, Registration};
 use super::table::{Entry, Table};
 use super::{namespace_of, of_failure, server};
-use crate::error::{Argument, Busy, ErrorKind, Problem};
+use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
 use crate::native::{Known, NativeIpc, Status, without_sigpipe};
 use crate::runtime::{Attachment, Runtime};
@@ -50,7 +50,7 @@ impl Exported for Export {
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.end(self.registration.slot, self.entry, free).unwrap_or_else(|errno| {
             crate::log::warning!(%errno, "an export could not be ended");
-            Err(ErrorKind::Busy(Busy::BeingOpened))
+            Err(ErrorKind::BeingOpened)
         })
     }
 }

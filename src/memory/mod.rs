@@ -286,7 +286,7 @@ impl PoolMemory {
     /// valid. A process that is opening the memory is waited for, for at most 15 seconds.
     ///
     /// # Errors
-    /// [`Busy::BeingOpened`](crate::error::Busy::BeingOpened), [`ErrorKind::Runtime`]; with the memory.
+    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`]; with the memory.
     pub fn free(self) -> Result<(), Rejected<Self>> {
         self.release()
             .map_err(|kind| Rejected { value: self, error: Error::new(Operation::Free, kind) })

@@ -2,12 +2,14 @@
 
 use super::Failure;
 use core::fmt;
+use derive_more::{Debug, Display};
 use hsa_sys as sys;
 
 /// What a function of the runtime answered.
 ///
 /// Shown as the constant's own name and value: `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[debug("{self}")]
 pub struct Status(u32);
 
 macro_rules! names {
@@ -97,21 +99,21 @@ impl fmt::Display for Status {
     }
 }
 
-impl fmt::Debug for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// What was found where AMD's kernel driver should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverState {
     /// There is no `/dev/kfd`: no AMD GPU, or its driver is not loaded.
+    #[display(
+        "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is not loaded (in \
+         a container: the device was not passed in)"
+    )]
     Missing,
     /// `/dev/kfd` may not be opened by this user.
+    #[display("/dev/kfd may not be opened: add this user to the groups `render` and `video`")]
     Forbidden,
     /// `/dev/kfd` can be opened.
+    #[display("/dev/kfd is there; the kernel's log may say more (`dmesg`)")]
     Present,
 }
 
@@ -128,21 +130,6 @@ impl DriverState {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Self::Forbidden,
             Err(_) => Self::Missing,
         }
-    }
-}
-
-impl fmt::Display for DriverState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => {
-                "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is \
-                 not loaded (in a container: the device was not passed in)"
-            }
-            Self::Forbidden => {
-                "/dev/kfd may not be opened: add this user to the groups `render` and `video`"
-            }
-            Self::Present => "/dev/kfd is there; the kernel's log may say more (`dmesg`)",
-        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::RuntimeInfo;
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
 use crate::native::{Answer, Failure, Native, NativeAgent, NativePool};
-use crate::pool::{Pool, PoolFlags, PoolLocation, Segment};
+use crate::pool::{Pool, PoolFlags, Segment};
 use hsa_sys as sys;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,7 +168,7 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
     let granule = ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.size();
     let recommended = ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.size();
     let location = known(native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
-    let is_on_gpu = match location {
+    let on_gpu = match location {
         Some(location) => location.u32() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
         // The attribute came with ROCm 5.5; before, a pool is where its agent is.
         None => owner == AgentKind::Gpu,
@@ -184,7 +184,7 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         alignment: ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT)?.size(),
         largest_allocation: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE)?.size(),
         accessible_by_all: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL)?.flag(),
-        location: if is_on_gpu { PoolLocation::Gpu } else { PoolLocation::Cpu },
+        on_gpu,
     })
 }
 

@@ -67,7 +67,7 @@ fn refused<T>(context: &Context, expected: HipError, answer: Result<T, Error>) -
 fn device_out_of_range(context: &Context) -> Verdict {
     let devices = context.runtime().gpus().count();
     for number in [devices, devices + 1, usize::MAX] {
-        let problem = Some(Problem::NoSuchDevice { devices });
+        let problem = Some(Problem::OutOfRange { count: devices });
         let answer = Area::new(context.vmm(), number, AreaFlags::DEFAULT);
         let error = refused(context, HipError::InvalidDevice, answer)?;
         ensure_eq!((error.problem(), error.aml()), (problem, 3), "{error}");

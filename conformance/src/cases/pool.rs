@@ -3,7 +3,7 @@
 use crate::case::{Case, Verdict, ensure};
 use hsa_vmm::Runtime;
 use hsa_vmm::agent::AgentKind;
-use hsa_vmm::pool::{PoolFlags, PoolLocation, Segment};
+use hsa_vmm::pool::{PoolFlags, Segment};
 
 pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
@@ -51,7 +51,7 @@ fn on_every_gpu(runtime: &Runtime) -> Verdict {
             continue;
         };
         ensure!(pool.segment == Segment::Global, "the pool is not in the global segment");
-        ensure!(pool.location == PoolLocation::Gpu, "the pool is not on the GPU");
+        ensure!(pool.on_gpu, "the pool is not on the GPU");
         ensure!(pool.allocatable, "the pool cannot be allocated from");
     }
     Ok(())
