@@ -205,8 +205,10 @@ pub struct Agent {
     /// Without it, granting a CPU access is an error: the runtime would grant it, and the first load
     /// would fault.
     pub large_bar: bool,
-    pub(crate) pools: Vec<Pool>,
-    pub(crate) peers: Vec<Peer>,
+    /// The memory pools, in the runtime's order.
+    pub pools: Vec<Pool>,
+    /// The links to the memory of the other agents.
+    pub peers: Vec<Peer>,
 }
 
 impl Agent {
@@ -238,11 +240,6 @@ impl Agent {
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// Returns the memory pools, in the runtime's order.
-    #[must_use]
-    pub fn pools(&self) -> &[Pool] {
-        &self.pools
-    }
 
     /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
     ///
@@ -250,12 +247,6 @@ impl Agent {
     #[must_use]
     pub fn handle_pool(&self) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.holds_handles())
-    }
-
-    /// Returns the links to the memory of the other agents.
-    #[must_use]
-    pub fn peers(&self) -> &[Peer] {
-        &self.peers
     }
 
     /// Returns whether this agent can be granted access to the memory of `owner`

@@ -51,7 +51,7 @@ fn coherence_is_that_of_the_pool() {
         [(gpu(&runtime, 0), Coherence::Coarse), (runtime.host().id(), Coherence::Fine)]
     {
         assert_eq!(PoolMemory::allocate(&runtime, agent, 1).unwrap().coherence(), expected);
-        let pools = runtime.agent(agent).unwrap().pools();
+        let pools = &runtime.agent(agent).unwrap().pools;
         for (coherence, flag) in [
             (Coherence::Coarse, PoolFlags::COARSE_GRAINED),
             (Coherence::Fine, PoolFlags::FINE_GRAINED),

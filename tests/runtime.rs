@@ -46,20 +46,20 @@ fn an_mi300x_is_described() {
     assert_eq!((pool.granule, pool.recommended_granule), (4 * KIB, 2 * MIB));
     assert!(pool.allocatable && pool.flags.contains(PoolFlags::COARSE_GRAINED));
     assert_eq!((pool.alignment, pool.largest_allocation), (4 * KIB, 192 * GIB));
-    let shared = gpu.pools().iter().find(|pool| pool.segment == Segment::Group).unwrap();
+    let shared = gpu.pools.iter().find(|pool| pool.segment == Segment::Group).unwrap();
     assert_eq!((shared.allocatable, shared.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.memory_left(foreign), None);
     // What is a GPU's nobody else reaches unasked; the host's own memory everybody does.
     assert!(!pool.accessible_by_all);
-    let hosts = runtime.host().pools();
+    let hosts = &runtime.host().pools;
     assert!(hosts.iter().any(|pool| pool.accessible_by_all), "{hosts:?}");
     assert_eq!(runtime.host().handle_pool().map(|pool| pool.size), None);
     let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci).collect();
     assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));
     let second = runtime.gpus().nth(1).unwrap();
     assert!(gpu.reaches(second.id()) && second.reaches(gpu.id()) && gpu.reaches(gpu.id()));
-    let peer = gpu.peers().iter().find(|peer| peer.agent == second.id()).unwrap();
+    let peer = gpu.peers.iter().find(|peer| peer.agent == second.id()).unwrap();
     assert!(peer.links.iter().any(|link| link.kind == LinkKind::Xgmi), "{peer:?}");
 }
 

@@ -95,6 +95,7 @@ const _: () = {
     both::<vmm::MapRequest<'static>>();
     both::<PoolMemory>();
     both::<memory::Coherence>();
+    both::<memory::Span>();
     both::<memory::PoolMemoryInfo>();
     both::<report::Report>();
     both::<report::AgentEntry>();

@@ -155,12 +155,12 @@ impl AreaMemory<'_> {
         };
         let copy = || self.span.copy(offset, &source.span, source_offset, size, Ok(copier));
         if self.address() == source.address() {
-            return self.while_mapped(operation, copier.0, copy);
+            return self.while_mapped(operation, copier, copy);
         }
         // The lower address is locked first, so that two copies cannot deadlock.
         let [first, second]: [&AreaMemory<'_>; 2] =
             if self.address() < source.address() { [self, source] } else { [source, self] };
-        first.while_mapped(operation, copier.0, || second.while_mapped(operation, copier.0, copy))
+        first.while_mapped(operation, copier, || second.while_mapped(operation, copier, copy))
     }
 
     fn copy_in_portions(

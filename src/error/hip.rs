@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_failed_call_has_the_code_of_its_operation() {
-        let status = Status::new(0x1000);
+        let status = Status(0x1000);
         for &operation in Operation::ALL {
             let kind = ErrorKind::Runtime { call: "call", status };
             let expected = match operation.name() {

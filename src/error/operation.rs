@@ -87,6 +87,11 @@ operations! {
 }
 
 impl Operation {
+    /// Runs what the operation does, and names the operation in the error.
+    pub(crate) fn run<T>(self, act: impl FnOnce() -> Result<T, ErrorKind>) -> Result<T, Error> {
+        act().map_err(|kind| Error::new(self, kind))
+    }
+
     /// Checks HIP's `flags` argument, of which only 0 is legal: for interfaces that have it.
     ///
     /// ```

@@ -6,7 +6,7 @@
 
 use core::mem::MaybeUninit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, getsockname, recvmsg, sendmsg,
@@ -104,8 +104,7 @@ fn check(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());
     }
-    let code = std::io::Error::last_os_error().raw_os_error();
-    Err(code.map_or(Errno::IO, Errno::from_raw_os_error))
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// Waits until a descriptor is ready. Returns `false` if it is not by the deadline.
@@ -114,18 +113,12 @@ pub(crate) fn wait(
     events: PollFlags,
     deadline: Instant,
 ) -> Result<bool, Errno> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], Some(&timeout)) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    let ready = retry_on_intr(|| {
+        // A time that the kernel cannot hold is no limit.
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], left.as_ref())
+    })?;
+    Ok(ready > 0)
 }
 
 /// Sends bytes, and a descriptor with the first of them. Does not block, and raises no `SIGPIPE`.
@@ -179,13 +172,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
 /// has them.
 pub(crate) fn discard(socket: BorrowedFd<'_>) {
     let mut bytes = [0; 4096];
-    loop {
-        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return,
-        }
-    }
+    let mut receive = || rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT);
+    while retry_on_intr(&mut receive).is_ok_and(|(received, _)| received > 0) {}
 }
 
 /// A change of the lock on a byte.

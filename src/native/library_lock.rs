@@ -12,6 +12,7 @@
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use hsa_sys::Table;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
@@ -26,18 +27,13 @@ impl LibraryLock {
     /// every simulation has functions of its own. A child of a fork gets a new lock, as a thread of
     /// the parent may have held the old one.
     pub fn of(table: &Table) -> Arc<Self> {
-        // This also registers the handlers that keep the registry usable after a fork.
-        let generation = Generation::current();
-        let library = table.core.hsa_init as usize;
+        // The generation also registers the handlers that keep the registry usable after a fork.
+        let key = (table.core.hsa_init as usize, Generation::current());
         let mut registry = registry();
-        registry.retain(|entry| entry.lock.strong_count() > 0);
-        let known = registry
-            .iter()
-            .find(|entry| (entry.library, entry.generation) == (library, generation))
-            .and_then(|entry| entry.lock.upgrade());
-        known.unwrap_or_else(|| {
+        registry.retain(|_, lock| lock.strong_count() > 0);
+        registry.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
             let lock = Arc::new(Self(RwLock::new(())));
-            registry.push(Entry { library, generation, lock: Arc::downgrade(&lock) });
+            registry.insert(key, Arc::downgrade(&lock));
             lock
         })
     }
@@ -53,21 +49,18 @@ impl LibraryLock {
     }
 }
 
-struct Entry {
-    library: usize,
-    generation: Generation,
-    lock: Weak<LibraryLock>,
-}
+/// The locks by the address of `hsa_init` and the process.
+type Registry = BTreeMap<(usize, Generation), Weak<LibraryLock>>;
 
 // The standard library's mutex also where tests substitute locks: nothing blocks while it is held.
-static REGISTRY: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     /// The registry while this thread forks.
-    static FORKING: RefCell<Option<MutexGuard<'static, Vec<Entry>>>> = const { RefCell::new(None) };
+    static FORKING: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
 }
 
-fn registry() -> MutexGuard<'static, Vec<Entry>> {
+fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -75,7 +68,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCH: Once = Once::new();
 
 /// A process in a line of forks. The child of a fork is of another generation than its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
 
 /// Locks the registry before this thread forks, so that the child does not inherit it locked by

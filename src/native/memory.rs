@@ -222,12 +222,12 @@ pub(crate) unsafe fn protect(
     unsafe { mprotect(address as *mut c_void, size, bits(protection).1) }
 }
 
-/// Replaces whatever is in the range by reserved addresses without memory.
+/// Maps reserved addresses without memory over the range.
 ///
 /// # Safety
-/// As for [`map_shared`].
-unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+/// As for [`map_shared`], unless `fixed` is `FIXED_NOREPLACE`.
+unsafe fn map_nothing(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
     // SAFETY: the caller promises that what is replaced may be.
     unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
     Ok(())
@@ -243,7 +243,10 @@ unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
 /// As for [`map_shared`].
 pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    unsafe { map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing)) }
+    unsafe {
+        map_nothing(address, size, MapFlags::FIXED)
+            .or_else(|_| protect(address, size, Protection::Nothing))
+    }
 }
 
 /// Takes a range that should be empty, without replacing anything.
@@ -251,10 +254,8 @@ pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
 /// # Errors
 /// `EXIST` if something is mapped in it.
 pub(crate) fn plug(address: usize, size: usize) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
     // SAFETY: without replacing nothing can be harmed.
-    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
-    Ok(())
+    unsafe { map_nothing(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 
 #[cfg(test)]

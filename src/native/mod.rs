@@ -59,7 +59,7 @@ impl Failure {
 macro_rules! logged {
     ($function:expr, $name:ident $arguments:tt) => {{
         $crate::log::trace!(calling = stringify!($name));
-        let status = $crate::native::Status::new(($function)$arguments);
+        let status = $crate::native::Status(($function)$arguments);
         $crate::log::trace!(call = stringify!($name), %status);
         status.check(stringify!($name))
     }};
@@ -105,12 +105,8 @@ pub(crate) struct Native {
 enum Source {
     Loaded(Box<Library>),
     #[cfg(feature = "simulation")]
-    Simulated(SharedSimulation),
+    Simulated(Arc<hsa_sim::Simulation>),
 }
-
-/// A simulation, which the caller may go on watching.
-#[cfg(feature = "simulation")]
-pub(crate) type SharedSimulation = std::sync::Arc<hsa_sim::Simulation>;
 
 impl Native {
     /// Loads a library. Nothing is started.
@@ -127,7 +123,7 @@ impl Native {
 
     /// Takes a simulation's functions.
     #[cfg(feature = "simulation")]
-    pub fn simulated(simulation: SharedSimulation) -> Self {
+    pub fn simulated(simulation: Arc<hsa_sim::Simulation>) -> Self {
         Self::new(*simulation.table(), Source::Simulated(simulation))
     }
 

@@ -20,10 +20,6 @@ pub(crate) enum Known {
 /// The runtime's part of an IPC handle.
 pub(crate) type NativeIpc = [u32; 8];
 
-fn raw(agents: &[NativeAgent]) -> Vec<sys::hsa_agent_t> {
-    agents.iter().map(|agent| agent.raw()).collect()
-}
-
 impl Native {
     /// Allocates memory of a pool.
     pub fn pool_allocate(&self, pool: NativePool, size: usize) -> Result<usize, Failure> {
@@ -45,12 +41,11 @@ impl Native {
 
     /// Sets which agents can access memory of a pool: these and no others.
     pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
-        let (count, agents, at) = (agents.len() as u32, raw(agents), address as *const c_void);
-        // SAFETY: the agents come from the runtime, pointer and count are those of one vector, and the
+        let (count, agents) = (agents.len() as u32, agents.as_ptr().cast());
+        let at = address as *const c_void;
+        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, and the
         // address is one that `pool_allocate` returned.
-        unsafe {
-            call_optional!(self.hsa_amd_agents_allow_access(count, agents.as_ptr(), null(), at))
-        }
+        unsafe { call_optional!(self.hsa_amd_agents_allow_access(count, agents, null(), at)) }
     }
 
     /// Lets agents access memory of this process, and returns the address at which they do.
@@ -65,10 +60,10 @@ impl Native {
         agents: &[NativeAgent],
     ) -> Result<usize, Failure> {
         let (start, mut address) = (start as *mut c_void, null_mut());
-        let (count, mut agents) = (agents.len() as c_int, raw(agents));
-        let (agents, result) = (agents.as_mut_ptr(), &mut address);
-        // SAFETY: the agents come from the runtime, pointer and count are those of one vector, and
-        // `address` is writable. The caller vouches for the memory.
+        let (count, agents) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
+        let result = &mut address;
+        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the
+        // runtime only reads, and `address` is writable. The caller vouches for the memory.
         unsafe { call_optional!(self.hsa_amd_memory_lock(start, size, agents, count, result)) }?;
         Ok(address as usize)
     }
@@ -104,8 +99,8 @@ impl Native {
         others: &[NativeAgent],
     ) -> Result<usize, Failure> {
         let (handle, mut address) = (sys::hsa_amd_ipc_memory_t { handle }, null_mut());
-        let agents = [&raw(&[first])[..], &raw(others)].concat();
-        let (count, agents, result) = (agents.len() as u32, agents.as_ptr(), &mut address);
+        let agents = [&[first], others].concat();
+        let (count, agents, result) = (agents.len() as u32, agents.as_ptr().cast(), &mut address);
         // SAFETY: the agents come from the runtime; pointer and count are those of one vector; `handle`
         // is readable and `address` writable.
         unsafe {

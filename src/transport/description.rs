@@ -68,7 +68,10 @@ impl Description {
             Error::new(Operation::Send, ErrorKind::invalid_list(argument, problem))
         };
         if self.name.len() > LONGEST_NAME {
-            return Err(invalid(Argument::Name, Problem::TooLarge { maximum: LONGEST_NAME, whole: "a name" }));
+            return Err(invalid(
+                Argument::Name,
+                Problem::TooLarge { maximum: LONGEST_NAME, whole: "a name" },
+            ));
         }
         if self.size == 0 {
             return Err(invalid(Argument::Size, Problem::Zero));

@@ -225,7 +225,7 @@ fn reached_by(agents: &[Agent]) -> Vec<AgentSet> {
     let mut reached_by: Vec<AgentSet> =
         (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
     for (index, agent) in agents.iter().enumerate() {
-        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
+        for peer in agent.peers.iter().filter(|peer| peer.reachable) {
             if let Some(by) = reached_by.get_mut(peer.agent.index()) {
                 by.insert(index);
             }

@@ -153,7 +153,7 @@ impl Shared {
         let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let agents = || self.runtime.agents().iter().enumerate();
         let of_pool = pool.and_then(|pool| {
-            agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))
+            agents().find(|(_, agent)| agent.pools.iter().any(|known| known.native == pool))
         });
         // The runtime may name a pool that it lists nowhere. It has found the owner all the same, and if
         // there is one GPU it is that.

@@ -66,7 +66,7 @@ fn a_machine_without_gpus() {
 
 /// Sizes that cannot be had, of whatever kind of memory.
 fn sizes(ground: &Ground) {
-    let has = |agent: &hsa_vmm::Agent| agent.pools().iter().map(|pool| pool.size).max().unwrap();
+    let has = |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
     let most = ground.runtime.agents().iter().map(has).max().unwrap();
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
         let area = ground.area(0, flags).unwrap();

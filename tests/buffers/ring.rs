@@ -61,7 +61,8 @@ fn a_ring_holds_no_more_than_its_size() {
     let ring = RingBuffer::builder(SIZE).with_times(4).map(&machine.vmm, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut bytes = vec![0; SIZE + 1];
-    let error = || Err(size_error(SIZE + 1, Problem::TooLarge { maximum: SIZE, whole: "the buffer" }));
+    let error =
+        || Err(size_error(SIZE + 1, Problem::TooLarge { maximum: SIZE, whole: "the buffer" }));
     assert_eq!(ring.read(u64::MAX, &mut bytes).map_err(Error::into_kind), error());
     assert_eq!(ring.write(u64::MAX, &bytes).map_err(Error::into_kind), error());
     assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1).map_err(Error::into_kind), error());

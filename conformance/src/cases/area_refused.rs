@@ -131,7 +131,7 @@ fn zero_size(context: &Context) -> Verdict {
 }
 
 fn too_large(context: &Context) -> Verdict {
-    let pools = context.runtime().agents().iter().flat_map(|agent| agent.pools());
+    let pools = context.runtime().agents().iter().flat_map(|agent| &agent.pools);
     let most = pools.map(|pool| pool.size).max().unwrap_or(0);
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
         for size in [most + (1 << 30), usize::MAX] {

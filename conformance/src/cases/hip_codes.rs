@@ -345,7 +345,7 @@ fn runtime_fails(_: &Runtime) -> Verdict {
         (Operation::Unmap, 999),
         (Operation::Release, 999),
     ] {
-        let status = Status::new(0x1000);
+        let status = Status(0x1000);
         let kind = ErrorKind::Runtime { call: "a function", status };
         is_coded(Error::new(operation, kind), expected)?;
     }
@@ -353,7 +353,7 @@ fn runtime_fails(_: &Runtime) -> Verdict {
 }
 
 fn nothing_left(_: &Runtime) -> Verdict {
-    let (operation, status) = (Operation::Create, Status::new(0x1008));
+    let (operation, status) = (Operation::Create, Status(0x1008));
     let call = "hsa_amd_vmem_handle_create";
     let coded = |kind, expected| is_coded(Error::new(operation, kind), expected);
     coded(ErrorKind::OutOfMemory { call, status, size: 1 }, 2)?;

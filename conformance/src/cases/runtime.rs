@@ -157,7 +157,7 @@ fn invented(runtime: &Runtime) -> Verdict {
 fn reach(runtime: &Runtime) -> Verdict {
     for agent in runtime.agents() {
         ensure!(agent.reaches(agent.id()), "{} does not reach its own memory", agent.name());
-        for peer in agent.peers() {
+        for peer in &agent.peers {
             let known = runtime.agent(peer.agent).is_some();
             ensure!(known, "{} has a peer that is no agent: {}", agent.name(), peer.agent);
         }

@@ -237,8 +237,8 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
         compute_units: agent.compute_units,
         integrated: agent.integrated,
         large_bar: agent.large_bar,
-        pools: agent.pools().iter().map(describe_pool).collect(),
-        peers: agent.peers().iter().filter_map(|peer| describe_peer(peer, agents)).collect(),
+        pools: agent.pools.iter().map(describe_pool).collect(),
+        peers: agent.peers.iter().filter_map(|peer| describe_peer(peer, agents)).collect(),
     }
 }
 
