@@ -18,24 +18,20 @@ pub enum Access {
     /// [`Enforcement`](crate::agent::Enforcement).
     #[default]
     #[display("none")]
-    None,
+    None = 0,
     /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only remembered.
     #[display("read")]
-    Read,
+    Read = 1,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
     #[display("read and write")]
-    ReadWrite,
+    ReadWrite = 3,
 }
 
 impl Access {
     /// Returns HIP's and HSA's number.
     #[must_use]
     pub fn to_bits(self) -> u32 {
-        match self {
-            Self::None => 0,
-            Self::Read => 1,
-            Self::ReadWrite => 3,
-        }
+        self as u32
     }
 
     /// Returns the access with that number; `None` for any but 0, 1 and 3.

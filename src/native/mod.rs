@@ -22,7 +22,7 @@ pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };
 pub(crate) use library_lock::Generation;
-use library_lock::LibraryLock;
+use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{Protection, close, map_shared, plug, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use pool::{Known, NativeIpc};
@@ -30,6 +30,7 @@ pub use status::{DriverState, Status};
 pub(crate) use transfer::CopyEngine;
 pub(crate) use vmem::{NativeAccess, NativeHandle};
 
+use crate::sync::{read, write};
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
@@ -128,7 +129,7 @@ impl Native {
     }
 
     fn new(table: Table, source: Source) -> Self {
-        Self { table, library_lock: LibraryLock::of(&table), source }
+        Self { table, library_lock: lock_of(&table), source }
     }
 
     /// Returns the address of a function that the library exports; `None` for the simulation.
@@ -151,13 +152,13 @@ impl Native {
 
     /// Makes a call during which the library makes no unlocked call.
     pub fn locked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
-        let _shared = self.library_lock.shared();
+        let _shared = read(&self.library_lock);
         call(self)
     }
 
     /// Makes a call that the library does not lock: no other call on handles is under way.
     pub fn unlocked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
-        let _exclusive = self.library_lock.exclusive();
+        let _exclusive = write(&self.library_lock);
         call(self)
     }
 
