@@ -11,10 +11,11 @@ use hsa_sys::hsa_agent_t;
 /// An identifier of another runtime, or an invented one, is an error wherever it is used. Shown as
 /// `GPU 1`, counted in the order of [`Runtime::gpus`](crate::Runtime::gpus), or as `CPU 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[debug("{self} of runtime {}", self.runtime())]
+#[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);
 
-// From the low end: the number within its kind, the kind, the index, the runtime's number.
+// From the low end: the number within its kind, the kind, the index, the runtime's number, which is
+// never reused.
 const NUMBER_BITS: u32 = 14;
 const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
@@ -32,11 +33,6 @@ impl AgentId {
         };
         let (index, number) = ((index as u64) << INDEX_SHIFT, number as u64);
         Self(runtime << RUNTIME_SHIFT | index | kind << NUMBER_BITS | number)
-    }
-
-    /// The runtime's number, which is never reused.
-    pub(crate) fn runtime(self) -> u64 {
-        self.0 >> RUNTIME_SHIFT
     }
 
     /// Returns the agent's index in [`Runtime::agents`](crate::Runtime::agents).
@@ -273,7 +269,7 @@ mod tests {
     #[test]
     fn identifier_round_trips_through_bits() {
         let id = AgentId::new(7, 3, AgentKind::Gpu, 1);
-        assert_eq!((id.index(), id.to_bits(), id.runtime()), (3, 0x7_0003_4001, 7));
+        assert_eq!((id.index(), id.to_bits()), (3, 0x7_0003_4001));
         assert_eq!(id.to_string(), "GPU 1");
         assert_eq!(AgentId::from_bits(id.to_bits()), id);
         assert_eq!(format!("{id:?}"), "GPU 1 of runtime 7");

@@ -51,10 +51,18 @@ impl Handle {
 }
 
 bitflags::bitflags! {
-    /// Kinds of shareable handles (`hipMemAllocationHandleType`, as bits).
+    /// Types of shareable handles (`hipMemAllocationHandleType`): one, or those that memory can be
+    /// exported as.
+    ///
+    /// ```
+    /// use hsa_vmm::HandleType;
+    ///
+    /// let types = HandleType::POSIX_FILE_DESCRIPTOR | HandleType::FABRIC;
+    /// assert!(types.contains(HandleType::FABRIC));
+    /// ```
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct HandleTypes: u32 {
-        /// A file descriptor (`hipMemHandleTypePosixFileDescriptor`, 1).
+    pub struct HandleType: u32 {
+        /// A file descriptor of a dma-buf (`hipMemHandleTypePosixFileDescriptor`, 1).
         const POSIX_FILE_DESCRIPTOR = 1;
         /// A Windows handle (2); never supported here.
         const WIN32 = 2;
@@ -63,45 +71,6 @@ bitflags::bitflags! {
         /// A fabric handle (8), where runtime and hardware have one.
         const FABRIC = 8;
         const _ = !0;
-    }
-}
-
-/// A type of shareable handle (`hipMemAllocationHandleType`).
-///
-/// ```
-/// use hsa_vmm::HandleType;
-/// use hsa_vmm::vmm::HandleTypes;
-///
-/// let types = HandleType::PosixFileDescriptor.bit() | HandleType::Fabric.bit();
-/// assert!(types.contains(HandleTypes::FABRIC));
-/// ```
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HandleType {
-    /// A file descriptor of a dma-buf.
-    #[display("a file descriptor")]
-    PosixFileDescriptor,
-    /// A Windows handle.
-    #[display("a Win32 handle")]
-    Win32,
-    /// A Windows kernel-mode handle.
-    #[display("a Win32 KMT handle")]
-    Win32Kmt,
-    /// A fabric handle.
-    #[display("a fabric handle")]
-    Fabric,
-}
-
-impl HandleType {
-    /// Returns the type as one bit of a set.
-    #[must_use]
-    pub fn bit(self) -> HandleTypes {
-        match self {
-            Self::PosixFileDescriptor => HandleTypes::POSIX_FILE_DESCRIPTOR,
-            Self::Win32 => HandleTypes::WIN32,
-            Self::Win32Kmt => HandleTypes::WIN32_KMT,
-            Self::Fabric => HandleTypes::FABRIC,
-        }
     }
 }
 

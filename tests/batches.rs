@@ -221,7 +221,7 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     let stranger = Machine::new(Config::mi300x(1));
     let foreign = [access(stranger.gpu(0), Access::Read)];
     let refused = problem(vmm.map_many(&[good], &foreign));
-    assert_eq!(refused, (Argument::Agent, Problem::ForeignAgent));
+    assert_eq!(refused, (Argument::Agent, Problem::UnknownAgent));
     let there = (taken, granule);
     let none = (Argument::Descriptors, Problem::Empty);
     assert_eq!(problem(vmm.set_access_many(&[there], &[])), none);

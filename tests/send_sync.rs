@@ -87,14 +87,12 @@ const _: () = {
     both::<vmm::Granularity>();
     both::<Handle>();
     both::<HandleType>();
-    both::<vmm::HandleTypes>();
     both::<Allocation>();
     both::<Mapping>();
     both::<Reservation>();
     both::<vmm::ReservationBuilder>();
     both::<vmm::MapRequest<'static>>();
     both::<PoolMemory>();
-    both::<memory::Coherence>();
     both::<memory::Span>();
     both::<memory::PoolMemoryInfo>();
     both::<report::Report>();

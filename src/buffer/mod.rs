@@ -93,9 +93,7 @@ fn check_agent(vmm: &Vmm, agent: AgentId) -> Result<(), ErrorKind> {
     if vmm.runtime().agent(agent).is_some() {
         return Ok(());
     }
-    let is_foreign = agent.runtime() != vmm.runtime().host().id().runtime();
-    let problem = if is_foreign { Problem::ForeignAgent } else { Problem::UnknownAgent };
-    Err(ErrorKind::invalid(Argument::Agent, agent, problem))
+    Err(ErrorKind::invalid(Argument::Agent, agent, Problem::UnknownAgent))
 }
 
 /// The access that agents have to all of a buffer; agents without any are not listed.

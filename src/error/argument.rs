@@ -3,7 +3,7 @@
 use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
-use crate::handle::{Handle, HandleType};
+use crate::handle::Handle;
 use derive_more::{Display, From};
 
 macro_rules! arguments {
@@ -92,7 +92,7 @@ pub enum Problem {
     /// A size or count of zero.
     #[error("is zero")]
     Zero,
-    /// A list without elements.
+    /// A list without elements, or an IPC handle without bytes.
     #[error("is empty")]
     Empty,
     /// Address and size together extend past the end of the address space.
@@ -186,10 +186,7 @@ pub enum Problem {
     /// A handle that never existed.
     #[error("does not exist")]
     UnknownHandle,
-    /// An agent of another runtime.
-    #[error("belongs to another runtime; use the identifiers of this runtime's agents()")]
-    ForeignAgent,
-    /// An agent that does not exist.
+    /// An agent that does not exist, or one of another runtime.
     #[error("is not an agent of this runtime; use the identifiers of agents()")]
     UnknownAgent,
     /// An agent that is not a GPU.
@@ -221,8 +218,8 @@ pub enum Problem {
     #[error("is not accessible to {0}; allow it first (PoolMemory::allow)")]
     NotAllowed(AgentId),
     /// A type of shareable handle that was not requested when the memory was created.
-    #[error("{0} was not requested when the memory was created (AllocationProperties)")]
-    NotRequested(HandleType),
+    #[error("was not requested when the memory was created (AllocationProperties)")]
+    NotRequested,
     /// A descriptor that is not a dma-buf, or one of another driver.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
@@ -244,21 +241,15 @@ pub enum Problem {
     /// Host memory is not allowed.
     #[error("is not used; only areas that are MAPPED without HOST and UNIFIED take it")]
     UnusedHostMemory,
-    /// Nothing is allocated there.
-    #[error("is not allocated")]
+    /// Nothing is allocated there, or something that this library did not allocate.
+    #[error("is not memory that PoolMemory allocated")]
     NotAllocated,
     /// Virtual memory, which IPC cannot share.
     #[error("is virtual memory, which IPC cannot share; use Vmm::export_to_shareable_handle")]
     VirtualMemory,
-    /// Memory that this library did not allocate.
-    #[error("was not allocated by PoolMemory")]
-    NotPoolMemory,
     /// Memory of a CPU.
     #[error("is host memory; IPC shares memory of GPUs")]
     HostMemory,
-    /// An IPC handle without bytes.
-    #[error("is empty; fill it in with get_mem_handle")]
-    EmptyHandle,
     /// An IPC handle whose reserved bytes are neither zero nor this library's.
     #[error("has an unknown format: it was modified, or another version of this library made it")]
     UnknownFormat,

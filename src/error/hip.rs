@@ -85,8 +85,7 @@ fn of_argument(
     problem: Problem,
 ) -> HipError {
     let is_hip6 = profile == HipProfile::Hip6;
-    let no_agent =
-        matches!(problem, Problem::UnknownAgent | Problem::ForeignAgent | Problem::NotAGpu);
+    let no_agent = matches!(problem, Problem::UnknownAgent | Problem::NotAGpu);
     match operation {
         Operation::AddressReserve if is_hip6 && argument != Argument::Flags => {
             HipError::OutOfMemory
@@ -141,7 +140,7 @@ mod tests {
     /// The codes in HIP 6 and HIP 7 for an invalid argument, as section 3 of the reference says.
     fn documented(operation: Operation, argument: Argument, problem: Problem) -> (i32, i32) {
         use Operation::*;
-        let agent = [Problem::UnknownAgent, Problem::ForeignAgent, Problem::NotAGpu];
+        let agent = [Problem::UnknownAgent, Problem::NotAGpu];
         match operation {
             AddressReserve if argument != Argument::Flags => (2, 1),
             Create if agent.contains(&problem) => (1, 101),
@@ -161,7 +160,6 @@ mod tests {
         let problems = [
             Problem::Zero,
             Problem::UnknownAgent,
-            Problem::ForeignAgent,
             Problem::NotAGpu,
             Problem::StillMapped { mappings: 1 },
             Problem::Released,

@@ -5,7 +5,7 @@ use super::table::{Entry, Table};
 use super::{namespace_of, of_failure, server};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
-use crate::native::{Known, NativeIpc, Status, without_sigpipe};
+use crate::native::{NativeIpc, Status, without_sigpipe};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
@@ -80,12 +80,9 @@ pub(super) fn get(
         return Err(invalid(Problem::Null));
     }
     let Some(record) = runtime.attachment::<Registry>().around(address.get()) else {
-        let known = runtime.native().known_at(address.get()).map_err(of_failure)?;
-        return Err(invalid(match known {
-            Known::Virtual => Problem::VirtualMemory,
-            Known::Memory => Problem::NotPoolMemory,
-            Known::Nothing => Problem::NotAllocated,
-        }));
+        let is_virtual = runtime.native().is_virtual(address.get()).map_err(of_failure)?;
+        let problem = if is_virtual { Problem::VirtualMemory } else { Problem::NotAllocated };
+        return Err(invalid(problem));
     };
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));

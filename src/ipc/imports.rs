@@ -173,7 +173,7 @@ impl Ipc {
         }
         let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));
         if handle.size == 0 {
-            return invalid(Problem::EmptyHandle);
+            return invalid(Problem::Empty);
         }
         if handle.offset >= handle.size {
             let problem = Problem::OutOfBounds { size: 1, end: handle.size as usize };

@@ -31,28 +31,6 @@ use core::ops::Deref;
 use derive_more::Debug;
 use std::sync::Arc;
 
-/// When an agent sees what other agents write.
-///
-/// ```
-/// # use hsa_vmm::{PoolMemory, Runtime};
-/// use hsa_vmm::memory::Coherence;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
-/// let host = runtime.host().id();
-/// let memory = PoolMemory::allocate_with(&runtime, host, 4096, Coherence::Fine)?;
-/// assert_eq!(memory.coherence(), Coherence::Fine);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Coherence {
-    /// When the kernel or copy that wrote it has ended: `hipMalloc`.
-    Coarse,
-    /// At once: `hipHostMalloc` and `hipExtMallocWithFlags`. Not every GPU has such memory.
-    Fine,
-}
-
 /// Memory of a pool, freed when dropped. It dereferences to a [`Span`], which reads and writes it.
 ///
 /// ```
@@ -86,14 +64,28 @@ impl PoolMemory {
     /// [`ErrorKind::OutOfMemory`].
     pub fn allocate(runtime: &Runtime, agent: AgentId, size: usize) -> Result<Self, Error> {
         let is_cpu = |agent: &Agent| agent.kind() == AgentKind::Cpu;
-        let coherence = match runtime.agent(agent).is_some_and(is_cpu) {
-            true => Coherence::Fine,
-            false => Coherence::Coarse,
+        let flags = match runtime.agent(agent).is_some_and(is_cpu) {
+            true => PoolFlags::FINE_GRAINED,
+            false => PoolFlags::COARSE_GRAINED,
         };
-        Self::allocate_with(runtime, agent, size, coherence)
+        Self::allocate_with(runtime, agent, size, flags)
     }
 
-    /// Allocates memory of an agent and of this coherence.
+    /// Allocates memory of an agent, from a pool with these flags: coarse-grained memory (`hipMalloc`) is
+    /// coherent when the kernel or copy that wrote it has ended, fine-grained memory (`hipHostMalloc`,
+    /// `hipExtMallocWithFlags`) at once. Not every GPU has fine-grained memory.
+    ///
+    /// ```
+    /// # use hsa_vmm::{PoolMemory, Runtime};
+    /// use hsa_vmm::pool::PoolFlags;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// let (host, flags) = (runtime.host().id(), PoolFlags::FINE_GRAINED);
+    /// let memory = PoolMemory::allocate_with(&runtime, host, 4096, flags)?;
+    /// assert!(memory.flags().contains(flags));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate); [`Problem::NoPool`] if the agent has no such memory.
@@ -101,7 +93,7 @@ impl PoolMemory {
         runtime: &Runtime,
         agent: AgentId,
         size: usize,
-        coherence: Coherence,
+        flags: PoolFlags,
     ) -> Result<Self, Error> {
         Operation::Allocate.run(|| {
             runtime.check_not_forked()?;
@@ -110,7 +102,7 @@ impl PoolMemory {
             }
             let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
             let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
-            let pool = pool_of(owner, coherence).ok_or(refused(Problem::NoPool))?;
+            let pool = pool_of(owner, flags).ok_or(refused(Problem::NoPool))?;
             let start = runtime.native().pool_allocate(pool.native, size).map_err(|failure| {
                 match failure.status {
                     // The status for more than the pool can ever hold.
@@ -125,7 +117,7 @@ impl PoolMemory {
                 size,
                 agent,
                 on_gpu: owner.kind() == AgentKind::Gpu,
-                coherence,
+                flags: pool.flags,
                 // Cannot overflow, because the pool has allocated that much.
                 allocated_size: size.next_multiple_of(pool.granule.max(1)),
                 name: Mutex::default(),
@@ -155,10 +147,10 @@ impl PoolMemory {
         self.record.allocated_size
     }
 
-    /// Returns when agents see what others write.
+    /// Returns the flags of its pool: when agents see what others write.
     #[must_use]
-    pub fn coherence(&self) -> Coherence {
-        self.record.coherence
+    pub fn flags(&self) -> PoolFlags {
+        self.record.flags
     }
 
     /// Sets the agents that can access the memory besides its owner, in place of those set before
@@ -257,14 +249,10 @@ impl PoolMemory {
     }
 }
 
-/// The pool of an agent's own memory that has this coherence.
-fn pool_of(agent: &Agent, coherence: Coherence) -> Option<&Pool> {
-    let flag = match coherence {
-        Coherence::Coarse => PoolFlags::COARSE_GRAINED,
-        Coherence::Fine => PoolFlags::FINE_GRAINED,
-    };
+/// The pool of an agent's own memory that has these flags.
+fn pool_of(agent: &Agent, flags: PoolFlags) -> Option<&Pool> {
     let suits = |pool: &&Pool| {
-        pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flag)
+        pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flags)
     };
     let pools = || agent.pools.iter().filter(suits);
     // A CPU has a second fine-grained pool, for kernel arguments.

@@ -25,7 +25,7 @@ pub(crate) use library_lock::Generation;
 use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{Protection, close, map_shared, plug, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
-pub(crate) use pool::{Known, NativeIpc};
+pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
 pub(crate) use transfer::CopyEngine;
 pub(crate) use vmem::{NativeAccess, NativeHandle};

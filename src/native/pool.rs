@@ -6,17 +6,6 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use hsa_sys as sys;
 
-/// What the runtime says is at an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Memory of a pool, or memory that was made known to the runtime in some other way.
-    Memory,
-    /// A reservation or mapping of virtual memory.
-    Virtual,
-    /// Nothing that it knows.
-    Nothing,
-}
-
 /// The runtime's part of an IPC handle.
 pub(crate) type NativeIpc = [u32; 8];
 
@@ -133,16 +122,13 @@ impl Native {
         unsafe { call_optional!(self.hsa_amd_ipc_memory_detach(address as *mut c_void)) }
     }
 
-    /// Returns what is at an address.
-    pub fn known_at(&self, address: usize) -> Result<Known, Failure> {
+    /// Returns whether an address is in a reservation or mapping of virtual memory.
+    pub fn is_virtual(&self, address: usize) -> Result<bool, Failure> {
         let info = self.pointer_info(address)?;
         Ok(match info.type_ {
+            sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => true,
             // Before ROCm 6.2 the runtime has no type for a reservation, but reports its size.
-            sys::HSA_EXT_POINTER_TYPE_UNKNOWN if info.sizeInBytes == 0 => Known::Nothing,
-            sys::HSA_EXT_POINTER_TYPE_UNKNOWN
-            | sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR
-            | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => Known::Virtual,
-            _ => Known::Memory,
+            type_ => type_ == sys::HSA_EXT_POINTER_TYPE_UNKNOWN && info.sizeInBytes > 0,
         })
     }
 

@@ -10,14 +10,14 @@
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
-use crate::vmm::{Allocation, Granularity, HandleTypes, Location, Vmm};
+use crate::vmm::{Allocation, Granularity, HandleType, Location, Vmm};
 
 /// The bytes of a message before the name.
 pub(super) const HEADER: usize = 64;
 const MAGIC: &[u8; 7] = b"hsavmm\0";
 const VERSION: u8 = 1;
 const LONGEST_NAME: usize = 255;
-const FILE_DESCRIPTOR: HandleTypes = HandleTypes::POSIX_FILE_DESCRIPTOR;
+const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Describes shared memory. Of received memory, it is what the sender says.
 ///

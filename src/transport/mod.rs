@@ -55,7 +55,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 /// # let vmm = Vmm::open(&runtime)?;
 /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
-/// let properties = AllocationProperties::on(gpu).shareable_as(HandleType::PosixFileDescriptor);
+/// let properties = AllocationProperties::on(gpu).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
 /// let memory = Allocation::create(&vmm, 2 << 20, &properties)?;
 ///
 /// // Usually, the other end is in another process.
@@ -115,7 +115,7 @@ impl Channel {
     }
 
     /// Sends memory that was created with
-    /// [`HandleType::PosixFileDescriptor`](crate::HandleType::PosixFileDescriptor).
+    /// [`HandleType::POSIX_FILE_DESCRIPTOR`](crate::HandleType::POSIX_FILE_DESCRIPTOR).
     ///
     /// The receiver gets the same memory, which stays when the sender releases its own or ends.
     ///

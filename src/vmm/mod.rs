@@ -81,7 +81,7 @@ mod transfer;
 pub use crate::access::{Access, AccessDescriptor};
 pub use crate::address::Address;
 pub use crate::error::{BrokenInvariant, Quarantined};
-pub use crate::handle::{Handle, HandleType, HandleTypes};
+pub use crate::handle::{Handle, HandleType};
 pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
@@ -398,10 +398,7 @@ impl Shared {
         if let Some(agent) = self.runtime.agent(id) {
             return Ok((id.index(), agent));
         }
-        let here = self.runtime.host().id().runtime();
-        let problem =
-            if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
-        Err(ErrorKind::invalid(argument, id, problem))
+        Err(ErrorKind::invalid(argument, id, Problem::UnknownAgent))
     }
 
     /// Refuses a quarantined reservation.

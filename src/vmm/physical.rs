@@ -5,7 +5,7 @@ use super::properties::{AllocationKind, AllocationProperties, Granularity, Locat
 use super::{Address, Handle, Physical, Shared, Vmm};
 use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
-use crate::handle::HandleTypes;
+use crate::handle::HandleType;
 use crate::hip::HipProfile;
 use crate::native::Status;
 use crate::pool::Pool;
@@ -103,7 +103,7 @@ impl Shared {
         }
         let (owner, pool) = self.pool(properties)?;
         // Fabric handles wait for hardware with a fabric to try them on.
-        if !HandleTypes::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
+        if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
             return Err(Feature::HandleType.into());
         }
         let granule = pool.granule;

@@ -22,7 +22,7 @@ fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
                 s.machine.vmm.set_access(s.used, s.granule, &list)
             },
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "an invented agent, last",
@@ -53,13 +53,13 @@ fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
             "from an agent of another runtime",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[s.machine.gpu(0), s.other.cpu(0)]),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "from an invented agent",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[no_agent()]),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
     ]);
 }
@@ -112,7 +112,7 @@ fn get_access_and_retain_refuse_bad_input() {
             "an agent of another runtime",
             |s| s.machine.vmm.get_access(s.other.gpu(0), s.used).map(drop),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "an invented agent",

@@ -165,7 +165,7 @@ fn copy_and_fill_refuse_bad_input() {
             "by an agent of another runtime",
             |s| s.machine.vmm.copy(s.other.gpu(0), s.used, s.used, 8),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "by an invented agent",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ORDERS: usize = 100;
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const ON_ADDRESSES: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
 /// A machine whose runtime takes no lock in some calls.

@@ -7,7 +7,7 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Reservation};
 use std::sync::Mutex;
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// The world of a round, in the library.
 pub struct Ground<'a> {

@@ -276,7 +276,7 @@ fn flags(context: &Context) -> Verdict {
 
 fn blank(context: &Context) -> Verdict {
     let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
-    refuses_because(context, Problem::EmptyHandle, ipc(context)?.open_mem_handle(&handle, 0))
+    refuses_because(context, Problem::Empty, ipc(context)?.open_mem_handle(&handle, 0))
 }
 
 fn offset_beyond(context: &Context) -> Verdict {

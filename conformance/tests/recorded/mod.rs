@@ -74,7 +74,7 @@ impl Scene {
 
     /// What the recorded program made memory with.
     pub fn properties(&self) -> AllocationProperties {
-        AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::PosixFileDescriptor)
+        AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
     /// Reserves so many granules.
