@@ -171,6 +171,7 @@ pub struct Link {
 /// ```
 #[derive(Clone, Debug)]
 #[debug("Agent({id}, {name:?})")]
+#[non_exhaustive]
 pub struct Agent {
     pub(crate) id: AgentId,
     pub(crate) native: NativeAgent,

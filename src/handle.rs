@@ -18,7 +18,10 @@ use derive_more::{Debug, Display};
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[debug("handle {_0}")]
 #[display("{:#018x}", self.to_bits())]
-pub struct Handle(u64);
+pub struct Handle(
+    /// The number that is given once in a process; 0 for the null handle.
+    pub(crate) u64,
+);
 
 /// Odd, so that multiplying by it permutes all 64-bit numbers: handles with one bit changed, and small
 /// numbers that a C program invents, are very unlikely to be live handles.
@@ -28,15 +31,6 @@ const GATHER: u64 = 0xf1de_83e1_9937_733d;
 const _: () = assert!(SPREAD.wrapping_mul(GATHER) == 1);
 
 impl Handle {
-    pub(crate) const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number that is given once in a process; 0 for the null handle.
-    pub(crate) const fn number(self) -> u64 {
-        self.0
-    }
-
     /// Returns the handle as a number, for C and for traces. Never zero.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
@@ -85,14 +79,14 @@ mod tests {
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
             assert_ne!(handle.to_bits(), 0);
         }
-        assert_eq!(Handle::from_bits(0).number(), 0);
+        assert_eq!(Handle::from_bits(0).0, 0);
     }
 
     #[test]
     fn a_changed_bit_is_far_from_every_small_number() {
         for number in 1..1000 {
             let bits = Handle::new(number).to_bits();
-            let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).number());
+            let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).0);
             assert!(changed.into_iter().all(|number| number > 1 << 32));
         }
     }

@@ -69,6 +69,7 @@ pub enum Segment {
 /// ```
 #[derive(Clone, Debug)]
 #[debug("Pool({segment}, {:?}, {size:#x} bytes)", flags.words().collect::<Vec<_>>())]
+#[non_exhaustive]
 pub struct Pool {
     pub(crate) native: NativePool,
     /// The segment.

@@ -186,7 +186,7 @@ fn who_cannot_reach_memory_is_not_allowed_to_use_it() {
     let (owner, host) = (gpu(&runtime, 0), runtime.host().id());
     let memory = PoolMemory::allocate(&runtime, owner, 4096).unwrap();
     let error = memory.allow(&[host]).unwrap_err();
-    assert_eq!(error.problem(), Some(Problem::Unreachable { owner }));
+    assert_eq!(error.problem(), Some(Problem::Unreachable(owner)));
     assert!(!memory.is_open_to(host) && memory.is_open_to(owner));
 }
 

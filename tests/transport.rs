@@ -196,7 +196,7 @@ fn private_memory_is_not_sent() {
     let long = here.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
     assert_eq!(long.problem(), Some(Problem::TooLarge { maximum: 255, whole: "a name" }));
     let there = there.with_timeout(Duration::ZERO);
-    assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::TimedOut { limit: Duration::ZERO });
+    assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::TimedOut(Duration::ZERO));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn waits_end_at_the_time_limit() {
     let (here, there) = UnixStream::pair().unwrap();
     let silent = Channel::over(there).with_timeout(SOON);
     let begun = Instant::now();
-    let timed_out = ErrorKind::TimedOut { limit: SOON };
+    let timed_out = ErrorKind::TimedOut(SOON);
     assert_eq!(kind(silent.receive_descriptor()), timed_out);
     // A peer that sends part of a message gets no more time.
     send_raw(&here, b"hsavmm", &[]);
@@ -305,7 +305,7 @@ fn channel_ends_after_part_of_a_message() {
             begun.elapsed()
         }
     });
-    assert_eq!(kind(there.receive_descriptor()), ErrorKind::TimedOut { limit: 3 * SOON });
+    assert_eq!(kind(there.receive_descriptor()), ErrorKind::TimedOut(3 * SOON));
     // The sender learns it at once.
     let sent_for = slow.join().unwrap();
     assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");

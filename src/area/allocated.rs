@@ -151,7 +151,7 @@ impl LockedMemory {
         let mut locked = locked();
         let before = locked.range(..end).next_back();
         if let Some((&at, _)) = before.filter(|&(_, &other)| other > start) {
-            return Err(ErrorKind::HostMemoryMapped { at: Address::new(at) });
+            return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
         }
         let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
         // SAFETY: the caller vouches for the memory, and no locked range overlaps it.

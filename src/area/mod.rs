@@ -341,7 +341,7 @@ impl Error {
                 ..
             } => 3,
             ErrorKind::NotSupported(_) => 5,
-            ErrorKind::HostMemoryMapped { .. }
+            ErrorKind::HostMemoryMapped(_)
             | ErrorKind::BeingOpened
             | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,
             _ => 1,
@@ -369,7 +369,7 @@ mod tests {
             (invalid(Argument::Device), 3),
             (invalid(Argument::Source), 3),
             (Feature::Gpu.into(), 5),
-            (ErrorKind::HostMemoryMapped { at }, 6),
+            (ErrorKind::HostMemoryMapped(at), 6),
             (ErrorKind::BeingOpened, 6),
             (ErrorKind::Runtime { call, status: Status::RESOURCE_BUSY }, 6),
         ] {

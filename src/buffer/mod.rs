@@ -222,6 +222,6 @@ impl Span<'_> {
     /// Blames the offset in the buffer in place of the address.
     fn about_offset(&self, error: Error) -> Error {
         let operation = error.operation();
-        Error::new(operation, error.into_kind().about_offset(self.base))
+        Error::new(operation, error.into_kind().about_offset(Argument::Address, self.base))
     }
 }

@@ -130,12 +130,9 @@ pub enum Problem {
     /// The address is not the start of a reservation.
     #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]
     NotAReservation,
-    /// The size is not that of the reservation.
-    #[error("is not the size of the reservation, {expected:#x}; free the whole reservation")]
-    WrongSize {
-        /// The reservation's size.
-        expected: usize,
-    },
+    /// The size is not the reservation's, which this holds.
+    #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
+    WrongSize(usize),
     /// The reservation contains mappings.
     #[error("is a reservation with {mappings} mappings; unmap them first")]
     StillMapped {
@@ -195,12 +192,9 @@ pub enum Problem {
     /// A location without an agent.
     #[error("names no agent; create memory on an agent (AllocationProperties::on)")]
     MissingLocation,
-    /// An agent that can never access the memory.
-    #[error("cannot access the memory of {owner} (Agent::reaches)")]
-    Unreachable {
-        /// The owner of the memory.
-        owner: AgentId,
-    },
+    /// An agent that can never access the memory. Holds the memory's owner.
+    #[error("cannot access the memory of {0} (Agent::reaches)")]
+    Unreachable(AgentId),
     /// An agent without memory of the requested kind.
     #[error("has no pool for this kind of memory (Agent::pools)")]
     NoPool,

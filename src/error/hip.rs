@@ -46,9 +46,9 @@ impl Error {
             ErrorKind::OutOfDescriptors
             | ErrorKind::System { .. }
             | ErrorKind::HoleNotFilled { .. }
-            | ErrorKind::ReservedTwice { .. }
-            | ErrorKind::SocketTaken { .. } => HipError::OperatingSystem,
-            ErrorKind::HostMemoryMapped { .. } => HipError::HostMemoryAlreadyRegistered,
+            | ErrorKind::ReservedTwice(_)
+            | ErrorKind::SocketTaken(_) => HipError::OperatingSystem,
+            ErrorKind::HostMemoryMapped(_) => HipError::HostMemoryAlreadyRegistered,
             ErrorKind::BeingOpened if is_of_area(operation) => {
                 HipError::HostMemoryAlreadyRegistered
             }
@@ -65,7 +65,7 @@ impl Error {
             | ErrorKind::PagesLost { .. }
             | ErrorKind::PartlyFreed(_)
             | ErrorKind::Untrusted(_)
-            | ErrorKind::TimedOut { .. }
+            | ErrorKind::TimedOut(_)
             | ErrorKind::Disconnected { .. }
             | ErrorKind::Malformed(_)
             | ErrorKind::UnexpectedDescriptors(_)

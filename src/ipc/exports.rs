@@ -121,7 +121,7 @@ fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIp
     let creating = has_server.then(|| lock(&exports.creating));
     // AMD's runtime would end this process with an assertion.
     if has_server && server::is_socket_taken(process) {
-        return Err(ErrorKind::SocketTaken { process });
+        return Err(ErrorKind::SocketTaken(process));
     }
     // The server's thread inherits the signal mask. It writes to connections that the other process may
     // have closed, and `SIGPIPE` would end this process.

@@ -23,7 +23,6 @@ pub use span::Span;
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::native::Status;
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock};
@@ -103,15 +102,8 @@ impl PoolMemory {
             let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
             let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
             let pool = pool_of(owner, flags).ok_or(refused(Problem::NoPool))?;
-            let start = runtime.native().pool_allocate(pool.native, size).map_err(|failure| {
-                match failure.status {
-                    // The status for more than the pool can ever hold.
-                    status @ Status::INVALID_ALLOCATION => {
-                        ErrorKind::OutOfMemory { call: failure.call, status, size }
-                    }
-                    _ => ErrorKind::of_call(failure, size),
-                }
-            })?;
+            let start = runtime.native().pool_allocate(pool.native, size);
+            let start = start.map_err(|failure| ErrorKind::of_call(failure, size))?;
             let record = Arc::new(Record {
                 start,
                 size,
@@ -169,7 +161,7 @@ impl PoolMemory {
                 let refused = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
                 let agent = runtime.agent(id).ok_or(refused(Problem::UnknownAgent))?;
                 if !agent.reaches(owner) {
-                    return Err(refused(Problem::Unreachable { owner }));
+                    return Err(refused(Problem::Unreachable(owner)));
                 }
                 if !natives.contains(&agent.native) {
                     natives.push(agent.native);

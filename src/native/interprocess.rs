@@ -142,9 +142,7 @@ pub(crate) fn send(
 pub(crate) struct Received {
     /// 0 if the other end has disconnected.
     pub bytes: usize,
-    /// The number of descriptors. All are closed if there is more than one.
-    pub descriptors: usize,
-    pub descriptor: Option<OwnedFd>,
+    pub descriptors: Vec<OwnedFd>,
     /// Whether there were more, for which the buffer or this process has no room.
     pub truncated: bool,
 }
@@ -155,17 +153,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
-    let (mut descriptors, mut descriptor) = (0, None);
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            for next in received {
-                descriptors += 1;
-                descriptor = (descriptors == 1).then_some(next);
-            }
-        }
-    }
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptors = descriptors.flatten().collect();
     let truncated = received.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Received { bytes: received.bytes, descriptors, descriptor, truncated })
+    Ok(Received { bytes: received.bytes, descriptors, truncated })
 }
 
 /// Reads and drops the available data. The kernel closes the descriptors with it; this process never

@@ -199,12 +199,13 @@ impl Channel {
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         let mut received = Received::default();
         let message = self.receive_all(&mut received);
-        if message.is_err() && (received.bytes > 0 || received.descriptors > 0) {
+        if message.is_err() && (received.bytes > 0 || !received.descriptors.is_empty()) {
             self.shut_down();
         }
         let decoded = message.and_then(|message| {
             let description = Description::decode(&message).map_err(ErrorKind::Malformed)?;
-            let descriptor = received.descriptor.ok_or(ErrorKind::UnexpectedDescriptors(0))?;
+            let descriptor =
+                received.descriptors.pop().ok_or(ErrorKind::UnexpectedDescriptors(0))?;
             Ok((descriptor, description))
         });
         decoded.map_err(|kind| Error::new(Operation::Receive, kind))
@@ -236,18 +237,17 @@ impl Channel {
                 Err(errno) => return Err(of_socket("recvmsg", errno, received.bytes)),
             };
             received.bytes += part.bytes;
-            received.descriptors += part.descriptors;
+            received.descriptors.extend(part.descriptors);
             if part.truncated {
                 // Descriptors did not fit: into the buffer, or into this process.
                 return Err(match fcntl_dupfd_cloexec(&self.socket, 0) {
                     Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
-                    _ => ErrorKind::UnexpectedDescriptors(received.descriptors + 1),
+                    _ => ErrorKind::UnexpectedDescriptors(received.descriptors.len() + 1),
                 });
             }
-            if received.descriptors > 1 {
-                return Err(ErrorKind::UnexpectedDescriptors(received.descriptors));
+            if received.descriptors.len() > 1 {
+                return Err(ErrorKind::UnexpectedDescriptors(received.descriptors.len()));
             }
-            received.descriptor = part.descriptor.or(received.descriptor.take());
             if part.bytes == 0 {
                 return Err(ErrorKind::Disconnected { bytes: received.bytes });
             }
@@ -278,7 +278,7 @@ impl Channel {
     fn wait(&self, events: PollFlags, deadline: Instant) -> Result<(), ErrorKind> {
         match wait(self.socket.as_fd(), events, deadline) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ErrorKind::TimedOut { limit: self.timeout }),
+            Ok(false) => Err(ErrorKind::TimedOut(self.timeout)),
             Err(errno) => Err(ErrorKind::of_system("poll", errno)),
         }
     }

@@ -7,7 +7,6 @@ use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::handle::HandleType;
 use crate::hip::HipProfile;
-use crate::native::Status;
 use crate::pool::Pool;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
@@ -117,13 +116,7 @@ impl Shared {
             AllocationKind::Uncached => return Err(Feature::Uncached.into()),
         };
         let created = self.call_locked(|native| native.handle_create(pool.native, size, flags));
-        let native = created.map_err(|failure| match failure.status {
-            // More than the pool could ever hold.
-            Status::INVALID_ALLOCATION => {
-                ErrorKind::OutOfMemory { call: failure.call, status: failure.status, size }
-            }
-            _ => ErrorKind::of_call(failure, size),
-        })?;
+        let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
         let physical = Physical { native, owner: Some(owner), imported: false, descriptor: None };
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, physical)))
     }

@@ -154,7 +154,7 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
         (null, one, granule, (to, |it| it == Problem::Null)),
         (one, null, granule, (from, |it| it == Problem::Null)),
         (one, second, 0, (size, |it| it == Problem::Zero)),
-        (one, peers, granule, (Argument::Agent, |it| matches!(it, Problem::Unreachable { .. }))),
+        (one, peers, granule, (Argument::Agent, |it| matches!(it, Problem::Unreachable(_)))),
     ];
     for (number, (to, from, size, (argument, is_it))) in exchanges.into_iter().enumerate() {
         vmm.set_access(one, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();

@@ -245,7 +245,7 @@ impl ReservationGuard<'_> {
             return refuse(Problem::NotAReservation);
         }
         if expected != range.size {
-            let problem = Problem::WrongSize { expected };
+            let problem = Problem::WrongSize(expected);
             return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
         }
         match self.reservation.mappings().len() {

@@ -184,7 +184,7 @@ fn wrong_handles_are_told_apart() {
     let other = Ledger::<()>::default();
     let foreign = create(&other, 1);
     assert_eq!(with(foreign), Problem::ForeignHandle);
-    let next = Handle::new(handle.number() + 9);
+    let next = Handle(handle.0 + 9);
     assert_eq!(with(next), Problem::UnknownHandle);
 }
 
@@ -196,7 +196,7 @@ fn reservations_are_freed_whole_and_empty() {
     let free = |first, pages| problem(guard.check_free(range(first, pages)));
     assert_eq!(free(1, 8), Problem::StillMapped { mappings: 3 });
     assert_eq!(free(2, 8), Problem::NotAReservation);
-    assert_eq!(free(1, 7), Problem::WrongSize { expected: 8 * PAGE });
+    assert_eq!(free(1, 7), Problem::WrongSize(8 * PAGE));
     for page in [2, 4, 6] {
         unmap(&ledger, page * PAGE);
     }
@@ -302,7 +302,7 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("counts 3 mappings and has 2"), "{found}");
     let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().serial = 2);
     assert!(found.contains("twice"), "{found}");
-    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle::new(0));
+    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle(0));
     assert!(found.contains("no handle"), "{found}");
     let found = broken(|it, _| assert!(it.access.insert(granted(1, Access::Read).into())));
     assert!(found.contains("stored access"), "{found}");

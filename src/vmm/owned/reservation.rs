@@ -154,7 +154,10 @@ impl Reservation {
             let handle = allocation.handle_of(vmm)?;
             let new = NewRange { range, handle, access: &[], reservation: Some(*serial) };
             let mapped = shared.replace(Operation::Map, &[], Expected::Any, &[new]);
-            Ok((range.address(), mapped.map_err(|kind| kind.about_offset(*address))?))
+            Ok((
+                range.address(),
+                mapped.map_err(|kind| kind.about_offset(Argument::Address, *address))?,
+            ))
         });
         let (address, serials) = mapped?;
         // One range makes one mapping.
