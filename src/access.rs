@@ -92,18 +92,18 @@ impl AccessSet {
 
 /// A set of agents, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct AgentSet([u64; 2]);
+pub(crate) struct AgentSet(u128);
 
 impl AgentSet {
     /// No agent.
-    pub const NONE: Self = Self([0; 2]);
+    pub const NONE: Self = Self(0);
 
     pub fn contains(&self, agent: usize) -> bool {
-        self.0[agent / 64] >> (agent % 64) & 1 == 1
+        self.0 >> agent & 1 == 1
     }
 
     pub fn insert(&mut self, agent: usize) {
-        self.0[agent / 64] |= 1 << (agent % 64);
+        self.0 |= 1 << agent;
     }
 
     pub fn is_empty(self) -> bool {
@@ -112,20 +112,19 @@ impl AgentSet {
 
     /// The agents of both.
     pub fn union(self, other: Self) -> Self {
-        Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+        Self(self.0 | other.0)
     }
 
     /// The agents of this one that are not in the other.
     pub fn difference(self, other: Self) -> Self {
-        Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
+        Self(self.0 & !other.0)
     }
 
     pub fn iter(mut self) -> impl Iterator<Item = usize> {
         core::iter::from_fn(move || {
-            let (number, word) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
-            let bit = word.trailing_zeros() as usize;
-            *word &= *word - 1;
-            Some(number * 64 + bit)
+            let agent = self.0.trailing_zeros();
+            self.0 &= self.0.checked_sub(1)?;
+            Some(agent as usize)
         })
     }
 }

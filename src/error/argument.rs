@@ -86,7 +86,7 @@ impl From<usize> for Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// A null address.
+    /// A null address or handle.
     #[error("is null")]
     Null,
     /// A size or count of zero.
@@ -106,12 +106,9 @@ pub enum Problem {
         /// The size of the whole in bytes.
         end: usize,
     },
-    /// Flags with bits that are not defined.
-    #[error("has undefined bits; the defined ones are {defined:#x}")]
-    UndefinedFlags {
-        /// All defined bits.
-        defined: u64,
-    },
+    /// Flags with bits that are not defined. Holds all that are.
+    #[error("has undefined bits; the defined ones are {0:#x}")]
+    UndefinedFlags(u64),
     /// Not a multiple of the granule.
     #[error("is not a multiple of the granule {granule:#x} (Vmm::allocation_granularity)")]
     NotAligned {
@@ -171,9 +168,6 @@ pub enum Problem {
         /// What has that size: `the handle`.
         whole: &'static str,
     },
-    /// The null handle.
-    #[error("is the null handle")]
-    NullHandle,
     /// A handle that was released.
     #[error("was released; retain a handle while it is used (Vmm::retain_allocation_handle)")]
     Released,
@@ -259,12 +253,9 @@ pub enum Problem {
     /// A ring is mapped at least twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
-    /// A number of a device or page that does not exist.
-    #[error("does not exist: there are {count}, counted from 0")]
-    OutOfRange {
-        /// The number of devices or pages.
-        count: usize,
-    },
+    /// A number of a device or page that does not exist. Holds how many there are.
+    #[error("does not exist: there are {0}, counted from 0")]
+    OutOfRange(usize),
     /// A page that is mapped.
     #[error("is mapped already")]
     PageMapped,

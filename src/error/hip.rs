@@ -66,7 +66,7 @@ impl Error {
             | ErrorKind::PartlyFreed(_)
             | ErrorKind::Untrusted(_)
             | ErrorKind::TimedOut(_)
-            | ErrorKind::Disconnected { .. }
+            | ErrorKind::Disconnected(_)
             | ErrorKind::Malformed(_)
             | ErrorKind::UnexpectedDescriptors(_)
             | ErrorKind::SizeMismatch { .. } => HipError::Unknown,

@@ -159,12 +159,9 @@ pub enum ErrorKind {
     /// The exchange took longer than this limit.
     #[error("the other end did not finish within {0:?}")]
     TimedOut(Duration),
-    /// The other end closed the connection.
-    #[error("the other end disconnected after {bytes} bytes of a message")]
-    Disconnected {
-        /// The bytes of the message that were transferred.
-        bytes: usize,
-    },
+    /// The other end closed the connection, after this many bytes of a message.
+    #[error("the other end disconnected after {0} bytes of a message")]
+    Disconnected(usize),
     /// A message that cannot be decoded.
     #[error("the message {0}")]
     Malformed(Malformed),

@@ -104,10 +104,8 @@ impl Operation {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for any other flags.
     pub fn check_flags(self, flags: u64) -> Result<(), Error> {
-        if flags == 0 {
-            return Ok(());
-        }
-        let problem = Problem::UndefinedFlags { defined: 0 };
-        Err(Error::new(self, ErrorKind::invalid(Argument::Flags, Value::Bytes(flags), problem)))
+        let problem = Problem::UndefinedFlags(0);
+        let invalid = || Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags), problem));
+        self.run(|| if flags == 0 { Ok(()) } else { invalid() })
     }
 }

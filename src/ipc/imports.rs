@@ -168,7 +168,7 @@ impl Ipc {
     fn check_handle(&self, handle: &IpcHandle, flags: u32) -> Result<(), ErrorKind> {
         check_not_forked(self.runtime())?;
         if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
-            let problem = Problem::UndefinedFlags { defined: LAZY_ENABLE_PEER_ACCESS.into() };
+            let problem = Problem::UndefinedFlags(LAZY_ENABLE_PEER_ACCESS.into());
             return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
         }
         let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));

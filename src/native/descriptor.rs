@@ -15,13 +15,7 @@ fn open() -> Result<OwnedFd, Errno> {
 
 /// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
 pub(crate) fn out_of_descriptors() -> bool {
-    match open() {
-        Ok(descriptor) => {
-            drop(descriptor);
-            false
-        }
-        Err(errno) => errno == Errno::MFILE || errno == Errno::NFILE,
-    }
+    matches!(open(), Err(Errno::MFILE | Errno::NFILE))
 }
 
 /// Asks whether there is a descriptor, in a quarter of the time that it takes to open something:
@@ -76,10 +70,7 @@ impl Spare {
             }
         }
         match fcntl_dupfd_cloexec(own, 0) {
-            Ok(copy) => {
-                drop(copy);
-                false
-            }
+            Ok(_) => false,
             Err(Errno::MFILE) => true,
             // It is not ours any more: somebody has closed all that there was.
             Err(_) => out_of_descriptors(),

@@ -174,11 +174,11 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByteLock {
     /// Locks together with others; the file must be open for reading.
-    Shared,
+    Shared = libc::F_RDLCK as isize,
     /// Locks alone; the file must be open for writing.
-    Exclusive,
+    Exclusive = libc::F_WRLCK as isize,
     /// Unlocks.
-    Unlocked,
+    Unlocked = libc::F_UNLCK as isize,
 }
 
 /// Changes the lock on a byte of a file (`F_OFD_SETLK`). Does not block.
@@ -190,11 +190,6 @@ pub(crate) enum ByteLock {
 /// # Errors
 /// `AGAIN` or `ACCESS` if another open file has a conflicting lock.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, kind: ByteLock) -> Result<(), Errno> {
-    let kind = match kind {
-        ByteLock::Shared => libc::F_RDLCK,
-        ByteLock::Exclusive => libc::F_WRLCK,
-        ByteLock::Unlocked => libc::F_UNLCK,
-    };
     let range = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

@@ -99,14 +99,11 @@ pub(crate) use {call, call_optional, call_vmem, logged};
 pub(crate) struct Native {
     table: Table,
     library_lock: Arc<LibraryLock>,
-    source: Source,
-}
-
-#[derive(Debug)]
-enum Source {
-    Loaded(Box<Library>),
+    /// The loaded library; `None` for the simulation.
+    library: Option<Library>,
+    /// The simulation, which the caller may go on watching.
     #[cfg(feature = "simulation")]
-    Simulated(Arc<hsa_sim::Simulation>),
+    simulation: Option<Arc<hsa_sim::Simulation>>,
 }
 
 impl Native {
@@ -117,37 +114,36 @@ impl Native {
     pub unsafe fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
         // SAFETY: the caller vouches for the files.
         let library = unsafe { Library::load(search)? };
-        let table = *library.table();
         let path = library.path().to_path_buf();
-        Ok((Self::new(table, Source::Loaded(Box::new(library))), path))
+        let native = Self::new(*library.table());
+        Ok((Self { library: Some(library), ..native }, path))
     }
 
     /// Takes a simulation's functions.
     #[cfg(feature = "simulation")]
     pub fn simulated(simulation: Arc<hsa_sim::Simulation>) -> Self {
-        Self::new(*simulation.table(), Source::Simulated(simulation))
+        Self { simulation: Some(simulation.clone()), ..Self::new(*simulation.table()) }
     }
 
-    fn new(table: Table, source: Source) -> Self {
-        Self { table, library_lock: lock_of(&table), source }
+    fn new(table: Table) -> Self {
+        Self {
+            table,
+            library_lock: lock_of(&table),
+            library: None,
+            #[cfg(feature = "simulation")]
+            simulation: None,
+        }
     }
 
     /// Returns the address of a function that the library exports; `None` for the simulation.
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
-        match &self.source {
-            Source::Loaded(library) => library.symbol(name),
-            #[cfg(feature = "simulation")]
-            Source::Simulated(_) => None,
-        }
+        self.library.as_ref()?.symbol(name)
     }
 
     /// The simulation, if it is one.
     #[cfg(feature = "simulation")]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
-        match &self.source {
-            Source::Loaded(_) => None,
-            Source::Simulated(simulation) => Some(simulation),
-        }
+        self.simulation.as_deref()
     }
 
     /// Makes a call during which the library makes no unlocked call.

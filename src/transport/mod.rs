@@ -249,7 +249,7 @@ impl Channel {
                 return Err(ErrorKind::UnexpectedDescriptors(received.descriptors.len()));
             }
             if part.bytes == 0 {
-                return Err(ErrorKind::Disconnected { bytes: received.bytes });
+                return Err(ErrorKind::Disconnected(received.bytes));
             }
         }
         Ok(())
@@ -299,7 +299,7 @@ fn during(operation: Operation) -> impl Fn(Error) -> Error {
 /// Says what a failed call on a socket means after `bytes` of a message.
 fn of_socket(call: &'static str, errno: Errno, bytes: usize) -> ErrorKind {
     match errno {
-        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected { bytes },
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected(bytes),
         errno => ErrorKind::of_system(call, errno),
     }
 }

@@ -22,7 +22,7 @@ fn flags_that_mean_nothing() {
     let ground = Ground::simulated(Config::mi300x(1));
     for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
         let error = ground.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
-        assert_eq!(error.problem(), Some(Problem::UndefinedFlags { defined: 0xf }), "{error}");
+        assert_eq!(error.problem(), Some(Problem::UndefinedFlags(0xf)), "{error}");
         assert_eq!(error.aml(), 3);
     }
 }

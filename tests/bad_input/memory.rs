@@ -79,7 +79,7 @@ fn flags_other_than_zero_are_invalid() {
         assert_eq!(operation.check_flags(0), Ok(()));
         for flags in [1, 8, u64::MAX] {
             let error = operation.check_flags(flags).unwrap_err();
-            let (argument, problem) = (Some(A::Flags), P::UndefinedFlags { defined: 0 });
+            let (argument, problem) = (Some(A::Flags), P::UndefinedFlags(0));
             assert_eq!((error.argument(), error.problem()), (argument, Some(problem)));
             assert_eq!(error.operation(), operation);
             assert!(error.to_string().contains(&format!("flags {flags:#x}")), "{error}");

@@ -358,11 +358,11 @@ fn pages_that_cannot_move_stay() {
         here.move_pages(0..2, &there, 1).map_err(Error::into_kind),
         Err(page_error(2, Problem::PageMapped))
     );
-    let none = page_error(8, Problem::OutOfRange { count: 8 });
+    let none = page_error(8, Problem::OutOfRange(8));
     assert_eq!(here.move_pages(0..2, &there, 7).map_err(Error::into_kind), Err(none));
     assert_eq!(
         here.move_pages(0..2, &there, usize::MAX).map_err(Error::into_kind),
-        Err(page_error(usize::MAX, Problem::OutOfRange { count: 8 }))
+        Err(page_error(usize::MAX, Problem::OutOfRange(8)))
     );
     assert_eq!(
         here.exchange_pages(0..1, &there, 0).map_err(Error::into_kind),

@@ -269,7 +269,7 @@ fn flags(context: &Context) -> Verdict {
     let handle = get(&ipc, memory.address())?;
     for flags in [2, 123, u32::MAX] {
         let answer = ipc.open_mem_handle(&handle, flags);
-        refuses_because(context, Problem::UndefinedFlags { defined: 1 }, answer)?;
+        refuses_because(context, Problem::UndefinedFlags(1), answer)?;
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ impl Numbers {
     fn problem_with(&self, number: u64) -> Problem {
         let block = number / BLOCK;
         if number == 0 {
-            Problem::NullHandle
+            Problem::Null
         } else if self.blocks.contains(&block) {
             let given = number < self.next || self.blocks.last() != Some(&block);
             if given { Problem::Released } else { Problem::UnknownHandle }

@@ -176,7 +176,7 @@ fn a_use_keeps_memory_alive() {
 fn wrong_handles_are_told_apart() {
     let ledger = Ledger::<()>::default();
     let with = |handle| problem(ledger.handles.with(handle, |_| ()));
-    assert_eq!(with(Handle::from_bits(0)), Problem::NullHandle);
+    assert_eq!(with(Handle::from_bits(0)), Problem::Null);
     assert_eq!(with(Handle::from_bits(7)), Problem::UnknownHandle);
     let handle = create(&ledger, 1);
     ledger.handles.remove(handle);
