@@ -43,11 +43,8 @@ impl Address {
 
     /// Returns the address `bytes` further on; `None` past the end of the address space.
     #[must_use]
-    pub const fn checked_add(self, bytes: usize) -> Option<Self> {
-        match self.0.checked_add(bytes) {
-            Some(value) => Some(Self(value)),
-            None => None,
-        }
+    pub fn checked_add(self, bytes: usize) -> Option<Self> {
+        self.0.checked_add(bytes).map(Self)
     }
 }
 

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_handle_is_a_number_and_back() {
         for number in [1, 2, 1 << 40, u64::MAX] {
-            let handle = Handle::new(number);
+            let handle = Handle(number);
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
             assert_ne!(handle.to_bits(), 0);
         }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_changed_bit_is_far_from_every_small_number() {
         for number in 1..1000 {
-            let bits = Handle::new(number).to_bits();
+            let bits = Handle(number).to_bits();
             let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).0);
             assert!(changed.into_iter().all(|number| number > 1 << 32));
         }

@@ -205,7 +205,7 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
         (new(base, usize::MAX, small), (Argument::Size, Problem::Overflow)),
         (new(good.address, granule, small), (Argument::List, Problem::Overlapping)),
         (new(base, granule, released), (Argument::Handle, Problem::Released)),
-        (new(taken, granule, small), (Argument::Address, Problem::AlreadyMapped { at: taken })),
+        (new(taken, granule, small), (Argument::Address, Problem::AlreadyMapped(taken))),
         (new(at(other, 3 * granule), granule, small), (Argument::Address, Problem::NotReserved)),
         (new(at(base, 5 * granule + 64), granule, small), (Argument::Address, not_aligned)),
         (new(at(base, 5 * granule), 2 * granule, small), (Argument::Size, beyond)),
@@ -227,7 +227,7 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     assert_eq!(problem(vmm.set_access_many(&[there], &[])), none);
     for (bad, expected) in [
         (there, (Argument::List, Problem::Overlapping)),
-        ((base, granule), (Argument::Address, Problem::NotMapped { at: base })),
+        ((base, granule), (Argument::Address, Problem::NotMapped(base))),
         ((other, 4 * granule), (Argument::Address, Problem::NotReserved)),
     ] {
         assert_eq!(problem(vmm.unmap_many(&[there, bad])), expected, "{bad:?}");

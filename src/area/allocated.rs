@@ -73,7 +73,7 @@ impl MappedMemory {
         agent: AgentId,
         act: impl FnOnce() -> T,
     ) -> Result<T, ErrorKind> {
-        let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
+        let not_mapped = ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at));
         let mapping = self.mapping.as_ref().ok_or(not_mapped)?;
         // The area's operation replaces this one.
         mapping.with_access(agent, Access::ReadWrite, |_| act()).map_err(Error::into_kind)

@@ -130,33 +130,21 @@ pub enum Problem {
     /// The size is not the reservation's, which this holds.
     #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
     WrongSize(usize),
-    /// The reservation contains mappings.
-    #[error("is a reservation with {mappings} mappings; unmap them first")]
-    StillMapped {
-        /// The number of mappings.
-        mappings: usize,
-    },
+    /// The reservation contains this many mappings.
+    #[error("is a reservation with {0} mappings; unmap them first")]
+    StillMapped(usize),
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
     InUse,
-    /// Something is mapped there already.
-    #[error("overlaps the mapping at {at}; unmap it first")]
-    AlreadyMapped {
-        /// Where that mapping begins.
-        at: Address,
-    },
-    /// Nothing is mapped there.
-    #[error("is not mapped at {at}")]
-    NotMapped {
-        /// The first address that is not mapped.
-        at: Address,
-    },
-    /// The range begins or ends inside a mapping.
-    #[error("splits the mapping at {at}; pass whole mappings")]
-    SplitsMapping {
-        /// Where the mapping begins.
-        at: Address,
-    },
+    /// Something is mapped there already. Holds where that mapping begins.
+    #[error("overlaps the mapping at {0}; unmap it first")]
+    AlreadyMapped(Address),
+    /// Nothing is mapped there. Holds the first address that is not mapped.
+    #[error("is not mapped at {0}")]
+    NotMapped(Address),
+    /// The range begins or ends inside a mapping. Holds where that mapping begins.
+    #[error("splits the mapping at {0}; pass whole mappings")]
+    SplitsMapping(Address),
     /// The runtime cannot map from inside a handle.
     #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
     MustBeZero,

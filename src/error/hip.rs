@@ -91,7 +91,7 @@ fn of_argument(
             HipError::OutOfMemory
         }
         Operation::Create if no_agent && !is_hip6 => HipError::InvalidDevice,
-        Operation::AddressFree if is_hip6 && matches!(problem, Problem::StillMapped { .. }) => {
+        Operation::AddressFree if is_hip6 && matches!(problem, Problem::StillMapped(_)) => {
             HipError::Unknown
         }
         Operation::Open
@@ -144,7 +144,7 @@ mod tests {
         match operation {
             AddressReserve if argument != Argument::Flags => (2, 1),
             Create if agent.contains(&problem) => (1, 101),
-            AddressFree if problem == (Problem::StillMapped { mappings: 1 }) => (999, 1),
+            AddressFree if problem == (Problem::StillMapped(1)) => (999, 1),
             Open | AreaCreate | Mmap | Munmap | Allocate | Allow | Free | GetMemHandle
             | OpenMemHandle | CloseMemHandle
                 if agent.contains(&problem) || argument == Argument::Device =>
@@ -161,7 +161,7 @@ mod tests {
             Problem::Zero,
             Problem::UnknownAgent,
             Problem::NotAGpu,
-            Problem::StillMapped { mappings: 1 },
+            Problem::StillMapped(1),
             Problem::Released,
         ];
         for &operation in Operation::ALL {

@@ -229,9 +229,6 @@ pub enum Feature {
     /// A type of shareable handle.
     #[error("this type of shareable handle")]
     HandleType,
-    /// Physical handles of system memory.
-    #[error("physical memory of a CPU")]
-    HostMemory,
     /// Loads and stores of the CPU to memory without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
@@ -246,7 +243,7 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory that an agent has no pool for.
+    /// A kind of memory that an agent has no pool for: physical handles on a CPU, for example.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
     /// Memory that is not cached; since extension 1.18.

@@ -120,12 +120,11 @@ impl Span {
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let arguments = [(Argument::Offset, offset), (Argument::Size, size)];
         let uneven = arguments.into_iter().find(|(_, number)| !number.is_multiple_of(4));
-        if let Some((argument, number)) = uneven {
-            return Operation::Fill.run(|| {
-                self.check(Argument::Offset, offset, size)?;
-                Err(ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour))
-            });
-        }
+        Operation::Fill.run(|| {
+            self.check(Argument::Offset, offset, size)?;
+            let Some((argument, number)) = uneven else { return Ok(()) };
+            Err(ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour))
+        })?;
         self.transfer(Operation::Fill, offset, size, |native, engine, at| {
             // SAFETY: as in `read`.
             unsafe { native.fill(engine, at, value, size) }

@@ -46,9 +46,7 @@ impl Spare {
     pub fn lend<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_last() {
-            if reserve.is_none() {
-                *reserve = open().ok();
-            }
+            *reserve = reserve.take().or_else(|| open().ok());
             drop(reserve);
             return act();
         }

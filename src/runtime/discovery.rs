@@ -56,7 +56,6 @@ pub(super) fn describe(
         ),
         extension,
         build: known_or_default(native.build_version())?,
-        virtual_memory: without_virtual_memory.is_none(),
         without_virtual_memory,
         dmabuf: flag(sys::HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED)?,
         svm: flag(sys::HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED)?,

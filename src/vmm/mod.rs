@@ -317,7 +317,7 @@ impl Expected<'_> {
         if serials.iter().all(|serial| found.next() == Some(*serial)) && found.next().is_none() {
             return Ok(());
         }
-        Err(range.invalid(Problem::NotMapped { at: range.address() }))
+        Err(range.invalid(Problem::NotMapped(range.address())))
     }
 
     /// The same for the mappings that a range touches.
@@ -348,7 +348,7 @@ impl Shared {
         if runtime.has_forked() {
             return Err(ErrorKind::Forked);
         }
-        if !runtime.info().virtual_memory {
+        if runtime.info().without_virtual_memory.is_some() {
             return Err(Feature::VirtualMemory.into());
         }
         if runtime.agents().len() > MOST_AGENTS {

@@ -151,7 +151,7 @@ impl Shared {
         let (index, agent) = self.agent(id, Argument::Location)?;
         match (agent.handle_pool(), agent.kind()) {
             (Some(pool), _) => Ok((index, pool)),
-            (None, AgentKind::Cpu) => Err(Feature::HostMemory.into()),
+            (None, AgentKind::Cpu) => Err(Feature::Pool(id).into()),
             (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),
         }
     }

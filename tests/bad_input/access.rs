@@ -100,13 +100,13 @@ fn get_access_and_retain_refuse_bad_input() {
             "the address behind a mapping",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), s.granule_at(4)).map(drop),
             A::Address,
-            |s| P::NotMapped { at: s.granule_at(4) },
+            |s| P::NotMapped(s.granule_at(4)),
         ),
         (
             "an invented address",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), top()).map(drop),
             A::Address,
-            |_| P::NotMapped { at: top() },
+            |_| P::NotMapped(top()),
         ),
         (
             "an agent of another runtime",
@@ -130,19 +130,19 @@ fn get_access_and_retain_refuse_bad_input() {
             "retain behind a mapping",
             |s| s.machine.vmm.retain_allocation_handle(s.granule_at(4)).map(drop),
             A::Address,
-            |s| P::NotMapped { at: s.granule_at(4) },
+            |s| P::NotMapped(s.granule_at(4)),
         ),
         (
             "retain at an invented address",
             |s| Allocation::at(&s.machine.vmm, top()).map(drop),
             A::Address,
-            |_| P::NotMapped { at: top() },
+            |_| P::NotMapped(top()),
         ),
         (
             "retain at the last address",
             |s| s.machine.vmm.retain_allocation_handle(Address::new(usize::MAX)).map(drop),
             A::Address,
-            |_| P::NotMapped { at: Address::new(usize::MAX) },
+            |_| P::NotMapped(Address::new(usize::MAX)),
         ),
     ]);
 }

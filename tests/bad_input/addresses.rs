@@ -119,7 +119,7 @@ fn address_free_refuses_bad_input() {
             "what is mapped",
             |s| s.machine.vmm.address_free(s.used, 8 * s.granule),
             A::Address,
-            |_| P::StillMapped { mappings: 3 },
+            |_| P::StillMapped(3),
         ),
         (
             "another's",

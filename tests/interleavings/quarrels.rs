@@ -164,11 +164,7 @@ fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
             Err(error) => assert!(
                 matches!(
                     error.problem(),
-                    Some(
-                        Problem::NotMapped { .. }
-                            | Problem::StillMapped { .. }
-                            | Problem::NotReserved
-                    )
+                    Some(Problem::NotMapped(_) | Problem::StillMapped(_) | Problem::NotReserved)
                 ),
                 "{error}"
             ),

@@ -40,7 +40,7 @@ pub fn verdict<T>(result: Result<T, Error>) -> String {
         HipError::OutOfMemory => "OUT_OF_MEMORY",
         HipError::InvalidDevice => "INVALID_DEVICE",
         HipError::NotSupported => "NOT_SUPPORTED",
-        other => other.name(),
+        other => return other.name(),
     }
     .to_owned()
 }

@@ -250,7 +250,7 @@ impl ReservationGuard<'_> {
         }
         match self.reservation.mappings().len() {
             0 => Ok(()),
-            mappings => refuse(Problem::StillMapped { mappings }),
+            mappings => refuse(Problem::StillMapped(mappings)),
         }
     }
 }

@@ -82,11 +82,11 @@ fn runs_are_whole_contiguous_mappings() {
     let (ledger, _) = three();
     assert_eq!(run(&ledger, range(2, 2)).unwrap(), 1);
     assert_eq!(run(&ledger, range(2, 3)).unwrap(), 2);
-    assert_eq!(problem(run(&ledger, range(3, 1))), Problem::SplitsMapping { at: at(2) });
-    assert_eq!(problem(run(&ledger, range(2, 1))), Problem::SplitsMapping { at: at(2) });
-    assert_eq!(problem(run(&ledger, range(4, 3))), Problem::NotMapped { at: at(5) });
-    assert_eq!(problem(run(&ledger, range(1, 3))), Problem::NotMapped { at: at(1) });
-    assert_eq!(problem(run(&ledger, range(5, 2))), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(run(&ledger, range(3, 1))), Problem::SplitsMapping(at(2)));
+    assert_eq!(problem(run(&ledger, range(2, 1))), Problem::SplitsMapping(at(2)));
+    assert_eq!(problem(run(&ledger, range(4, 3))), Problem::NotMapped(at(5)));
+    assert_eq!(problem(run(&ledger, range(1, 3))), Problem::NotMapped(at(1)));
+    assert_eq!(problem(run(&ledger, range(5, 2))), Problem::NotMapped(at(5)));
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn covering_finds_every_touched_mapping() {
     };
     assert_eq!(covering(3, 2).unwrap(), 2);
     assert_eq!(covering(3, 1).unwrap(), 1);
-    assert_eq!(problem(covering(3, 3)), Problem::NotMapped { at: at(5) });
-    assert_eq!(problem(covering(5, 1)), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(covering(3, 3)), Problem::NotMapped(at(5)));
+    assert_eq!(problem(covering(5, 1)), Problem::NotMapped(at(5)));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn check_empty_finds_every_overlap() {
         let empty =
             ledger.reservations.at(range.start, |it| it.mappings().check_empty(range, |_| false));
         let found = empty.unwrap().err().map(|kind| problem(Err::<(), _>(kind)));
-        assert_eq!(found, expected.map(|page| Problem::AlreadyMapped { at: at(page) }), "{first}");
+        assert_eq!(found, expected.map(|page| Problem::AlreadyMapped(at(page))), "{first}");
     }
 }
 
@@ -136,7 +136,7 @@ fn look_ups_end_where_the_mapping_ends() {
     assert_eq!(found(5 * PAGE), Some(None));
     assert_eq!(found(9 * PAGE), None);
     assert_eq!(ledger.retain(3 * PAGE).unwrap(), handle);
-    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped(at(5)));
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn reservations_are_freed_whole_and_empty() {
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let guard = reservation.lock().unwrap();
     let free = |first, pages| problem(guard.check_free(range(first, pages)));
-    assert_eq!(free(1, 8), Problem::StillMapped { mappings: 3 });
+    assert_eq!(free(1, 8), Problem::StillMapped(3));
     assert_eq!(free(2, 8), Problem::NotAReservation);
     assert_eq!(free(1, 7), Problem::WrongSize(8 * PAGE));
     for page in [2, 4, 6] {

@@ -226,7 +226,7 @@ impl Inner {
             Err::<(), _>(invalid(match count.flatten() {
                 None => Problem::NotAReservation,
                 Some(0) => Problem::InUse,
-                Some(mappings) => Problem::StillMapped { mappings },
+                Some(mappings) => Problem::StillMapped(mappings),
             }))
         });
         refused.err().unwrap_or(Error::new(Operation::AddressFree, invalid(Problem::InUse)))
