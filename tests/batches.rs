@@ -198,7 +198,7 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     let calls = || -> u64 { machine.simulation.all_calls().iter().map(|call| call.1).sum() };
     let (before, mappings) = (calls(), vmm.mappings());
     let not_aligned = Problem::NotAligned { granule };
-    let beyond = Problem::TooLarge { maximum: granule, whole: "the handle" };
+    let beyond = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
     for (bad, expected) in [
         (new(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
         (new(base, 0, small), (Argument::Size, Problem::Zero)),

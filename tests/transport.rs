@@ -194,7 +194,7 @@ fn private_memory_is_not_sent() {
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Offer);
     let long = here.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
-    assert_eq!(long.problem(), Some(Problem::TooLarge { maximum: 255, whole: "a name" }));
+    assert_eq!(long.problem(), Some(Problem::TooLong(255)));
     let there = there.with_timeout(Duration::ZERO);
     assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::TimedOut(Duration::ZERO));
 }

@@ -50,7 +50,7 @@ impl AreaMemory<'_> {
     /// caller's memory.
     #[must_use]
     pub fn device_address(&self) -> Address {
-        self.span.device_address()
+        Address::new(self.span.device_start)
     }
 
     /// Returns the size in bytes that was requested.

@@ -255,7 +255,7 @@ impl Area {
             (None, false) => Ok(None),
             (Some(_), false) => refused(Problem::UnusedHostMemory),
             (Some(host), true) if size > host.size => {
-                let problem = Problem::TooLarge { maximum: host.size, whole: "host memory" };
+                let problem = Problem::TooLarge { maximum: host.size, whole: Argument::Host };
                 Err(ErrorKind::invalid(Argument::Size, size, problem))
             }
             (Some(host), true) => Ok(Some(host.start)),

@@ -174,7 +174,7 @@ impl GrowableBuffer {
     /// # Errors
     /// [`Problem::TooLarge`] if it has fewer; else as for [`Vmm::unmap_many`].
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
-        let problem = Problem::TooLarge { maximum: self.size, whole: "the buffer" };
+        let problem = Problem::TooLarge { maximum: self.size, whole: Argument::Buffer };
         let beyond = || {
             let kind = ErrorKind::invalid(Argument::Size, bytes, problem);
             Error::new(Operation::Resize, kind)
@@ -190,7 +190,7 @@ impl GrowableBuffer {
         let fail = |kind| Error::new(Operation::Resize, kind);
         let maximum = self.maximum();
         if size > maximum {
-            let problem = Problem::TooLarge { maximum, whole: "reserved addresses; reserve more" };
+            let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
         check_alive(&self.run.vmm).map_err(fail)?;

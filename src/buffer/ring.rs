@@ -175,7 +175,7 @@ impl RingBuffer {
 
     fn span(&self, operation: Operation, position: u64, size: usize) -> Result<Span<'_>, Error> {
         if size > self.size() {
-            let problem = Problem::TooLarge { maximum: self.size(), whole: "the buffer" };
+            let problem = Problem::TooLarge { maximum: self.size(), whole: Argument::Buffer };
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }

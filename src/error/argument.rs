@@ -27,6 +27,7 @@ arguments! {
     Address: "address";
     Agent: "agent";
     Alignment: "alignment";
+    Buffer: "buffer";
     Descriptor: "file descriptor";
     Descriptors: "list of access descriptors";
     Destination: "destination";
@@ -41,6 +42,7 @@ arguments! {
     Name: "name";
     Offset: "offset";
     Page: "page";
+    Reservation: "reservation";
     Size: "size";
     Source: "source";
     Times: "times";
@@ -149,12 +151,12 @@ pub enum Problem {
     #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
     MustBeZero,
     /// Larger than what it is taken from, or than what it has to fit in.
-    #[error("is larger than the {maximum:#x} bytes of {whole}")]
+    #[error("is larger than the {maximum:#x} bytes of the {whole}")]
     TooLarge {
         /// The largest size in bytes that is valid.
         maximum: usize,
-        /// What has that size: `the handle`.
-        whole: &'static str,
+        /// What has that size, such as the handle.
+        whole: Argument,
     },
     /// A handle that was released.
     #[error("was released; retain a handle while it is used (Vmm::retain_allocation_handle)")]
@@ -241,6 +243,9 @@ pub enum Problem {
     /// A ring is mapped at least twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
+    /// A name that is too long to be sent. Holds the most bytes.
+    #[error("is longer than {0} bytes")]
+    TooLong(usize),
     /// A number of a device or page that does not exist. Holds how many there are.
     #[error("does not exist: there are {0}, counted from 0")]
     OutOfRange(usize),

@@ -33,7 +33,7 @@ pub struct Span {
     runtime: Runtime,
     start: usize,
     /// The address for agents that are not the host; another one only for locked memory.
-    device_start: usize,
+    pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
 }
@@ -68,10 +68,6 @@ impl Span {
     #[must_use]
     pub fn address(&self) -> Address {
         Address::new(self.start)
-    }
-
-    pub(crate) fn device_address(&self) -> Address {
-        Address::new(self.device_start)
     }
 
     /// Returns the size in bytes: that which was requested.

@@ -68,10 +68,7 @@ impl Description {
             Error::new(Operation::Send, ErrorKind::invalid_list(argument, problem))
         };
         if self.name.len() > LONGEST_NAME {
-            return Err(invalid(
-                Argument::Name,
-                Problem::TooLarge { maximum: LONGEST_NAME, whole: "a name" },
-            ));
+            return Err(invalid(Argument::Name, Problem::TooLong(LONGEST_NAME)));
         }
         if self.size == 0 {
             return Err(invalid(Argument::Size, Problem::Zero));
@@ -176,7 +173,7 @@ mod tests {
     fn encode_rejects_long_names_and_no_size() {
         let long = Description { name: "n".repeat(256), ..example() };
         let problem = |description: Description| description.encode().unwrap_err().problem();
-        assert_eq!(problem(long), Some(Problem::TooLarge { maximum: 255, whole: "a name" }));
+        assert_eq!(problem(long), Some(Problem::TooLong(255)));
         assert_eq!(problem(Description { size: 0, ..example() }), Some(Problem::Zero));
     }
 

@@ -115,7 +115,7 @@ impl Shared {
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
             if range.size > record.size {
-                let problem = Problem::TooLarge { maximum: record.size, whole: "the handle" };
+                let problem = Problem::TooLarge { maximum: record.size, whole: Argument::Handle };
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
             is_empty()?;

@@ -184,7 +184,11 @@ fn host_memory_must_be_there_and_enough_and_wanted() {
             let error = area.mmap(10, MmapOptions::new()).unwrap_err();
             refused(error, Argument::Host, Problem::MissingHostMemory);
             let error = area.mmap(11, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
-            refused(error, Argument::Size, Problem::TooLarge { maximum: 10, whole: "host memory" });
+            refused(
+                error,
+                Argument::Size,
+                Problem::TooLarge { maximum: 10, whole: Argument::Host },
+            );
             area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
             // SAFETY: nothing is mapped, since there cannot be that much.
             let options =

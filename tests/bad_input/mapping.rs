@@ -44,7 +44,7 @@ fn map_refuses_bad_input() {
             "more than there is",
             |s| map(s, s.next, 2 * s.granule, s.handle),
             A::Size,
-            |s| P::TooLarge { maximum: s.granule, whole: "the handle" },
+            |s| P::TooLarge { maximum: s.granule, whole: A::Handle },
         ),
         (
             "an address that is not reserved",
