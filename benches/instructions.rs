@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
 /// Live mappings, and as many holes.
 const PAGES: usize = 1 << 13;

@@ -43,7 +43,7 @@ fn send(runtime: &Runtime, vmm: &Vmm, here: &str, arguments: &[&str]) -> anyhow:
     // Memory of the first GPU, which may be shared.
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
     let properties =
-        AllocationProperties::on(gpu.id()).shareable_as(HandleType::PosixFileDescriptor);
+        AllocationProperties::on(gpu.id()).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
     let memory = Allocation::create(vmm, SIZE, &properties)?;
     let view = mapped(runtime, vmm, &memory)?;
     view.write(0, b"written by the sender")?;

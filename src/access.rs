@@ -1,7 +1,7 @@
 //! Who may do what.
 
 use crate::agent::AgentId;
-use core::fmt;
+use derive_more::Display;
 
 /// What an agent may do with mapped memory (`hipMemAccessFlags`; the same numbers in HSA).
 ///
@@ -11,28 +11,27 @@ use core::fmt;
 /// assert_eq!(Access::from_bits(3), Some(Access::ReadWrite));
 /// assert!(Access::Read < Access::ReadWrite);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
     /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
     /// [`Enforcement`](crate::agent::Enforcement).
     #[default]
-    None,
+    #[display("none")]
+    None = 0,
     /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only remembered.
-    Read,
+    #[display("read")]
+    Read = 1,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
-    ReadWrite,
+    #[display("read and write")]
+    ReadWrite = 3,
 }
 
 impl Access {
     /// Returns HIP's and HSA's number.
     #[must_use]
     pub fn to_bits(self) -> u32 {
-        match self {
-            Self::None => 0,
-            Self::Read => 1,
-            Self::ReadWrite => 3,
-        }
+        self as u32
     }
 
     /// Returns the access with that number; `None` for any but 0, 1 and 3.
@@ -44,16 +43,6 @@ impl Access {
             3 => Some(Self::ReadWrite),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Read => "read",
-            Self::ReadWrite => "read and write",
-        })
     }
 }
 
@@ -103,18 +92,18 @@ impl AccessSet {
 
 /// A set of agents, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct AgentSet([u64; 2]);
+pub(crate) struct AgentSet(u128);
 
 impl AgentSet {
     /// No agent.
-    pub const NONE: Self = Self([0; 2]);
+    pub const NONE: Self = Self(0);
 
     pub fn contains(&self, agent: usize) -> bool {
-        self.0[agent / 64] >> (agent % 64) & 1 == 1
+        self.0 >> agent & 1 == 1
     }
 
     pub fn insert(&mut self, agent: usize) {
-        self.0[agent / 64] |= 1 << (agent % 64);
+        self.0 |= 1 << agent;
     }
 
     pub fn is_empty(self) -> bool {
@@ -123,20 +112,19 @@ impl AgentSet {
 
     /// The agents of both.
     pub fn union(self, other: Self) -> Self {
-        Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+        Self(self.0 | other.0)
     }
 
     /// The agents of this one that are not in the other.
     pub fn difference(self, other: Self) -> Self {
-        Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
+        Self(self.0 & !other.0)
     }
 
     pub fn iter(mut self) -> impl Iterator<Item = usize> {
         core::iter::from_fn(move || {
-            let (number, word) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
-            let bit = word.trailing_zeros() as usize;
-            *word &= *word - 1;
-            Some(number * 64 + bit)
+            let agent = self.0.trailing_zeros();
+            self.0 &= self.0.checked_sub(1)?;
+            Some(agent as usize)
         })
     }
 }

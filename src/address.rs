@@ -1,7 +1,7 @@
 //! Addresses, as numbers that may be invalid.
 
 use core::ffi::c_void;
-use core::fmt;
+use derive_more::{Debug, Display};
 
 /// An address in this process (and, the same number, on every agent).
 ///
@@ -14,7 +14,9 @@ use core::fmt;
 /// assert_eq!(address.checked_add(0x20), Some(Address::new(0x1020)));
 /// assert_eq!(address.to_string(), "0x1000");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[debug("{_0:#x}")]
+#[display("{_0:#x}")]
 pub struct Address(usize);
 
 impl Address {
@@ -41,23 +43,8 @@ impl Address {
 
     /// Returns the address `bytes` further on; `None` past the end of the address space.
     #[must_use]
-    pub const fn checked_add(self, bytes: usize) -> Option<Self> {
-        match self.0.checked_add(bytes) {
-            Some(value) => Some(Self(value)),
-            None => None,
-        }
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
+    pub fn checked_add(self, bytes: usize) -> Option<Self> {
+        self.0.checked_add(bytes).map(Self)
     }
 }
 

@@ -3,16 +3,19 @@
 use crate::native::{CopyEngine, NativeAgent};
 use crate::pool::Pool;
 use core::fmt;
+use derive_more::{Debug, Display};
 use hsa_sys::hsa_agent_t;
 
 /// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
 /// An identifier of another runtime, or an invented one, is an error wherever it is used. Shown as
 /// `GPU 1`, counted in the order of [`Runtime::gpus`](crate::Runtime::gpus), or as `CPU 0`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);
 
-// From the low end: the number within its kind, the kind, the index, the runtime's number.
+// From the low end: the number within its kind, the kind, the index, the runtime's number, which is
+// never reused.
 const NUMBER_BITS: u32 = 14;
 const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
@@ -30,11 +33,6 @@ impl AgentId {
         };
         let (index, number) = ((index as u64) << INDEX_SHIFT, number as u64);
         Self(runtime << RUNTIME_SHIFT | index | kind << NUMBER_BITS | number)
-    }
-
-    /// The runtime's number, which is never reused.
-    pub(crate) fn runtime(self) -> u64 {
-        self.0 >> RUNTIME_SHIFT
     }
 
     /// Returns the agent's index in [`Runtime::agents`](crate::Runtime::agents).
@@ -57,12 +55,6 @@ impl AgentId {
     }
 }
 
-impl fmt::Debug for AgentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self} of runtime {}", self.runtime())
-    }
-}
-
 impl fmt::Display for AgentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 >> NUMBER_BITS & 3 {
@@ -75,50 +67,37 @@ impl fmt::Display for AgentId {
 }
 
 /// The kind of an agent (`HSA_AGENT_INFO_DEVICE`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AgentKind {
     /// A CPU: one a NUMA node.
+    #[display("CPU")]
     Cpu,
     /// A GPU.
+    #[display("GPU")]
     Gpu,
     /// Something else: a DSP or an AI engine.
+    #[display("device type {_0}")]
     Other(u32),
 }
 
-impl fmt::Display for AgentKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("CPU"),
-            Self::Gpu => f.write_str("GPU"),
-            Self::Other(kind) => write!(f, "device type {kind}"),
-        }
-    }
-}
-
 /// Whether an agent is prevented from what [`set_access`](crate::Vmm::set_access) does not allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
     /// A forbidden access faults. This holds for CPUs, whose permissions are those of a mapping.
+    #[display("enforced")]
     Enforced,
     /// The permission is only recorded. This holds for GPUs: AMD's user-space driver maps everything
     /// readable, writable and executable once an agent has been granted any access.
     /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
+    #[display("remembered")]
     Remembered,
 }
 
-impl fmt::Display for Enforcement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Enforced => "enforced",
-            Self::Remembered => "remembered",
-        })
-    }
-}
-
 /// A PCI address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display("{domain:04x}:{bus:02x}:{device:02x}.{function}")]
 pub struct PciAddress {
     /// The domain (segment).
     pub domain: u32,
@@ -130,42 +109,26 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-impl fmt::Display for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, bus, device, function } = self;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
-    }
-}
-
 /// The kind of a link between agents (`hsa_amd_link_info_type_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkKind {
     /// HyperTransport.
     HyperTransport,
     /// QuickPath.
+    #[display("QPI")]
     Qpi,
     /// PCI Express.
+    #[display("PCIe")]
     Pcie,
     /// InfiniBand.
     InfiniBand,
     /// AMD's Infinity Fabric between GPUs.
+    #[display("XGMI")]
     Xgmi,
     /// One that this version does not know.
+    #[display("link type {_0}")]
     Other(u32),
-}
-
-impl fmt::Display for LinkKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::HyperTransport => f.write_str("HyperTransport"),
-            Self::Qpi => f.write_str("QPI"),
-            Self::Pcie => f.write_str("PCIe"),
-            Self::InfiniBand => f.write_str("InfiniBand"),
-            Self::Xgmi => f.write_str("XGMI"),
-            Self::Other(kind) => write!(f, "link type {kind}"),
-        }
-    }
 }
 
 /// How an agent reaches another agent's memory.
@@ -206,7 +169,8 @@ pub struct Link {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Agent({id}, {name:?})")]
 #[non_exhaustive]
 pub struct Agent {
     pub(crate) id: AgentId,
@@ -238,8 +202,10 @@ pub struct Agent {
     /// Without it, granting a CPU access is an error: the runtime would grant it, and the first load
     /// would fault.
     pub large_bar: bool,
-    pub(crate) pools: Vec<Pool>,
-    pub(crate) peers: Vec<Peer>,
+    /// The memory pools, in the runtime's order.
+    pub pools: Vec<Pool>,
+    /// The links to the memory of the other agents.
+    pub peers: Vec<Peer>,
 }
 
 impl Agent {
@@ -271,11 +237,6 @@ impl Agent {
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// Returns the memory pools, in the runtime's order.
-    #[must_use]
-    pub fn pools(&self) -> &[Pool] {
-        &self.pools
-    }
 
     /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
     ///
@@ -283,12 +244,6 @@ impl Agent {
     #[must_use]
     pub fn handle_pool(&self) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.holds_handles())
-    }
-
-    /// Returns the links to the memory of the other agents.
-    #[must_use]
-    pub fn peers(&self) -> &[Peer] {
-        &self.peers
     }
 
     /// Returns whether this agent can be granted access to the memory of `owner`
@@ -308,12 +263,6 @@ impl Agent {
     }
 }
 
-impl fmt::Debug for Agent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Agent({}, {:?})", self.id, self.name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,7 +270,7 @@ mod tests {
     #[test]
     fn identifier_round_trips_through_bits() {
         let id = AgentId::new(7, 3, AgentKind::Gpu, 1);
-        assert_eq!((id.index(), id.to_bits(), id.runtime()), (3, 0x7_0003_4001, 7));
+        assert_eq!((id.index(), id.to_bits()), (3, 0x7_0003_4001));
         assert_eq!(id.to_string(), "GPU 1");
         assert_eq!(AgentId::from_bits(id.to_bits()), id);
         assert_eq!(format!("{id:?}"), "GPU 1 of runtime 7");

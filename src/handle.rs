@@ -1,6 +1,6 @@
 //! Handles of physical memory, and the types of shareable handles.
 
-use core::fmt;
+use derive_more::{Debug, Display};
 
 /// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
 ///
@@ -15,8 +15,13 @@ use core::fmt;
 /// let handle = Handle::from_bits(42);
 /// assert_eq!(handle.to_bits(), 42);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Handle(u64);
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[debug("handle {_0}")]
+#[display("{:#018x}", self.to_bits())]
+pub struct Handle(
+    /// The number that is given once in a process; 0 for the null handle.
+    pub(crate) u64,
+);
 
 /// Odd, so that multiplying by it permutes all 64-bit numbers: handles with one bit changed, and small
 /// numbers that a C program invents, are very unlikely to be live handles.
@@ -26,15 +31,6 @@ const GATHER: u64 = 0xf1de_83e1_9937_733d;
 const _: () = assert!(SPREAD.wrapping_mul(GATHER) == 1);
 
 impl Handle {
-    pub(crate) const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number that is given once in a process; 0 for the null handle.
-    pub(crate) const fn number(self) -> u64 {
-        self.0
-    }
-
     /// Returns the handle as a number, for C and for traces. Never zero.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
@@ -48,23 +44,19 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "handle {}", self.0)
-    }
-}
-
-impl fmt::Display for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#018x}", self.to_bits())
-    }
-}
-
 bitflags::bitflags! {
-    /// Kinds of shareable handles (`hipMemAllocationHandleType`, as bits).
+    /// Types of shareable handles (`hipMemAllocationHandleType`): one, or those that memory can be
+    /// exported as.
+    ///
+    /// ```
+    /// use hsa_vmm::HandleType;
+    ///
+    /// let types = HandleType::POSIX_FILE_DESCRIPTOR | HandleType::FABRIC;
+    /// assert!(types.contains(HandleType::FABRIC));
+    /// ```
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct HandleTypes: u32 {
-        /// A file descriptor (`hipMemHandleTypePosixFileDescriptor`, 1).
+    pub struct HandleType: u32 {
+        /// A file descriptor of a dma-buf (`hipMemHandleTypePosixFileDescriptor`, 1).
         const POSIX_FILE_DESCRIPTOR = 1;
         /// A Windows handle (2); never supported here.
         const WIN32 = 2;
@@ -76,52 +68,6 @@ bitflags::bitflags! {
     }
 }
 
-/// A type of shareable handle (`hipMemAllocationHandleType`).
-///
-/// ```
-/// use hsa_vmm::HandleType;
-/// use hsa_vmm::vmm::HandleTypes;
-///
-/// let types = HandleType::PosixFileDescriptor.bit() | HandleType::Fabric.bit();
-/// assert!(types.contains(HandleTypes::FABRIC));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HandleType {
-    /// A file descriptor of a dma-buf.
-    PosixFileDescriptor,
-    /// A Windows handle.
-    Win32,
-    /// A Windows kernel-mode handle.
-    Win32Kmt,
-    /// A fabric handle.
-    Fabric,
-}
-
-impl HandleType {
-    /// Returns the type as one bit of a set.
-    #[must_use]
-    pub fn bit(self) -> HandleTypes {
-        match self {
-            Self::PosixFileDescriptor => HandleTypes::POSIX_FILE_DESCRIPTOR,
-            Self::Win32 => HandleTypes::WIN32,
-            Self::Win32Kmt => HandleTypes::WIN32_KMT,
-            Self::Fabric => HandleTypes::FABRIC,
-        }
-    }
-}
-
-impl fmt::Display for HandleType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PosixFileDescriptor => "a file descriptor",
-            Self::Win32 => "a Win32 handle",
-            Self::Win32Kmt => "a Win32 KMT handle",
-            Self::Fabric => "a fabric handle",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,18 +75,18 @@ mod tests {
     #[test]
     fn a_handle_is_a_number_and_back() {
         for number in [1, 2, 1 << 40, u64::MAX] {
-            let handle = Handle::new(number);
+            let handle = Handle(number);
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
             assert_ne!(handle.to_bits(), 0);
         }
-        assert_eq!(Handle::from_bits(0).number(), 0);
+        assert_eq!(Handle::from_bits(0).0, 0);
     }
 
     #[test]
     fn a_changed_bit_is_far_from_every_small_number() {
         for number in 1..1000 {
-            let bits = Handle::new(number).to_bits();
-            let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).number());
+            let bits = Handle(number).to_bits();
+            let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).0);
             assert!(changed.into_iter().all(|number| number > 1 << 32));
         }
     }

@@ -1,7 +1,7 @@
 //! HIP's error codes, and the differences between its releases.
 
-use core::fmt;
 use core::str::FromStr;
+use derive_more::Display;
 
 /// The release of HIP whose error codes and granularities are returned.
 ///
@@ -13,25 +13,18 @@ use core::str::FromStr;
 ///
 /// assert_eq!("hip6".parse(), Ok(HipProfile::Hip6));
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HipProfile {
     /// HIP 6: one granularity, `hipErrorOutOfMemory` for a bad reservation, `hipErrorUnknown`
     /// for freeing one that is still mapped.
+    #[display("hip6")]
     Hip6,
     /// HIP 7.1 and later, as documented: `hipErrorInvalidValue` for bad arguments, two
     /// granularities, `hipErrorInvalidDevice` for a device that does not exist.
     #[default]
+    #[display("hip7")]
     Hip7,
-}
-
-impl fmt::Display for HipProfile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hip6 => "hip6",
-            Self::Hip7 => "hip7",
-        })
-    }
 }
 
 /// The name of a profile that does not exist.
@@ -58,7 +51,8 @@ impl FromStr for HipProfile {
 ///
 /// assert_eq!(HipError::InvalidValue.to_string(), "hipErrorInvalidValue (1)");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{} ({})", self.name(), self.code())]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HipError {
@@ -95,26 +89,8 @@ impl HipError {
 
     /// Returns HIP's name.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InvalidValue => "hipErrorInvalidValue",
-            Self::OutOfMemory => "hipErrorOutOfMemory",
-            Self::NotInitialized => "hipErrorNotInitialized",
-            Self::InvalidDevicePointer => "hipErrorInvalidDevicePointer",
-            Self::NoDevice => "hipErrorNoDevice",
-            Self::InvalidDevice => "hipErrorInvalidDevice",
-            Self::InvalidContext => "hipErrorInvalidContext",
-            Self::OperatingSystem => "hipErrorOperatingSystem",
-            Self::HostMemoryAlreadyRegistered => "hipErrorHostMemoryAlreadyRegistered",
-            Self::NotSupported => "hipErrorNotSupported",
-            Self::Unknown => "hipErrorUnknown",
-        }
-    }
-}
-
-impl fmt::Display for HipError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name(), self.code())
+    pub fn name(self) -> String {
+        format!("hipError{self:?}")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory pools: the memory of an agent, and its granules.
 
 use crate::native::NativePool;
-use core::fmt;
+use derive_more::{Debug, Display};
 use hsa_sys::hsa_amd_memory_pool_t;
 
 bitflags::bitflags! {
@@ -36,41 +36,24 @@ impl PoolFlags {
 }
 
 /// The segment a pool belongs to (`HSA_AMD_MEMORY_POOL_INFO_SEGMENT`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Segment {
     /// Memory that all agents can be granted access to.
+    #[display("global")]
     Global,
     /// Memory that kernels can only read.
+    #[display("read-only")]
     ReadOnly,
     /// A work-item's own memory.
+    #[display("private")]
     Private,
     /// A work-group's own memory (LDS).
+    #[display("group")]
     Group,
     /// One that this version does not know.
+    #[display("segment {_0}")]
     Other(u32),
-}
-
-impl fmt::Display for Segment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Global => f.write_str("global"),
-            Self::ReadOnly => f.write_str("read-only"),
-            Self::Private => f.write_str("private"),
-            Self::Group => f.write_str("group"),
-            Self::Other(value) => write!(f, "segment {value}"),
-        }
-    }
-}
-
-/// The side of the bus a pool's memory is on (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PoolLocation {
-    /// System memory.
-    Cpu,
-    /// The GPU's own memory.
-    Gpu,
 }
 
 /// A memory pool of an agent. Sizes are in bytes.
@@ -84,7 +67,8 @@ pub enum PoolLocation {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Pool({segment}, {:?}, {size:#x} bytes)", flags.words().collect::<Vec<_>>())]
 #[non_exhaustive]
 pub struct Pool {
     pub(crate) native: NativePool,
@@ -106,8 +90,8 @@ pub struct Pool {
     pub largest_allocation: usize,
     /// Whether all agents can access it without a grant.
     pub accessible_by_all: bool,
-    /// Which side of the bus the memory is on.
-    pub location: PoolLocation,
+    /// Whether the memory is the GPU's own, and not the system's (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
+    pub on_gpu: bool,
 }
 
 impl Pool {
@@ -123,15 +107,8 @@ impl Pool {
         self.segment == Segment::Global
             && self.allocatable
             && self.granule > 0
-            && self.location == PoolLocation::Gpu
+            && self.on_gpu
             && self.flags.contains(PoolFlags::COARSE_GRAINED)
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = self.flags.words().collect::<Vec<_>>();
-        write!(f, "Pool({}, {:?}, {:#x} bytes)", self.segment, flags, self.size)
     }
 }
 
@@ -160,7 +137,7 @@ mod tests {
             Pool { allocatable: false, ..pool.clone() },
             // A runtime that does not know it.
             Pool { granule: 0, ..pool.clone() },
-            Pool { location: PoolLocation::Cpu, ..pool },
+            Pool { on_gpu: false, ..pool },
         ];
         assert!(others.iter().all(|other| !other.holds_handles()));
     }

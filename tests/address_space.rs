@@ -239,7 +239,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
                 loop {
                     let answer = vmm.map(base, 4096, 0, other);
                     waits.store(true, Ordering::Relaxed);
-                    let mapped = Some(Problem::AlreadyMapped { at: base });
+                    let mapped = Some(Problem::AlreadyMapped(base));
                     if answer.as_ref().map_err(Error::problem) != Err(mapped) {
                         return answer;
                     }

@@ -198,14 +198,14 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     let calls = || -> u64 { machine.simulation.all_calls().iter().map(|call| call.1).sum() };
     let (before, mappings) = (calls(), vmm.mappings());
     let not_aligned = Problem::NotAligned { granule };
-    let beyond = Problem::ExceedsHandle { handle: granule };
+    let beyond = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
     for (bad, expected) in [
         (new(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
         (new(base, 0, small), (Argument::Size, Problem::Zero)),
         (new(base, usize::MAX, small), (Argument::Size, Problem::Overflow)),
         (new(good.address, granule, small), (Argument::List, Problem::Overlapping)),
         (new(base, granule, released), (Argument::Handle, Problem::Released)),
-        (new(taken, granule, small), (Argument::Address, Problem::AlreadyMapped { at: taken })),
+        (new(taken, granule, small), (Argument::Address, Problem::AlreadyMapped(taken))),
         (new(at(other, 3 * granule), granule, small), (Argument::Address, Problem::NotReserved)),
         (new(at(base, 5 * granule + 64), granule, small), (Argument::Address, not_aligned)),
         (new(at(base, 5 * granule), 2 * granule, small), (Argument::Size, beyond)),
@@ -221,13 +221,13 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     let stranger = Machine::new(Config::mi300x(1));
     let foreign = [access(stranger.gpu(0), Access::Read)];
     let refused = problem(vmm.map_many(&[good], &foreign));
-    assert_eq!(refused, (Argument::Agent, Problem::ForeignAgent));
+    assert_eq!(refused, (Argument::Agent, Problem::UnknownAgent));
     let there = (taken, granule);
     let none = (Argument::Descriptors, Problem::Empty);
     assert_eq!(problem(vmm.set_access_many(&[there], &[])), none);
     for (bad, expected) in [
         (there, (Argument::List, Problem::Overlapping)),
-        ((base, granule), (Argument::Address, Problem::NotMapped { at: base })),
+        ((base, granule), (Argument::Address, Problem::NotMapped(base))),
         ((other, 4 * granule), (Argument::Address, Problem::NotReserved)),
     ] {
         assert_eq!(problem(vmm.unmap_many(&[there, bad])), expected, "{bad:?}");

@@ -12,7 +12,7 @@ use process::End;
 use process::limit::{allow_more, no_limit};
 use std::os::fd::OwnedFd;
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")

@@ -287,7 +287,7 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
         // Nor does it get there by way of an import, whose owner the runtime may not tell.
-        let file = HandleType::PosixFileDescriptor;
+        let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
         let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();
         let imported = machine.vmm.import_from_shareable_handle(&shared, file).unwrap();

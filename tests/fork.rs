@@ -19,7 +19,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
 fn every_call_of_a_child_is_refused() {

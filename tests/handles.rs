@@ -15,7 +15,7 @@ fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
         vmm.map(at, 4 * KIB, 0, handle),
         vmm.allocation_properties(handle).map(drop),
         vmm.allocation_size(handle).map(drop),
-        vmm.export_to_shareable_handle(handle, HandleType::PosixFileDescriptor).map(drop),
+        vmm.export_to_shareable_handle(handle, HandleType::POSIX_FILE_DESCRIPTOR).map(drop),
         vmm.release(handle),
     ]
 }
@@ -159,10 +159,10 @@ fn an_agent_belongs_to_one_runtime() {
     let past = AgentId::from_bits(one.gpu(1).to_bits() + 1);
     let far = AgentId::from_bits(one.gpu(1).to_bits() | 0xffff);
     let cases = [
-        (other.gpu(0), Problem::ForeignAgent),
-        (other.cpu(0), Problem::ForeignAgent),
-        (AgentId::from_bits(0), Problem::ForeignAgent),
-        (AgentId::from_bits(u64::MAX), Problem::ForeignAgent),
+        (other.gpu(0), Problem::UnknownAgent),
+        (other.cpu(0), Problem::UnknownAgent),
+        (AgentId::from_bits(0), Problem::UnknownAgent),
+        (AgentId::from_bits(u64::MAX), Problem::UnknownAgent),
         (past, Problem::UnknownAgent),
         (far, Problem::UnknownAgent),
     ];

@@ -183,7 +183,7 @@ fn neighbours_of_two_owners_are_told_one_by_one() {
 fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
     let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, size as u64).unwrap();
-    let kind = HandleType::PosixFileDescriptor;
+    let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     machine.vmm.import_from_shareable_handle(&file, kind).unwrap()
 }
 

@@ -70,7 +70,7 @@ fn a_reservation_comes_back_if_something_is_mapped_in_it() {
     let mapping = reservation.map(0, &allocation(&machine)).unwrap();
     let Rejected { value: reservation, error } =
         reservation.free().expect_err("something is mapped");
-    assert_eq!(error.problem(), Some(Problem::StillMapped { mappings: 1 }));
+    assert_eq!(error.problem(), Some(Problem::StillMapped(1)));
     let again = reservation.map(machine.granule(), mapping.allocation()).unwrap();
     drop((mapping, again));
     reservation.free().expect("nothing is mapped");
@@ -116,7 +116,7 @@ fn a_mapping_does_not_take_another_with_it_that_came_to_its_address() {
     let theirs = machine.create(1, machine.granule());
     machine.map(address, machine.granule(), theirs);
     let Rejected { value: mine, error } = mine.unmap().expect_err("it is another's by now");
-    assert_eq!(error.problem(), Some(Problem::NotMapped { at: address }));
+    assert_eq!(error.problem(), Some(Problem::NotMapped(address)));
     drop(mine);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
     machine.vmm.unmap(address, machine.granule()).unwrap();
@@ -303,7 +303,7 @@ fn a_run_does_not_take_another_with_it_that_came_to_its_address() {
     let theirs = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
     let Rejected { value: mine, error } =
         Mapping::unmap_many(mine).expect_err("one is another's by now");
-    assert!(matches!(error.problem(), Some(Problem::NotMapped { .. })), "{error}");
+    assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
     drop(mine);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
     drop((theirs, reservation));

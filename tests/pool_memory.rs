@@ -5,7 +5,6 @@ mod process;
 
 use hsa_vmm::error::{Operation, Problem, Rejected};
 use hsa_vmm::hip::{HipError, HipProfile};
-use hsa_vmm::memory::Coherence;
 use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::{Address, AgentId, ErrorKind, Ipc, PoolMemory, Runtime, Vmm};
@@ -47,18 +46,16 @@ fn everything_is_given_back() {
 #[test]
 fn coherence_is_that_of_the_pool() {
     let (_, runtime) = machine(FaultPlan::default());
-    for (agent, expected) in
-        [(gpu(&runtime, 0), Coherence::Coarse), (runtime.host().id(), Coherence::Fine)]
-    {
-        assert_eq!(PoolMemory::allocate(&runtime, agent, 1).unwrap().coherence(), expected);
-        let pools = runtime.agent(agent).unwrap().pools();
-        for (coherence, flag) in [
-            (Coherence::Coarse, PoolFlags::COARSE_GRAINED),
-            (Coherence::Fine, PoolFlags::FINE_GRAINED),
-        ] {
-            let there = pools.iter().any(|pool| pool.allocatable && pool.flags.contains(flag));
-            let answer = PoolMemory::allocate_with(&runtime, agent, 1, coherence);
-            assert_eq!(answer.is_ok(), there, "{agent} {coherence:?}");
+    let (coarse, fine) = (PoolFlags::COARSE_GRAINED, PoolFlags::FINE_GRAINED);
+    for (agent, expected) in [(gpu(&runtime, 0), coarse), (runtime.host().id(), fine)] {
+        let memory = PoolMemory::allocate(&runtime, agent, 1).unwrap();
+        assert!(memory.flags().contains(expected), "{agent}");
+        let pools = &runtime.agent(agent).unwrap().pools;
+        for flags in [coarse, fine] {
+            let there = pools.iter().any(|pool| pool.allocatable && pool.flags.contains(flags));
+            let answer = PoolMemory::allocate_with(&runtime, agent, 1, flags);
+            assert_eq!(answer.is_ok(), there, "{agent} {flags:?}");
+            assert!(answer.is_ok_and(|memory| memory.flags().contains(flags)) == there);
         }
     }
 }
@@ -189,7 +186,7 @@ fn who_cannot_reach_memory_is_not_allowed_to_use_it() {
     let (owner, host) = (gpu(&runtime, 0), runtime.host().id());
     let memory = PoolMemory::allocate(&runtime, owner, 4096).unwrap();
     let error = memory.allow(&[host]).unwrap_err();
-    assert_eq!(error.problem(), Some(Problem::Unreachable { owner }));
+    assert_eq!(error.problem(), Some(Problem::Unreachable(owner)));
     assert!(!memory.is_open_to(host) && memory.is_open_to(owner));
 }
 

@@ -40,7 +40,6 @@ const _: () = {
     both::<agent::Enforcement>();
     both::<Pool>();
     both::<pool::PoolFlags>();
-    both::<pool::PoolLocation>();
     both::<pool::Segment>();
     both::<hip::HipError>();
     both::<hip::HipProfile>();
@@ -87,14 +86,13 @@ const _: () = {
     both::<vmm::Granularity>();
     both::<Handle>();
     both::<HandleType>();
-    both::<vmm::HandleTypes>();
     both::<Allocation>();
     both::<Mapping>();
     both::<Reservation>();
     both::<vmm::ReservationBuilder>();
     both::<vmm::MapRequest<'static>>();
     both::<PoolMemory>();
-    both::<memory::Coherence>();
+    both::<memory::Span>();
     both::<memory::PoolMemoryInfo>();
     both::<report::Report>();
     both::<report::AgentEntry>();
@@ -113,7 +111,6 @@ const _: () = {
     both::<Error>();
     both::<ErrorKind>();
     both::<error::Rejected<ipc::OpenedMemory>>();
-    both::<error::Busy>();
     both::<error::Unavailable>();
     both::<error::Value>();
     both::<Area>();

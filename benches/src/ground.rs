@@ -140,7 +140,7 @@ impl Ground {
     /// Memory of the first GPU, which can be exported.
     pub(crate) fn properties(&self) -> Option<AllocationProperties> {
         let gpu = self.runtime.gpus().next()?.id();
-        Some(AllocationProperties::on(gpu).shareable_as(HandleType::PosixFileDescriptor))
+        Some(AllocationProperties::on(gpu).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))
     }
 }
 

@@ -251,9 +251,9 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
 
 /// The memory of a device in bytes.
 pub fn memory_of(agent: &Agent) -> usize {
-    let pools = agent.pools().iter().filter(|pool| pool.holds_handles());
+    let pools = agent.pools.iter().filter(|pool| pool.holds_handles());
     let sizes = pools.map(|pool| pool.size);
-    sizes.max().or_else(|| agent.pools().iter().map(|pool| pool.size).max()).unwrap_or(0)
+    sizes.max().or_else(|| agent.pools.iter().map(|pool| pool.size).max()).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
@@ -304,7 +304,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::IS_LARGE_BAR => c_int::from(agent.large_bar),
                 attribute::FINE_GRAIN_SUPPORT => c_int::from(
                     agent
-                        .pools()
+                        .pools
                         .iter()
                         .any(|pool| pool.flags.contains(hsa_vmm::pool::PoolFlags::FINE_GRAINED)),
                 ),

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::error::{Operation, Problem};
 use hsa_vmm::hip::HipProfile;
-use hsa_vmm::vmm::{AllocationKind, Granularity, HandleTypes, Location};
+use hsa_vmm::vmm::{AllocationKind, Granularity, Location};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
 };
@@ -28,10 +28,10 @@ fn pointer(handle: Handle) -> hipMemGenericAllocationHandle_t {
 
 fn handle_type(number: c_uint) -> Result<HandleType, Refusal> {
     match number {
-        1 => Ok(HandleType::PosixFileDescriptor),
-        2 => Ok(HandleType::Win32),
-        4 => Ok(HandleType::Win32Kmt),
-        8 => Ok(HandleType::Fabric),
+        1 => Ok(HandleType::POSIX_FILE_DESCRIPTOR),
+        2 => Ok(HandleType::WIN32),
+        4 => Ok(HandleType::WIN32_KMT),
+        8 => Ok(HandleType::FABRIC),
         other => Err(Refusal::value("type", format_args!("({other}) is no type of handle"))),
     }
 }
@@ -59,7 +59,7 @@ fn properties(
         return Err(Refusal::not_supported("physical memory of the host"));
     }
     let mut properties = AllocationProperties::on(agent).of_kind(kind);
-    properties.handle_types = HandleTypes::from_bits_retain(prop.requested_handle_types);
+    properties.handle_types = HandleType::from_bits_retain(prop.requested_handle_types);
     Ok(properties)
 }
 

@@ -118,7 +118,7 @@ fn judge(
         Body::Runtime(run) => return run(runtime).map(|()| Vec::new()),
         Body::Vmm(run) => run,
     };
-    if !runtime.info().virtual_memory {
+    if runtime.info().without_virtual_memory.is_some() {
         let why = "the runtime has no virtual-memory management".to_owned();
         return Err(NotPassed::Skipped(why));
     }

@@ -180,7 +180,7 @@ impl Context {
     /// Makes memory on a GPU that can be exported as a file descriptor.
     pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
         let properties = AllocationProperties::on(gpu);
-        self.create_with(granules, &properties.shareable_as(HandleType::PosixFileDescriptor))
+        self.create_with(granules, &properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))
     }
 
     fn create_with(&self, granules: usize, properties: &AllocationProperties) -> Verdict<Handle> {

@@ -60,7 +60,7 @@ fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
         let before = (it.vmm.usage(), it.vmm.mappings());
         assert_eq!(Handle::from_bits(handle.to_bits()), handle);
         if handle != it.live {
-            let kind = HandleType::PosixFileDescriptor;
+            let kind = HandleType::POSIX_FILE_DESCRIPTOR;
             assert!(it.vmm.map(it.address, it.size, 0, handle).is_err());
             assert!(it.vmm.release(handle).is_err());
             assert!(it.vmm.allocation_properties(handle).is_err());

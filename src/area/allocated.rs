@@ -2,7 +2,7 @@
 //! caller.
 
 use crate::agent::{Agent, AgentId};
-use crate::error::{Argument, Busy, Error, ErrorKind, Problem};
+use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::memory::PoolMemory;
 use crate::runtime::Runtime;
 use crate::vmm::{
@@ -131,7 +131,7 @@ impl LockedMemory {
         let mut locked = locked();
         let before = locked.range(..end).next_back();
         if let Some((&at, _)) = before.filter(|&(_, &other)| other > start) {
-            return Err(ErrorKind::Busy(Busy::HostMemoryMapped { at: Address::new(at) }));
+            return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
         }
         let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
         // SAFETY: the caller vouches for the memory, and no locked range overlaps it.

@@ -50,7 +50,7 @@ impl AreaMemory<'_> {
     /// caller's memory.
     #[must_use]
     pub fn device_address(&self) -> Address {
-        self.span.device_address()
+        Address::new(self.span.device_start)
     }
 
     /// Returns the size in bytes that was requested.
@@ -157,12 +157,12 @@ impl AreaMemory<'_> {
         };
         let copy = || self.span.copy(offset, &source.span, source_offset, size, Ok(copier));
         if self.address() == source.address() {
-            return self.while_mapped(operation, copier.0, copy);
+            return self.while_mapped(operation, copier, copy);
         }
         // The lower address is locked first, so that two copies cannot deadlock.
         let [first, second]: [&AreaMemory<'_>; 2] =
             if self.address() < source.address() { [self, source] } else { [source, self] };
-        first.while_mapped(operation, copier.0, || second.while_mapped(operation, copier.0, copy))
+        first.while_mapped(operation, copier, || second.while_mapped(operation, copier, copy))
     }
 
     /// Calls `act` while the memory is mapped and the agent has access.
@@ -175,7 +175,7 @@ impl AreaMemory<'_> {
         let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
         let at = self.address();
         let fail = |kind| Error::new(operation, kind);
-        let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at });
+        let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at));
         let mapping = memory.mapping.as_ref().ok_or_else(|| fail(not_mapped()))?;
         // The area's operation replaces that of `with_access`.
         mapping
@@ -189,8 +189,8 @@ impl AreaMemory<'_> {
     /// # Errors
     /// [`ErrorKind::Runtime`], with the memory and its contents.
     /// [`ErrorKind::PartlyFreed`] if the runtime failed after it was
-    /// unmapped: then it can only be unmapped again. [`ErrorKind::Busy`] for pool
-    /// memory that another process is opening.
+    /// unmapped: then it can only be unmapped again.
+    /// [`ErrorKind::BeingOpened`] for pool memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {

@@ -174,7 +174,7 @@ impl Area {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, or host memory
     /// that is missing, too small or not used; [`ErrorKind::NotSupported`] without a GPU, or for a GPU that
-    /// cannot access the memory; [`ErrorKind::Busy`] for host memory that an area maps already;
+    /// cannot access the memory; [`ErrorKind::HostMemoryMapped`] for host memory that an area maps already;
     /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::Runtime`].
     pub fn mmap<'a>(&self, size: usize, options: MmapOptions<'a>) -> Result<AreaMemory<'a>, Error> {
         self.allocate(size, options).map_err(|kind| Error::new(Operation::Mmap, kind))
@@ -238,7 +238,7 @@ impl Area {
             (None, false) => Ok(None),
             (Some(_), false) => refused(Problem::UnusedHostMemory),
             (Some((_, host)), true) if size > host => {
-                let problem = Problem::ExceedsHostMemory { host };
+                let problem = Problem::TooLarge { maximum: host, whole: Argument::Host };
                 Err(ErrorKind::invalid(Argument::Size, size, problem))
             }
             (Some((start, _)), true) => Ok(Some(start)),
@@ -328,7 +328,9 @@ impl Error {
                 ..
             } => 3,
             ErrorKind::NotSupported(_) => 5,
-            ErrorKind::Busy(_) | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,
+            ErrorKind::HostMemoryMapped(_)
+            | ErrorKind::BeingOpened
+            | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,
             _ => 1,
         }
     }
@@ -337,7 +339,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Busy, Value};
+    use crate::error::Value;
     use crate::vmm::Address;
 
     #[test]
@@ -354,8 +356,8 @@ mod tests {
             (invalid(Argument::Device), 3),
             (invalid(Argument::Source), 3),
             (Feature::Gpu.into(), 5),
-            (ErrorKind::Busy(Busy::HostMemoryMapped { at }), 6),
-            (ErrorKind::Busy(Busy::BeingOpened), 6),
+            (ErrorKind::HostMemoryMapped(at), 6),
+            (ErrorKind::BeingOpened, 6),
             (ErrorKind::Runtime { call, status: Status::RESOURCE_BUSY }, 6),
         ] {
             let error = Error::new(Operation::Mmap, kind);

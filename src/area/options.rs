@@ -56,7 +56,7 @@ impl AreaFlags {
         if self.undefined() == 0 {
             return Ok(());
         }
-        let problem = Problem::UndefinedFlags { defined: Self::all().bits().into() };
+        let problem = Problem::UndefinedFlags(Self::all().bits().into());
         Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(self.bits().into()), problem))
     }
 
@@ -118,7 +118,7 @@ impl Device {
         match self {
             Self::Current => runtime.gpus().next().ok_or(ErrorKind::NotSupported(Feature::Gpu)),
             Self::Number(number) => {
-                let problem = Problem::NoSuchDevice { devices: runtime.gpus().count() };
+                let problem = Problem::OutOfRange(runtime.gpus().count());
                 runtime.gpus().nth(number).ok_or(refused(Value::Number(number as u64), problem))
             }
             Self::Agent(id) => runtime

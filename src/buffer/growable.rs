@@ -157,7 +157,7 @@ impl GrowableBuffer {
     /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
     ///
     /// # Errors
-    /// [`Problem::ExceedsMaximum`]; else as for [`Vmm::create`] and [`Vmm::map_many`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn grow(&mut self, bytes: usize) -> Result<(), Error> {
         self.resize(self.size.saturating_add(bytes))
     }
@@ -166,9 +166,9 @@ impl GrowableBuffer {
     /// `hipMemRelease`). GPUs must not be using them any more.
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`] if it has fewer; else as for [`Vmm::unmap_many`].
+    /// [`Problem::TooLarge`] if it has fewer; else as for [`Vmm::unmap_many`].
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
-        let problem = Problem::ExceedsBuffer { size: self.size };
+        let problem = Problem::TooLarge { maximum: self.size, whole: Argument::Buffer };
         let beyond = || {
             let kind = ErrorKind::invalid(Argument::Size, bytes, problem);
             Error::new(Operation::Resize, kind)
@@ -184,7 +184,7 @@ impl GrowableBuffer {
         let fail = |kind| Error::new(Operation::Resize, kind);
         let maximum = self.maximum();
         if size > maximum {
-            let problem = Problem::ExceedsMaximum { maximum };
+            let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
         check_alive(&self.run.vmm).map_err(fail)?;

@@ -214,7 +214,8 @@ impl Span<'_> {
     /// Blames the offset in the buffer in place of the address.
     fn about_offset(&self, done: Result<(), Error>) -> Result<(), Error> {
         done.map_err(|error| {
-            Error::new(error.operation(), error.into_kind().about_offset(self.base))
+            let operation = error.operation();
+            Error::new(operation, error.into_kind().about_offset(Argument::Address, self.base))
         })
     }
 }

@@ -126,7 +126,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::read`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::read`].
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.span(Operation::Read, position, bytes.len())?.read(bytes)
     }
@@ -136,7 +136,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::write`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::write`].
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), Error> {
         self.span(Operation::Write, position, bytes.len())?.write(bytes)
     }
@@ -147,7 +147,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::ExceedsBuffer`]; else as for [`Vmm::fill`].
+    /// [`Problem::TooLarge`]; else as for [`Vmm::fill`].
     pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), Error> {
         self.span(Operation::Fill, position, size)?.fill(value, size)
     }
@@ -158,7 +158,7 @@ impl RingBuffer {
 
     fn span(&self, operation: Operation, position: u64, size: usize) -> Result<Span<'_>, Error> {
         if size > self.size() {
-            let problem = Problem::ExceedsBuffer { size: self.size() };
+            let problem = Problem::TooLarge { maximum: self.size(), whole: Argument::Buffer };
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }

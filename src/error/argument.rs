@@ -3,28 +3,22 @@
 use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
-use crate::handle::{Handle, HandleType};
-use core::fmt;
+use crate::handle::Handle;
+use derive_more::{Display, From};
 
 macro_rules! arguments {
     ($($variant:ident: $name:literal;)+) => {
         /// An argument of an operation.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Argument {
-            $(#[doc = concat!("The ", $name, ".")] $variant,)+
+            $(#[doc = concat!("The ", $name, ".")] #[display($name)] $variant,)+
         }
 
         impl Argument {
             /// Every argument.
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
-        }
-
-        impl fmt::Display for Argument {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Self::$variant => $name,)+ })
-            }
         }
     };
 }
@@ -33,6 +27,7 @@ arguments! {
     Address: "address";
     Agent: "agent";
     Alignment: "alignment";
+    Buffer: "buffer";
     Descriptor: "file descriptor";
     Descriptors: "list of access descriptors";
     Destination: "destination";
@@ -47,54 +42,40 @@ arguments! {
     Name: "name";
     Offset: "offset";
     Page: "page";
+    Reservation: "reservation";
     Size: "size";
     Source: "source";
     Times: "times";
 }
 
 /// The value of an invalid argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, Display, From, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Value {
     /// It is not shown: a list, an object, or nothing.
-    #[error("")]
+    #[display("")]
     None,
     /// An address.
-    #[error(" {0}")]
+    #[display(" {_0}")]
+    #[from]
     Address(Address),
     /// A range of addresses: its start, and its size in bytes.
-    #[error(" {0}..{end}", end = Address::new(.0.get().saturating_add(*.1)))]
+    #[display(" {_0}..{}", Address::new(_0.get().saturating_add(*_1)))]
     Range(Address, usize),
     /// An offset, a size or an alignment in bytes, or flags: shown in hexadecimal.
-    #[error(" {0:#x}")]
+    #[display(" {_0:#x}")]
     Bytes(u64),
     /// A number, shown in decimal.
-    #[error(" {0}")]
+    #[display(" {_0}")]
     Number(u64),
     /// A handle.
-    #[error(" {0}")]
+    #[display(" {_0}")]
+    #[from]
     Handle(Handle),
     /// An agent.
-    #[error(" {0}")]
+    #[display(" {_0}")]
+    #[from]
     Agent(AgentId),
-}
-
-impl From<Address> for Value {
-    fn from(address: Address) -> Self {
-        Self::Address(address)
-    }
-}
-
-impl From<AgentId> for Value {
-    fn from(agent: AgentId) -> Self {
-        Self::Agent(agent)
-    }
-}
-
-impl From<Handle> for Value {
-    fn from(handle: Handle) -> Self {
-        Self::Handle(handle)
-    }
 }
 
 impl From<usize> for Value {
@@ -107,13 +88,13 @@ impl From<usize> for Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// A null address.
+    /// A null address or handle.
     #[error("is null")]
     Null,
     /// A size or count of zero.
     #[error("is zero")]
     Zero,
-    /// A list without elements.
+    /// A list without elements, or an IPC handle without bytes.
     #[error("is empty")]
     Empty,
     /// Address and size together extend past the end of the address space.
@@ -127,12 +108,9 @@ pub enum Problem {
         /// The size of the whole in bytes.
         end: usize,
     },
-    /// Flags with bits that are not defined.
-    #[error("has undefined bits; the defined ones are {defined:#x}")]
-    UndefinedFlags {
-        /// All defined bits.
-        defined: u64,
-    },
+    /// Flags with bits that are not defined. Holds all that are.
+    #[error("has undefined bits; the defined ones are {0:#x}")]
+    UndefinedFlags(u64),
     /// Not a multiple of the granule.
     #[error("is not a multiple of the granule {granule:#x} (Vmm::allocation_granularity)")]
     NotAligned {
@@ -151,51 +129,35 @@ pub enum Problem {
     /// The address is not the start of a reservation.
     #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]
     NotAReservation,
-    /// The size is not that of the reservation.
-    #[error("is not the size of the reservation, {expected:#x}; free the whole reservation")]
-    WrongSize {
-        /// The reservation's size.
-        expected: usize,
-    },
-    /// The reservation contains mappings.
-    #[error("is a reservation with {mappings} mappings; unmap them first")]
-    StillMapped {
-        /// The number of mappings.
-        mappings: usize,
-    },
+    /// The size is not the reservation's, which this holds.
+    #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
+    WrongSize(usize),
+    /// The reservation contains this many mappings.
+    #[error("is a reservation with {0} mappings; unmap them first")]
+    StillMapped(usize),
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
     InUse,
-    /// Something is mapped there already.
-    #[error("overlaps the mapping at {at}; unmap it first")]
-    AlreadyMapped {
-        /// Where that mapping begins.
-        at: Address,
-    },
-    /// Nothing is mapped there.
-    #[error("is not mapped at {at}")]
-    NotMapped {
-        /// The first address that is not mapped.
-        at: Address,
-    },
-    /// The range begins or ends inside a mapping.
-    #[error("splits the mapping at {at}; pass whole mappings")]
-    SplitsMapping {
-        /// Where the mapping begins.
-        at: Address,
-    },
+    /// Something is mapped there already. Holds where that mapping begins.
+    #[error("overlaps the mapping at {0}; unmap it first")]
+    AlreadyMapped(Address),
+    /// Nothing is mapped there. Holds the first address that is not mapped.
+    #[error("is not mapped at {0}")]
+    NotMapped(Address),
+    /// The range begins or ends inside a mapping. Holds where that mapping begins.
+    #[error("splits the mapping at {0}; pass whole mappings")]
+    SplitsMapping(Address),
     /// The runtime cannot map from inside a handle.
     #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
     MustBeZero,
-    /// Larger than the handle.
-    #[error("is larger than the handle's {handle:#x} bytes")]
-    ExceedsHandle {
-        /// The handle's size.
-        handle: usize,
+    /// Larger than what it is taken from, or than what it has to fit in.
+    #[error("is larger than the {maximum:#x} bytes of the {whole}")]
+    TooLarge {
+        /// The largest size in bytes that is valid.
+        maximum: usize,
+        /// What has that size, such as the handle.
+        whole: Argument,
     },
-    /// The null handle.
-    #[error("is the null handle")]
-    NullHandle,
     /// A handle that was released.
     #[error("was released; retain a handle while it is used (Vmm::retain_allocation_handle)")]
     Released,
@@ -205,10 +167,7 @@ pub enum Problem {
     /// A handle that never existed.
     #[error("does not exist")]
     UnknownHandle,
-    /// An agent of another runtime.
-    #[error("belongs to another runtime; use the identifiers of this runtime's agents()")]
-    ForeignAgent,
-    /// An agent that does not exist.
+    /// An agent that does not exist, or one of another runtime.
     #[error("is not an agent of this runtime; use the identifiers of agents()")]
     UnknownAgent,
     /// An agent that is not a GPU.
@@ -217,21 +176,12 @@ pub enum Problem {
     /// A location without an agent.
     #[error("names no agent; create memory on an agent (AllocationProperties::on)")]
     MissingLocation,
-    /// An agent that can never access the memory.
-    #[error("cannot access the memory of {owner} (Agent::reaches)")]
-    Unreachable {
-        /// The owner of the memory.
-        owner: AgentId,
-    },
+    /// An agent that can never access the memory. Holds the memory's owner.
+    #[error("cannot access the memory of {0} (Agent::reaches)")]
+    Unreachable(AgentId),
     /// An agent without memory of the requested kind.
     #[error("has no pool for this kind of memory (Agent::pools)")]
     NoPool,
-    /// A device number that does not exist.
-    #[error("does not exist: there are {devices}, counted from 0 in the order of gpus()")]
-    NoSuchDevice {
-        /// The number of devices.
-        devices: usize,
-    },
     /// The agent lacks access that the operation needs.
     #[error("is not accessible at {at}: {agent} needs {access} access (Vmm::set_access)")]
     NotGranted {
@@ -246,8 +196,8 @@ pub enum Problem {
     #[error("is not accessible to {0}; allow it first (PoolMemory::allow)")]
     NotAllowed(AgentId),
     /// A type of shareable handle that was not requested when the memory was created.
-    #[error("{0} was not requested when the memory was created (AllocationProperties)")]
-    NotRequested(HandleType),
+    #[error("was not requested when the memory was created (AllocationProperties)")]
+    NotRequested,
     /// A descriptor that is not a dma-buf, or one of another driver.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
@@ -269,27 +219,15 @@ pub enum Problem {
     /// Host memory is not allowed.
     #[error("is not used; only areas that are MAPPED without HOST and UNIFIED take it")]
     UnusedHostMemory,
-    /// Larger than the host memory.
-    #[error("is larger than the {host:#x} bytes of host memory")]
-    ExceedsHostMemory {
-        /// The size of the host memory.
-        host: usize,
-    },
-    /// Nothing is allocated there.
-    #[error("is not allocated")]
+    /// Nothing is allocated there, or something that this library did not allocate.
+    #[error("is not memory that PoolMemory allocated")]
     NotAllocated,
     /// Virtual memory, which IPC cannot share.
     #[error("is virtual memory, which IPC cannot share; use Vmm::export_to_shareable_handle")]
     VirtualMemory,
-    /// Memory that this library did not allocate.
-    #[error("was not allocated by PoolMemory")]
-    NotPoolMemory,
     /// Memory of a CPU.
     #[error("is host memory; IPC shares memory of GPUs")]
     HostMemory,
-    /// An IPC handle without bytes.
-    #[error("is empty; fill it in with get_mem_handle")]
-    EmptyHandle,
     /// An IPC handle whose reserved bytes are neither zero nor this library's.
     #[error("has an unknown format: it was modified, or another version of this library made it")]
     UnknownFormat,
@@ -302,27 +240,15 @@ pub enum Problem {
     /// Memory that is not open.
     #[error("was not opened")]
     NotOpened,
-    /// A size past the reserved addresses.
-    #[error("is larger than the {maximum:#x} bytes of reserved addresses; reserve more")]
-    ExceedsMaximum {
-        /// The size of the reservation.
-        maximum: usize,
-    },
-    /// A size larger than the buffer.
-    #[error("is larger than the buffer, which has {size:#x} bytes")]
-    ExceedsBuffer {
-        /// The size of the buffer.
-        size: usize,
-    },
     /// A ring is mapped at least twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
-    /// A page that does not exist.
-    #[error("does not exist: there are {pages}, counted from 0")]
-    NoSuchPage {
-        /// The number of pages.
-        pages: usize,
-    },
+    /// A name that is too long to be sent. Holds the most bytes.
+    #[error("is longer than {0} bytes")]
+    TooLong(usize),
+    /// A number of a device or page that does not exist. Holds how many there are.
+    #[error("does not exist: there are {0}, counted from 0")]
+    OutOfRange(usize),
     /// A page that is mapped.
     #[error("is mapped already")]
     PageMapped,
@@ -335,10 +261,4 @@ pub enum Problem {
     /// Pages of another size or kind of memory.
     #[error("has pages of another size or kind of memory")]
     DifferentPages,
-    /// A name that is too long to be sent.
-    #[error("is longer than {longest} bytes")]
-    TooLong {
-        /// The most bytes.
-        longest: usize,
-    },
 }

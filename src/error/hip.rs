@@ -3,7 +3,7 @@
 //! The kinds are matched without a catch-all arm, so that a new kind does not compile before it has a
 //! code.
 
-use super::{Argument, Busy, Error, ErrorKind, Feature, Operation, Problem, Status};
+use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
 
 impl Error {
@@ -46,10 +46,10 @@ impl Error {
             ErrorKind::OutOfDescriptors
             | ErrorKind::System { .. }
             | ErrorKind::HoleNotFilled { .. }
-            | ErrorKind::ReservedTwice { .. }
-            | ErrorKind::SocketTaken { .. } => HipError::OperatingSystem,
-            ErrorKind::Busy(Busy::HostMemoryMapped { .. }) => HipError::HostMemoryAlreadyRegistered,
-            ErrorKind::Busy(Busy::BeingOpened) if is_of_area(operation) => {
+            | ErrorKind::ReservedTwice(_)
+            | ErrorKind::SocketTaken(_) => HipError::OperatingSystem,
+            ErrorKind::HostMemoryMapped(_) => HipError::HostMemoryAlreadyRegistered,
+            ErrorKind::BeingOpened if is_of_area(operation) => {
                 HipError::HostMemoryAlreadyRegistered
             }
             ErrorKind::Runtime { call, status } => of_failure(operation, call, status),
@@ -60,13 +60,13 @@ impl Error {
             ErrorKind::Load(_) | ErrorKind::NoCpu | ErrorKind::Simulation(_) => HipError::NoDevice,
             ErrorKind::SameProcess => HipError::InvalidContext,
             ErrorKind::Unavailable { .. } => HipError::InvalidDevicePointer,
-            ErrorKind::Busy(Busy::BeingOpened)
+            ErrorKind::BeingOpened
             | ErrorKind::Quarantined { .. }
             | ErrorKind::PagesLost { .. }
             | ErrorKind::PartlyFreed(_)
             | ErrorKind::Untrusted(_)
-            | ErrorKind::TimedOut { .. }
-            | ErrorKind::Disconnected { .. }
+            | ErrorKind::TimedOut(_)
+            | ErrorKind::Disconnected(_)
             | ErrorKind::Malformed(_)
             | ErrorKind::UnexpectedDescriptors(_)
             | ErrorKind::SizeMismatch { .. } => HipError::Unknown,
@@ -85,19 +85,13 @@ fn of_argument(
     problem: Problem,
 ) -> HipError {
     let is_hip6 = profile == HipProfile::Hip6;
-    let no_agent = matches!(
-        problem,
-        Problem::UnknownAgent
-            | Problem::ForeignAgent
-            | Problem::NotAGpu
-            | Problem::NoSuchDevice { .. }
-    );
+    let no_agent = matches!(problem, Problem::UnknownAgent | Problem::NotAGpu);
     match operation {
         Operation::AddressReserve if is_hip6 && argument != Argument::Flags => {
             HipError::OutOfMemory
         }
         Operation::Create if no_agent && !is_hip6 => HipError::InvalidDevice,
-        Operation::AddressFree if is_hip6 && matches!(problem, Problem::StillMapped { .. }) => {
+        Operation::AddressFree if is_hip6 && matches!(problem, Problem::StillMapped(_)) => {
             HipError::Unknown
         }
         Operation::Open
@@ -146,11 +140,11 @@ mod tests {
     /// The codes in HIP 6 and HIP 7 for an invalid argument, as section 3 of the reference says.
     fn documented(operation: Operation, argument: Argument, problem: Problem) -> (i32, i32) {
         use Operation::*;
-        let agent = [Problem::UnknownAgent, Problem::ForeignAgent, Problem::NotAGpu];
+        let agent = [Problem::UnknownAgent, Problem::NotAGpu];
         match operation {
             AddressReserve if argument != Argument::Flags => (2, 1),
             Create if agent.contains(&problem) => (1, 101),
-            AddressFree if problem == (Problem::StillMapped { mappings: 1 }) => (999, 1),
+            AddressFree if problem == (Problem::StillMapped(1)) => (999, 1),
             Open | AreaCreate | Mmap | Munmap | Allocate | Allow | Free | GetMemHandle
             | OpenMemHandle | CloseMemHandle
                 if agent.contains(&problem) || argument == Argument::Device =>
@@ -166,9 +160,8 @@ mod tests {
         let problems = [
             Problem::Zero,
             Problem::UnknownAgent,
-            Problem::ForeignAgent,
             Problem::NotAGpu,
-            Problem::StillMapped { mappings: 1 },
+            Problem::StillMapped(1),
             Problem::Released,
         ];
         for &operation in Operation::ALL {
@@ -186,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_failed_call_has_the_code_of_its_operation() {
-        let status = Status::new(0x1000);
+        let status = Status(0x1000);
         for &operation in Operation::ALL {
             let kind = ErrorKind::Runtime { call: "call", status };
             let expected = match operation.name() {

@@ -48,9 +48,12 @@ pub enum ErrorKind {
         /// The most entries.
         limit: usize,
     },
-    /// The memory is in use.
-    #[error("in use: {0}")]
-    Busy(Busy),
+    /// An area maps this host memory. Holds the start of what it maps.
+    #[error("in use: an area maps the host memory at {0}; munmap that area first")]
+    HostMemoryMapped(Address),
+    /// Another process is opening the memory by its IPC handle.
+    #[error("in use: another process is opening this memory and did not finish in time; try again")]
+    BeingOpened,
     /// The runtime failed although the arguments are valid.
     #[error("{call} answered {status}; HSA_VMM_LOG=trace shows the calls before it")]
     Runtime {
@@ -89,14 +92,9 @@ pub enum ErrorKind {
         /// The error number of `mmap`.
         errno: Errno,
     },
-    /// The runtime reserved addresses that it had reserved already.
-    #[error(
-        "hsa_amd_vmem_address_reserve returned addresses at {address} that it had reserved already"
-    )]
-    ReservedTwice {
-        /// The first of them.
-        address: Address,
-    },
+    /// The runtime reserved addresses that it had reserved already. Holds the first.
+    #[error("hsa_amd_vmem_address_reserve returned addresses at {0} that it had reserved already")]
+    ReservedTwice(Address),
     /// This process is a child of a fork of the process that opened the runtime.
     #[error("this process is a child of a fork; open a runtime in the child, after exec")]
     Forked,
@@ -147,32 +145,23 @@ pub enum ErrorKind {
         status: Status,
     },
     /// Another process listens at the abstract socket on which this process's runtime would share
-    /// memory.
+    /// memory. Holds this process's number.
     #[error(
-        "another process has the abstract socket hsa{process}: one with the same number in another PID \
+        "another process has the abstract socket hsa{0}: one with the same number in another PID \
          namespace, or any process in the same network namespace; give each a network namespace of its \
          own, or use transport::Channel"
     )]
-    SocketTaken {
-        /// This process's number.
-        process: u32,
-    },
+    SocketTaken(u32),
 
     /// The process at the other end belongs to another user.
     #[error("the process at the other end is {0}")]
     Untrusted(UntrustedUser),
-    /// The exchange took too long.
-    #[error("the other end did not finish within {limit:?}")]
-    TimedOut {
-        /// How long it may take.
-        limit: Duration,
-    },
-    /// The other end closed the connection.
-    #[error("the other end disconnected after {bytes} bytes of a message")]
-    Disconnected {
-        /// The bytes of the message that were transferred.
-        bytes: usize,
-    },
+    /// The exchange took longer than this limit.
+    #[error("the other end did not finish within {0:?}")]
+    TimedOut(Duration),
+    /// The other end closed the connection, after this many bytes of a message.
+    #[error("the other end disconnected after {0} bytes of a message")]
+    Disconnected(usize),
     /// A message that cannot be decoded.
     #[error("the message {0}")]
     Malformed(Malformed),
@@ -240,9 +229,6 @@ pub enum Feature {
     /// A type of shareable handle.
     #[error("this type of shareable handle")]
     HandleType,
-    /// Physical handles of system memory.
-    #[error("physical memory of a CPU")]
-    HostMemory,
     /// Loads and stores of the CPU to memory without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
@@ -257,7 +243,7 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory that an agent has no pool for.
+    /// A kind of memory that an agent has no pool for: physical handles on a CPU, for example.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
     /// Memory that is not cached; since extension 1.18.
@@ -266,21 +252,6 @@ pub enum Feature {
     /// A function that the runtime does not export.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),
-}
-
-/// What uses the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum Busy {
-    /// An area maps this host memory.
-    #[error("an area maps the host memory at {at}; munmap that area first")]
-    HostMemoryMapped {
-        /// Where the mapped memory begins.
-        at: Address,
-    },
-    /// Another process is opening the memory by its IPC handle.
-    #[error("another process is opening this memory and did not finish in time; try again")]
-    BeingOpened,
 }
 
 /// Why the memory of another process is not available.
@@ -382,6 +353,9 @@ pub enum Malformed {
     NotUtf8,
 }
 
+/// The functions that allocate memory of a pool.
+const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_handle_create"];
+
 impl ErrorKind {
     /// Blames an argument.
     pub(crate) fn invalid(argument: Argument, value: impl Into<Value>, problem: Problem) -> Self {
@@ -403,15 +377,19 @@ impl ErrorKind {
                 Self::OutOfDescriptors
             }
             Status::OUT_OF_RESOURCES => Self::OutOfMemory { call, status, size },
+            // More than the pool can ever hold.
+            Status::INVALID_ALLOCATION if ALLOCATING.contains(&call) => {
+                Self::OutOfMemory { call, status, size }
+            }
             _ => Self::Runtime { call, status },
         }
     }
 
     /// Says what a failed system call means.
-    pub(crate) fn of_system(call: &'static str, errno: rustix::io::Errno) -> Self {
+    pub(crate) fn of_system(call: &'static str, errno: Errno) -> Self {
         match errno {
-            rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => Self::OutOfDescriptors,
-            errno => Self::System { call, errno: Errno::of(errno) },
+            Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors,
+            errno => Self::System { call, errno },
         }
     }
 
@@ -425,27 +403,17 @@ impl ErrorKind {
         }
     }
 
-    /// Blames the offset in place of the address, because the caller passed an offset from `base`.
-    pub(crate) fn about_offset(self, base: Address) -> Self {
-        match self.about(Argument::Offset) {
+    /// Blames the offset in place of the address that is `blamed`, because the caller passed an offset
+    /// from `base`.
+    pub(crate) fn about_offset(self, blamed: Argument, base: Address) -> Self {
+        match self {
             Self::InvalidArgument {
-                argument: Argument::Offset,
+                argument,
                 value: Value::Address(address) | Value::Range(address, _),
                 problem,
-            } => {
+            } if argument == blamed => {
                 let offset = address.get().wrapping_sub(base.get());
                 Self::invalid(Argument::Offset, offset, problem)
-            }
-            other => other,
-        }
-    }
-
-    /// The same for a destination, which the caller passed as an offset from `base`.
-    pub(crate) fn about_destination(self, base: Address) -> Self {
-        match self {
-            Self::InvalidArgument { argument: Argument::Destination, value, problem } => {
-                Self::InvalidArgument { argument: Argument::Address, value, problem }
-                    .about_offset(base)
             }
             other => other,
         }

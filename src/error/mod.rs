@@ -28,12 +28,13 @@ mod operation;
 
 pub use crate::native::Status;
 pub use argument::{Argument, Problem, Value};
-pub use kind::{Busy, ErrorKind, Feature, Malformed, Unavailable};
+pub use kind::{ErrorKind, Feature, Malformed, Unavailable};
 pub use operation::Operation;
+pub use rustix::io::Errno;
 
 use crate::address::Address;
 use core::fmt;
-use std::io;
+use derive_more::{Debug, Display};
 
 /// An operation failed.
 ///
@@ -43,7 +44,8 @@ use std::io;
 ///
 /// Its `Debug` is its `Display` followed by its [sources](core::error::Error::source), so that a `main`
 /// that returns it prints the whole message.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Display, PartialEq, Eq)]
+#[display("cannot {}: {kind}", operation.phrase())]
 pub struct Error {
     operation: Operation,
     kind: ErrorKind,
@@ -105,12 +107,6 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {}", self.operation.phrase(), self.kind)
-    }
-}
-
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind.cause() {
@@ -146,24 +142,14 @@ impl core::error::Error for Error {
 /// }
 /// # None }
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[debug("{error:?}")]
+#[display("{error}")]
 pub struct Rejected<T> {
     /// The value.
     pub value: T,
     /// Why the operation failed.
     pub error: Error,
-}
-
-impl<T> fmt::Display for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
-    }
-}
-
-impl<T> fmt::Debug for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.error, f)
-    }
 }
 
 impl<T> core::error::Error for Rejected<T> {
@@ -178,46 +164,9 @@ impl<T> From<Rejected<T>> for Error {
     }
 }
 
-/// An error number of the operating system, as errno(3) lists them.
-///
-/// Shown as the system's own words: `No space left on device (os error 28)`. It becomes an
-/// [`io::Error`] by `into`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Errno(i32);
-
-impl Errno {
-    /// The number, such as `ENOSPC`.
-    #[must_use]
-    pub const fn code(self) -> i32 {
-        self.0
-    }
-
-    // Not `From`: the library that makes system calls here is nobody's business.
-    pub(crate) fn of(errno: rustix::io::Errno) -> Self {
-        Self(errno.raw_os_error())
-    }
-}
-
-impl From<Errno> for io::Error {
-    fn from(errno: Errno) -> Self {
-        Self::from_raw_os_error(errno.0)
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        io::Error::from(*self).fmt(f)
-    }
-}
-
-impl fmt::Debug for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Errno({}: {self})", self.0)
-    }
-}
-
 /// A range or memory that is never used again, because its state is unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]
 pub struct Quarantined {
     /// The start of the reservation; null for physical memory.
@@ -256,13 +205,6 @@ impl serde::Serialize for Quarantined {
     }
 }
 
-impl fmt::Display for Quarantined {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, size, operation, .. } = self;
-        write!(f, "{size:#x} bytes at {address} since {operation}: {}", self.reason())
-    }
-}
-
 /// An invariant of the library's own state does not hold ([`Vmm::check`](crate::Vmm::check)).
 ///
 /// It is a defect of this library, whatever the runtime did; please report it with this message.
@@ -273,14 +215,12 @@ pub struct BrokenInvariant(pub(crate) String);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
-    fn it_is_said_in_the_systems_words() {
-        let full = Errno::of(rustix::io::Errno::NOSPC);
-        assert_eq!(
-            (full.code(), full.to_string().as_str()),
-            (28, "No space left on device (os error 28)")
-        );
-        assert_eq!(io::Error::from(full).kind(), io::ErrorKind::StorageFull);
+    fn error_number_is_shown_in_words() {
+        let full = ErrorKind::of_system("mmap", Errno::NOSPC);
+        assert_eq!(full.to_string(), "mmap failed: No space left on device (os error 28)");
+        assert_eq!(io::Error::from(Errno::NOSPC).kind(), io::ErrorKind::StorageFull);
     }
 }

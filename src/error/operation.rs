@@ -1,14 +1,15 @@
 //! What the caller asked for.
 
 use super::{Argument, Error, ErrorKind, Problem, Value};
-use core::fmt;
+use derive_more::Display;
 
 macro_rules! operations {
     ($($variant:ident: $name:literal, $phrase:literal;)+) => {
         /// The operation that failed: a method of this library.
         ///
         /// Shown as the method's name, such as `address_reserve`.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+        #[display("{}", self.name())]
         #[non_exhaustive]
         pub enum Operation {
             $(#[doc = concat!("To ", $phrase, " (`", $name, "`).")] $variant,)+
@@ -86,6 +87,11 @@ operations! {
 }
 
 impl Operation {
+    /// Runs what the operation does, and names the operation in the error.
+    pub(crate) fn run<T>(self, act: impl FnOnce() -> Result<T, ErrorKind>) -> Result<T, Error> {
+        act().map_err(|kind| Error::new(self, kind))
+    }
+
     /// Checks HIP's `flags` argument, of which only 0 is legal: for interfaces that have it.
     ///
     /// ```
@@ -98,16 +104,8 @@ impl Operation {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for any other flags.
     pub fn check_flags(self, flags: u64) -> Result<(), Error> {
-        if flags == 0 {
-            return Ok(());
-        }
-        let problem = Problem::UndefinedFlags { defined: 0 };
-        Err(Error::new(self, ErrorKind::invalid(Argument::Flags, Value::Bytes(flags), problem)))
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        let problem = Problem::UndefinedFlags(0);
+        let invalid = || Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags), problem));
+        self.run(|| if flags == 0 { Ok(()) } else { invalid() })
     }
 }

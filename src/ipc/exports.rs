@@ -3,9 +3,9 @@
 use super::handle::IpcHandle;
 use super::table::Table;
 use super::{namespace_of, of_failure, server};
-use crate::error::{Argument, Busy, ErrorKind, Problem};
+use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
-use crate::native::{Known, NativeIpc, Status, without_sigpipe};
+use crate::native::{NativeIpc, Status, without_sigpipe};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
@@ -51,7 +51,7 @@ impl Exported for Export {
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.end(&self.handle, self.generation, free).unwrap_or_else(|errno| {
             crate::log::warning!(%errno, "an export could not be ended");
-            Err(ErrorKind::Busy(Busy::BeingOpened))
+            Err(ErrorKind::BeingOpened)
         })
     }
 }
@@ -73,12 +73,9 @@ pub(super) fn get(
         return Err(invalid(Problem::Null));
     }
     let Some(record) = runtime.attachment::<Registry>().around(address.get()) else {
-        let known = runtime.native().known_at(address.get()).map_err(of_failure)?;
-        return Err(invalid(match known {
-            Known::Virtual => Problem::VirtualMemory,
-            Known::Memory => Problem::NotPoolMemory,
-            Known::Nothing => Problem::NotAllocated,
-        }));
+        let is_virtual = runtime.native().is_virtual(address.get()).map_err(of_failure)?;
+        let problem = if is_virtual { Problem::VirtualMemory } else { Problem::NotAllocated };
+        return Err(invalid(problem));
     };
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
@@ -119,7 +116,7 @@ fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIp
     let creating = has_server.then(|| lock(&exports.creating));
     // AMD's runtime would end this process with an assertion.
     if has_server && server::is_socket_taken(process) {
-        return Err(ErrorKind::SocketTaken { process });
+        return Err(ErrorKind::SocketTaken(process));
     }
     // The server's thread inherits the signal mask. It writes to connections that the other process may
     // have closed, and `SIGPIPE` would end this process.

@@ -12,11 +12,14 @@ use crate::sync::{Mutex, lock};
 use crate::trust::Process;
 use crate::vmm::Address;
 use core::fmt;
+use core::ops::Deref;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 /// Memory of another process, which is closed when this value is dropped.
+///
+/// It dereferences to a [`Span`], which reads and writes it by the first agent that it was opened for.
 ///
 /// The value owns what it opened: [`Ipc::close_mem_handle`] does not close it.
 ///
@@ -56,49 +59,6 @@ impl OpenedMemory {
         Ok(Self { span, base, closed: false })
     }
 
-    /// Returns the start address, which is the same for this process and for the agents that the memory
-    /// was opened for.
-    #[must_use]
-    pub fn address(&self) -> Address {
-        self.span.address()
-    }
-
-    /// Returns the size in bytes.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.span.size()
-    }
-
-    /// Returns the runtime on which the memory was opened.
-    #[must_use]
-    pub fn runtime(&self) -> &Runtime {
-        self.span.runtime()
-    }
-
-    /// Copies from the memory, by the first agent it was opened for.
-    ///
-    /// # Errors
-    /// As for [`PoolMemory::read`](crate::PoolMemory::read).
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.span.read(offset, bytes)
-    }
-
-    /// Copies to the memory.
-    ///
-    /// # Errors
-    /// As for [`PoolMemory::read`](crate::PoolMemory::read).
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.span.write(offset, bytes)
-    }
-
-    /// Fills a part with a 32-bit value. `size` is in bytes.
-    ///
-    /// # Errors
-    /// As for [`PoolMemory::fill`](crate::PoolMemory::fill).
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.span.fill(offset, value, size)
-    }
-
     /// Closes the memory (`hipIpcCloseMemHandle`).
     ///
     /// # Errors
@@ -111,6 +71,14 @@ impl OpenedMemory {
             }
             Err(error) => Err(Rejected { value: self, error }),
         }
+    }
+}
+
+impl Deref for OpenedMemory {
+    type Target = Span;
+
+    fn deref(&self) -> &Span {
+        &self.span
     }
 }
 
@@ -198,12 +166,12 @@ impl Ipc {
     fn check_handle(&self, handle: &IpcHandle, flags: u32) -> Result<(), ErrorKind> {
         self.runtime().check_not_forked()?;
         if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
-            let problem = Problem::UndefinedFlags { defined: LAZY_ENABLE_PEER_ACCESS.into() };
+            let problem = Problem::UndefinedFlags(LAZY_ENABLE_PEER_ACCESS.into());
             return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
         }
         let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));
         if handle.allocation_size == 0 {
-            return invalid(Problem::EmptyHandle);
+            return invalid(Problem::Empty);
         }
         if handle.offset >= handle.allocation_size {
             let problem = Problem::OutOfBounds { size: 1, end: handle.allocation_size as usize };

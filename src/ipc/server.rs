@@ -169,10 +169,10 @@ fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<Owned
             Err(Errno::INTR | Errno::AGAIN) => continue,
             Err(errno) => return Err(of_server(process, "recvmsg", errno)),
         };
-        return match received.descriptor {
-            Some(descriptor) if !received.truncated => Ok(descriptor),
+        return match <[OwnedFd; 1]>::try_from(received.descriptors) {
+            Ok([descriptor]) if !received.truncated => Ok(descriptor),
             // The kernel drops descriptors for which this process has no room.
-            None if received.truncated => Err(ErrorKind::OutOfDescriptors),
+            Err(none) if received.truncated && none.is_empty() => Err(ErrorKind::OutOfDescriptors),
             _ => Err(unavailable(process, Unavailable::Freed)),
         };
     }

@@ -10,8 +10,8 @@
 //! |---|---|---|
 //! | `hipMalloc`, `hipHostMalloc` | [`PoolMemory::allocate`] | `hsa_amd_memory_pool_allocate` |
 //! | `hipDeviceEnablePeerAccess` | [`PoolMemory::allow`] | `hsa_amd_agents_allow_access` |
-//! | `hipMemcpy` | [`PoolMemory::read`], [`write`](PoolMemory::write), [`copy`](PoolMemory::copy) | `hsa_amd_memory_async_copy` |
-//! | `hipMemset` | [`PoolMemory::fill`] | `hsa_amd_memory_async_copy` |
+//! | `hipMemcpy` | [`PoolMemory::read`](Span::read), [`write`](Span::write), [`copy`](PoolMemory::copy) | `hsa_amd_memory_async_copy` |
+//! | `hipMemset` | [`PoolMemory::fill`](Span::fill) | `hsa_amd_memory_async_copy` |
 //! | `hipFree` | [`PoolMemory::free`] | `hsa_amd_memory_pool_free` |
 
 mod registry;
@@ -19,41 +19,18 @@ mod span;
 
 pub use registry::PoolMemoryInfo;
 pub(crate) use registry::{Exported, Record, Registry, State};
-pub(crate) use span::Span;
+pub use span::Span;
 
-use crate::address::Address;
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::native::Status;
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock};
-use core::fmt;
+use core::ops::Deref;
+use derive_more::Debug;
 use std::sync::Arc;
 
-/// When an agent sees what other agents write.
-///
-/// ```
-/// # use hsa_vmm::{PoolMemory, Runtime};
-/// use hsa_vmm::memory::Coherence;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
-/// let host = runtime.host().id();
-/// let memory = PoolMemory::allocate_with(&runtime, host, 4096, Coherence::Fine)?;
-/// assert_eq!(memory.coherence(), Coherence::Fine);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Coherence {
-    /// When the kernel or copy that wrote it has ended: `hipMalloc`.
-    Coarse,
-    /// At once: `hipHostMalloc` and `hipExtMallocWithFlags`. Not every GPU has such memory.
-    Fine,
-}
-
-/// Memory of a pool, freed when dropped.
+/// Memory of a pool, freed when dropped. It dereferences to a [`Span`], which reads and writes it.
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -68,6 +45,8 @@ pub enum Coherence {
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("PoolMemory({span:?})")]
 pub struct PoolMemory {
     span: Span,
     record: Arc<Record>,
@@ -84,14 +63,28 @@ impl PoolMemory {
     /// [`ErrorKind::OutOfMemory`].
     pub fn allocate(runtime: &Runtime, agent: AgentId, size: usize) -> Result<Self, Error> {
         let is_cpu = |agent: &Agent| agent.kind() == AgentKind::Cpu;
-        let coherence = match runtime.agent(agent).is_some_and(is_cpu) {
-            true => Coherence::Fine,
-            false => Coherence::Coarse,
+        let flags = match runtime.agent(agent).is_some_and(is_cpu) {
+            true => PoolFlags::FINE_GRAINED,
+            false => PoolFlags::COARSE_GRAINED,
         };
-        Self::allocate_with(runtime, agent, size, coherence)
+        Self::allocate_with(runtime, agent, size, flags)
     }
 
-    /// Allocates memory of an agent and of this coherence.
+    /// Allocates memory of an agent, from a pool with these flags: coarse-grained memory (`hipMalloc`) is
+    /// coherent when the kernel or copy that wrote it has ended, fine-grained memory (`hipHostMalloc`,
+    /// `hipExtMallocWithFlags`) at once. Not every GPU has fine-grained memory.
+    ///
+    /// ```
+    /// # use hsa_vmm::{PoolMemory, Runtime};
+    /// use hsa_vmm::pool::PoolFlags;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// let (host, flags) = (runtime.host().id(), PoolFlags::FINE_GRAINED);
+    /// let memory = PoolMemory::allocate_with(&runtime, host, 4096, flags)?;
+    /// assert!(memory.flags().contains(flags));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate); [`Problem::NoPool`] if the agent has no such memory.
@@ -99,51 +92,36 @@ impl PoolMemory {
         runtime: &Runtime,
         agent: AgentId,
         size: usize,
-        coherence: Coherence,
+        flags: PoolFlags,
     ) -> Result<Self, Error> {
-        Self::new(runtime, agent, size, coherence)
-            .map_err(|kind| Error::new(Operation::Allocate, kind))
-    }
-
-    fn new(
-        runtime: &Runtime,
-        agent: AgentId,
-        size: usize,
-        coherence: Coherence,
-    ) -> Result<Self, ErrorKind> {
-        runtime.check_not_forked()?;
-        if size == 0 {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-        }
-        let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
-        let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
-        let pool = pool_of(owner, coherence).ok_or(refused(Problem::NoPool))?;
-        let start = runtime.native().pool_allocate(pool.native, size).map_err(|failure| {
-            match failure.status {
-                // The status for more than the pool can ever hold.
-                status @ Status::INVALID_ALLOCATION => {
-                    ErrorKind::OutOfMemory { call: failure.call, status, size }
-                }
-                _ => ErrorKind::of_call(failure, size),
+        Operation::Allocate.run(|| {
+            runtime.check_not_forked()?;
+            if size == 0 {
+                return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
             }
-        })?;
-        let record = Arc::new(Record {
-            start,
-            size,
-            agent,
-            on_gpu: owner.kind() == AgentKind::Gpu,
-            coherence,
-            // Cannot overflow, because the pool has allocated that much.
-            allocated_size: size.next_multiple_of(pool.granule.max(1)),
-            name: Mutex::default(),
-            allowed: Mutex::default(),
-            state: Mutex::new(State::Allocated(None)),
-        });
-        runtime.attachment::<Registry>().records().insert(start, record.clone());
-        // SAFETY: the runtime has just allocated it for its owner, and it is freed only when the new
-        // value is consumed or dropped.
-        let span = unsafe { Span::new(runtime, owner, start, size) };
-        Ok(Self { span, record })
+            let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
+            let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
+            let pool = pool_of(owner, flags).ok_or(refused(Problem::NoPool))?;
+            let start = runtime.native().pool_allocate(pool.native, size);
+            let start = start.map_err(|failure| ErrorKind::of_call(failure, size))?;
+            let record = Arc::new(Record {
+                start,
+                size,
+                agent,
+                on_gpu: owner.kind() == AgentKind::Gpu,
+                flags: pool.flags,
+                // Cannot overflow, because the pool has allocated that much.
+                allocated_size: size.next_multiple_of(pool.granule.max(1)),
+                name: Mutex::default(),
+                allowed: Mutex::default(),
+                state: Mutex::new(State::Allocated(None)),
+            });
+            runtime.attachment::<Registry>().records().insert(start, record.clone());
+            // SAFETY: the runtime has just allocated it for its owner, and it is freed only when the new
+            // value is consumed or dropped.
+            let span = unsafe { Span::new(runtime, owner, start, size) };
+            Ok(Self { span, record })
+        })
     }
 
     /// Sets the name that [reports](crate::report) and logs show. An empty name removes it.
@@ -155,40 +133,16 @@ impl PoolMemory {
         self
     }
 
-    /// Returns the start address, which is the same for this process and all agents.
-    #[must_use]
-    pub fn address(&self) -> Address {
-        self.span.address()
-    }
-
-    /// Returns the size in bytes that was requested.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.span.size()
-    }
-
     /// Returns the size in bytes in whole granules of the pool.
     #[must_use]
     pub fn allocated_size(&self) -> usize {
         self.record.allocated_size
     }
 
-    /// Returns the agent that owns the memory.
+    /// Returns the flags of its pool: when agents see what others write.
     #[must_use]
-    pub fn agent(&self) -> AgentId {
-        self.span.agent()
-    }
-
-    /// Returns when agents see what others write.
-    #[must_use]
-    pub fn coherence(&self) -> Coherence {
-        self.record.coherence
-    }
-
-    /// Returns the runtime on which it was allocated.
-    #[must_use]
-    pub fn runtime(&self) -> &Runtime {
-        self.span.runtime()
+    pub fn flags(&self) -> PoolFlags {
+        self.record.flags
     }
 
     /// Sets the agents that can access the memory besides its owner, in place of those set before
@@ -198,28 +152,26 @@ impl PoolMemory {
     /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or one that cannot access the
     /// owner's memory.
     pub fn allow(&self, agents: &[AgentId]) -> Result<(), Error> {
-        self.set_allowed(agents).map_err(|kind| Error::new(Operation::Allow, kind))
-    }
-
-    fn set_allowed(&self, agents: &[AgentId]) -> Result<(), ErrorKind> {
-        let (runtime, owner) = (self.runtime(), self.agent());
-        runtime.check_not_forked()?;
-        let mut natives = Vec::with_capacity(1 + agents.len());
-        // The owner is always in the list, because the runtime refuses an empty one.
-        for &id in core::iter::once(&owner).chain(agents) {
-            let refused = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
-            let agent = runtime.agent(id).ok_or(refused(Problem::UnknownAgent))?;
-            if !agent.reaches(owner) {
-                return Err(refused(Problem::Unreachable { owner }));
+        Operation::Allow.run(|| {
+            let (runtime, owner) = (self.runtime(), self.agent());
+            runtime.check_not_forked()?;
+            let mut natives = Vec::with_capacity(1 + agents.len());
+            // The owner is always in the list, because the runtime refuses an empty one.
+            for &id in core::iter::once(&owner).chain(agents) {
+                let refused = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
+                let agent = runtime.agent(id).ok_or(refused(Problem::UnknownAgent))?;
+                if !agent.reaches(owner) {
+                    return Err(refused(Problem::Unreachable(owner)));
+                }
+                if !natives.contains(&agent.native) {
+                    natives.push(agent.native);
+                }
             }
-            if !natives.contains(&agent.native) {
-                natives.push(agent.native);
-            }
-        }
-        let mut allowed = lock(&self.record.allowed);
-        runtime.native().allow_access(self.record.start, &natives)?;
-        *allowed = agents.to_vec();
-        Ok(())
+            let mut allowed = lock(&self.record.allowed);
+            runtime.native().allow_access(self.record.start, &natives)?;
+            *allowed = agents.to_vec();
+            Ok(())
+        })
     }
 
     /// Returns whether an agent can access the memory. In a [child of a fork](Runtime::has_forked) only
@@ -228,35 +180,6 @@ impl PoolMemory {
     pub fn is_open_to(&self, agent: AgentId) -> bool {
         agent == self.agent()
             || !self.runtime().has_forked() && lock(&self.record.allowed).contains(&agent)
-    }
-
-    /// Copies from the memory (`hipMemcpyDtoH`), `offset` bytes from its start.
-    ///
-    /// The owner copies, whether or not a CPU can access the memory. Concurrent accesses are described in
-    /// the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.span.read(offset, bytes)
-    }
-
-    /// Copies to the memory (`hipMemcpyHtoD`), `offset` bytes from its start.
-    ///
-    /// As for [`read`](Self::read), the owner copies.
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`].
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.span.write(offset, bytes)
-    }
-
-    /// Fills a part with a 32-bit value (`hipMemsetD32`). `offset` and `size` are in bytes.
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`]; [`Problem::NotMultipleOfFour`].
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.span.fill(offset, value, size)
     }
 
     /// Copies from other memory (`hipMemcpyDtoD`). Offsets and size are in bytes.
@@ -286,10 +209,10 @@ impl PoolMemory {
     /// valid. A process that is opening the memory is waited for, for at most 15 seconds.
     ///
     /// # Errors
-    /// [`Busy::BeingOpened`](crate::error::Busy::BeingOpened), [`ErrorKind::Runtime`]; with the memory.
+    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`]; with the memory.
     pub fn free(self) -> Result<(), Rejected<Self>> {
-        self.release()
-            .map_err(|kind| Rejected { value: self, error: Error::new(Operation::Free, kind) })
+        let freed = Operation::Free.run(|| self.release());
+        freed.map_err(|error| Rejected { value: self, error })
     }
 
     /// Frees the memory unless it is free already.
@@ -318,33 +241,30 @@ impl PoolMemory {
     }
 }
 
-/// The pool of an agent's own memory that has this coherence.
-fn pool_of(agent: &Agent, coherence: Coherence) -> Option<&Pool> {
-    let flag = match coherence {
-        Coherence::Coarse => PoolFlags::COARSE_GRAINED,
-        Coherence::Fine => PoolFlags::FINE_GRAINED,
-    };
+/// The pool of an agent's own memory that has these flags.
+fn pool_of(agent: &Agent, flags: PoolFlags) -> Option<&Pool> {
     let suits = |pool: &&Pool| {
-        pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flag)
+        pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flags)
     };
-    let pools = || agent.pools().iter().filter(suits);
+    let pools = || agent.pools.iter().filter(suits);
     // A CPU has a second fine-grained pool, for kernel arguments.
     let plain = |pool: &&Pool| !pool.flags.contains(PoolFlags::KERNARG);
     pools().find(plain).or_else(|| pools().next())
 }
 
-impl fmt::Debug for PoolMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PoolMemory({:?})", self.span)
+impl Deref for PoolMemory {
+    type Target = Span;
+
+    fn deref(&self) -> &Span {
+        &self.span
     }
 }
 
 impl Drop for PoolMemory {
     fn drop(&mut self) {
         if !self.runtime().has_forked()
-            && let Err(kind) = self.release()
+            && let Err(error) = Operation::Free.run(|| self.release())
         {
-            let error = Error::new(Operation::Free, kind);
             // It stays allocated: another process could be about to map it.
             crate::log::warning!(%error, address = %self.address(), "pool memory was not freed");
         }

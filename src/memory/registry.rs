@@ -1,10 +1,10 @@
 //! The pool memory that this library has allocated on a runtime.
 
-use super::Coherence;
 use crate::address::Address;
 use crate::agent::AgentId;
 use crate::error::ErrorKind;
 use crate::native::Native;
+use crate::pool::PoolFlags;
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::any::Any;
@@ -64,7 +64,7 @@ pub(crate) struct Record {
     pub size: usize,
     pub agent: AgentId,
     pub on_gpu: bool,
-    pub coherence: Coherence,
+    pub flags: PoolFlags,
     /// The size in bytes in whole granules of the pool.
     pub allocated_size: usize,
     pub name: Mutex<Option<Arc<str>>>,

@@ -1,27 +1,42 @@
 //! Memory that one agent can certainly access: reading, writing, filling and copying it.
-//!
-//! Shared by pool memory, memory of other processes and areas. That agent copies, whether or not a CPU
-//! can access the memory: AMD's runtime maps what it opens from another process for GPUs only.
 
 use crate::address::Address;
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{CopyEngine, Failure, Native};
 use crate::runtime::Runtime;
-use core::fmt;
+use derive_more::Debug;
 
-/// Memory that stays allocated for as long as the value's owner exists.
-pub(crate) struct Span {
+/// Memory that one agent can access: its address, and reading, writing and filling it.
+///
+/// [`PoolMemory`](crate::PoolMemory) and [`OpenedMemory`](crate::ipc::OpenedMemory) dereference to it. The
+/// agent copies, whether or not a CPU can access the memory: AMD's runtime maps what it opens from another
+/// process for GPUs only. Concurrent accesses are described in the
+/// [memory model](crate::vmm#memory-model).
+///
+/// ```
+/// # use hsa_vmm::{PoolMemory, Runtime};
+/// use hsa_vmm::memory::Span;
+///
+/// fn clear(memory: &Span) -> Result<(), hsa_vmm::Error> {
+///     memory.fill(0, 0, memory.size())
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// clear(&PoolMemory::allocate(&runtime, runtime.host().id(), 4096)?)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[debug("{size:#x} bytes at {} of {agent}", self.address())]
+pub struct Span {
     runtime: Runtime,
     start: usize,
     /// The address for agents that are not the host; another one only for locked memory.
-    device_start: usize,
+    pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
 }
-
-/// What copies between two spans: the agent, and how it copies.
-pub(crate) type Copier = (AgentId, CopyEngine);
 
 impl Span {
     /// Describes `size` bytes at an address, which `agent` can read and write.
@@ -30,7 +45,7 @@ impl Span {
     /// The agent is one of this runtime. While [`read`](Self::read), [`write`](Self::write),
     /// [`fill`](Self::fill) or [`copy`](Self::copy) run, the memory is allocated for the owner of this
     /// value, the agent (this process, for a CPU) can read and write it, and no reference to it is used.
-    pub unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
+    pub(crate) unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
         Self { runtime: runtime.clone(), start, device_start: start, size, agent: agent.id() }
     }
 
@@ -38,38 +53,44 @@ impl Span {
     ///
     /// # Safety
     /// As for [`new`](Self::new), of the memory at this address; it is the same memory.
-    pub unsafe fn at_device_address(mut self, start: usize) -> Self {
+    pub(crate) unsafe fn at_device_address(mut self, start: usize) -> Self {
         self.device_start = start;
         self
     }
 
+    /// Returns the runtime on which it was allocated or opened.
+    #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
+    /// Returns the start address, which is the same for this process and for all agents.
+    #[must_use]
     pub fn address(&self) -> Address {
         Address::new(self.start)
     }
 
-    pub fn device_address(&self) -> Address {
-        Address::new(self.device_start)
-    }
-
+    /// Returns the size in bytes: that which was requested.
+    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The agent that owns the memory, or that it was opened for.
+    /// Returns the agent that owns the memory, or the first one that it was opened for.
+    #[must_use]
     pub fn agent(&self) -> AgentId {
         self.agent
     }
 
-    /// What copies on behalf of the agent, which `new` was given, so that it exists.
-    fn engine(&self) -> CopyEngine {
-        self.runtime.agent(self.agent).map_or(CopyEngine::Cpu, Agent::copy_engine)
+    /// What copies on behalf of an agent of this runtime.
+    fn engine_of(&self, agent: AgentId) -> CopyEngine {
+        self.runtime.agent(agent).map_or(CopyEngine::Cpu, Agent::copy_engine)
     }
 
-    /// Copies from the memory.
+    /// Copies from the memory (`hipMemcpyDtoH`), `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.transfer(Operation::Read, offset, bytes.len(), |native, engine, at| {
             // SAFETY: `transfer` checks that it is inside; the caller of `new` vouches for the memory.
@@ -77,7 +98,10 @@ impl Span {
         })
     }
 
-    /// Copies to the memory.
+    /// Copies to the memory (`hipMemcpyHtoD`), `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.transfer(Operation::Write, offset, bytes.len(), |native, engine, at| {
             // SAFETY: as in `read`.
@@ -85,15 +109,18 @@ impl Span {
         })
     }
 
-    /// Fills a part with a 32-bit value. `size` is in bytes.
+    /// Fills a part with a 32-bit value (`hipMemsetD32`). `offset` and `size` are in bytes.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`]; [`Problem::NotMultipleOfFour`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let arguments = [(Argument::Offset, offset), (Argument::Size, size)];
         let uneven = arguments.into_iter().find(|(_, number)| !number.is_multiple_of(4));
-        if let Some((argument, number)) = uneven {
-            let uneven = ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour);
-            let kind = self.check(Argument::Offset, offset, size).err().unwrap_or(uneven);
-            return Err(Error::new(Operation::Fill, kind));
-        }
+        Operation::Fill.run(|| {
+            self.check(Argument::Offset, offset, size)?;
+            let Some((argument, number)) = uneven else { return Ok(()) };
+            Err(ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour))
+        })?;
         self.transfer(Operation::Fill, offset, size, |native, engine, at| {
             // SAFETY: as in `read`.
             unsafe { native.fill(engine, at, value, size) }
@@ -107,54 +134,61 @@ impl Span {
         size: usize,
         act: impl FnOnce(&Native, CopyEngine, usize) -> Result<(), Failure>,
     ) -> Result<(), Error> {
-        let engine = self.engine();
-        let done = self.check(Argument::Offset, offset, size).and_then(|()| match size {
-            0 => Ok(()),
-            _ => act(self.runtime.native(), engine, self.start_for(engine) + offset)
-                .map_err(|failure| ErrorKind::of_call(failure, size)),
-        });
-        done.map_err(|kind| Error::new(operation, kind))
+        operation.run(|| {
+            self.check(Argument::Offset, offset, size)?;
+            if size == 0 {
+                return Ok(());
+            }
+            let engine = self.engine_of(self.agent);
+            act(self.runtime.native(), engine, self.start_for(engine) + offset)
+                .map_err(|failure| ErrorKind::of_call(failure, size))
+        })
     }
 
-    /// Returns what copies from `source`: the GPU that owns one of the two and `may` access both, or
-    /// this process if both are memory of the host. The error is the first GPU that may not.
-    pub fn copier(&self, source: &Self, may: impl Fn(AgentId) -> bool) -> Result<Copier, AgentId> {
-        let all = [self, source].map(|span| (span.agent, span.engine()));
-        let mut gpus = all.into_iter().filter(|(_, engine)| *engine != CopyEngine::Cpu);
-        let Some(first) = gpus.clone().next() else { return Ok(all[0]) };
-        gpus.find(|(agent, _)| may(*agent)).ok_or(first.0)
+    /// Returns the agent that copies from `source`: the GPU that owns one of the two and `may` access
+    /// both, or a CPU if both are memory of the host. The error is the first GPU that may not.
+    pub(crate) fn copier(
+        &self,
+        source: &Self,
+        may: impl Fn(AgentId) -> bool,
+    ) -> Result<AgentId, AgentId> {
+        let is_gpu = |span: &&Self| span.engine_of(span.agent) != CopyEngine::Cpu;
+        let mut gpus = [self, source].into_iter().filter(is_gpu).map(|span| span.agent);
+        let Some(first) = gpus.clone().next() else { return Ok(self.agent) };
+        gpus.find(|agent| may(*agent)).ok_or(first)
     }
 
     /// Copies from another span, by what [`copier`](Self::copier) returned.
-    pub fn copy(
+    pub(crate) fn copy(
         &self,
         offset: usize,
         source: &Self,
         source_offset: usize,
         size: usize,
-        copier: Result<Copier, AgentId>,
+        copier: Result<AgentId, AgentId>,
     ) -> Result<(), Error> {
-        let copy = |(_, engine)| {
+        Operation::Copy.run(|| {
+            let refused = |problem| ErrorKind::invalid_list(Argument::Source, problem);
+            self.check_copy(offset, source, source_offset, size)?;
+            if !self.runtime.is(&source.runtime) {
+                return Err(refused(Problem::ForeignMemory));
+            }
+            if size == 0 {
+                return Ok(());
+            }
+            let copier = copier.map_err(|agent| refused(Problem::NotAllowed(agent)))?;
+            let engine = self.engine_of(copier);
             let to = self.start_for(engine) + offset;
             let from = source.start_for(engine) + source_offset;
             // SAFETY: both parts are inside and do not overlap, as checked before; the callers of `new`
             // vouch for the memory, and the caller of `copier` for the agent's access to both.
             let copied = unsafe { self.runtime.native().copy(engine, to, from, size) };
             copied.map_err(|failure| ErrorKind::of_call(failure, size))
-        };
-        let refused = |problem| ErrorKind::invalid_list(Argument::Source, problem);
-        self.check_copy(offset, source, source_offset, size)
-            .and_then(|()| match copier {
-                _ if !self.runtime.is(&source.runtime) => Err(refused(Problem::ForeignMemory)),
-                _ if size == 0 => Ok(()),
-                Ok(copier) => copy(copier),
-                Err(agent) => Err(refused(Problem::NotAllowed(agent))),
-            })
-            .map_err(|kind| Error::new(Operation::Copy, kind))
+        })
     }
 
     /// Checks that both parts are inside, and that they do not overlap.
-    pub fn check_copy(
+    pub(crate) fn check_copy(
         &self,
         offset: usize,
         source: &Self,
@@ -186,11 +220,5 @@ impl Span {
             CopyEngine::Cpu => self.start,
             CopyEngine::Agent(_) => self.device_start,
         }
-    }
-}
-
-impl fmt::Debug for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x} bytes at {} of {}", self.size, self.address(), self.agent)
     }
 }

@@ -2,10 +2,10 @@
 
 use core::ffi::CStr;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, close, fcntl_dupfd_cloexec};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::system::uname;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 /// A way to a place without a file behind it, asked of the kernel itself.
@@ -15,19 +15,7 @@ fn open() -> Result<OwnedFd, Errno> {
 
 /// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
 pub(crate) fn out_of_descriptors() -> bool {
-    match open() {
-        Ok(descriptor) => {
-            close_quickly(descriptor);
-            false
-        }
-        Err(errno) => errno == Errno::MFILE || errno == Errno::NFILE,
-    }
-}
-
-/// Closes what nothing is written to, without the C library.
-fn close_quickly(descriptor: OwnedFd) {
-    // SAFETY: it is ours, and nobody else has seen its number.
-    unsafe { close(descriptor.into_raw_fd()) };
+    matches!(open(), Err(Errno::MFILE | Errno::NFILE))
 }
 
 /// Asks whether there is a descriptor, in a quarter of the time that it takes to open something:
@@ -58,9 +46,7 @@ impl Spare {
     pub fn lend<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_last() {
-            if reserve.is_none() {
-                *reserve = open().ok();
-            }
+            *reserve = reserve.take().or_else(|| open().ok());
             drop(reserve);
             return act();
         }
@@ -82,10 +68,7 @@ impl Spare {
             }
         }
         match fcntl_dupfd_cloexec(own, 0) {
-            Ok(copy) => {
-                close_quickly(copy);
-                false
-            }
+            Ok(_) => false,
             Err(Errno::MFILE) => true,
             // It is not ours any more: somebody has closed all that there was.
             Err(_) => out_of_descriptors(),

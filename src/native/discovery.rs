@@ -1,11 +1,13 @@
 //! Queries for the attributes of the runtime, its agents and their pools.
 
 use super::{Failure, Native, call, call_optional};
+use bytemuck::Pod;
 use core::ffi::{CStr, c_char, c_void};
 use hsa_sys as sys;
 
 /// An agent of the runtime; made only here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub(crate) struct NativeAgent(sys::hsa_agent_t);
 
 impl NativeAgent {
@@ -58,25 +60,13 @@ impl Answer {
         Ok(answer)
     }
 
-    fn first<const N: usize>(&self) -> [u8; N] {
-        core::array::from_fn(|at| self.0[at])
-    }
-
     pub fn flag(&self) -> bool {
         self.0[0] != 0
     }
 
-    pub fn u16(&self) -> u16 {
-        u16::from_ne_bytes(self.first())
-    }
-
-    pub fn u32(&self) -> u32 {
-        u32::from_ne_bytes(self.first())
-    }
-
-    /// A value of 64 bits: a size, an address, an agent or a set of flags.
-    pub fn size(&self) -> usize {
-        usize::from_ne_bytes(self.first())
+    /// A number: what is written first.
+    pub fn number<T: Pod>(&self) -> T {
+        bytemuck::pod_read_unaligned(&self.0[..size_of::<T>()])
     }
 
     pub fn text(&self) -> String {
@@ -119,7 +109,8 @@ impl Native {
         };
         let mut names = Vec::with_capacity(isas.len());
         for isa in isas {
-            if query(isa, sys::HSA_ISA_INFO_NAME_LENGTH)?.u32() < Answer::ROOM as u32 / 2 {
+            if query(isa, sys::HSA_ISA_INFO_NAME_LENGTH)?.number::<u32>() < Answer::ROOM as u32 / 2
+            {
                 names.push(query(isa, sys::HSA_ISA_INFO_NAME)?.text());
             }
         }
@@ -134,7 +125,8 @@ impl Native {
 
     /// Returns the runtime's build, or an empty text.
     pub fn build_version(&self) -> Result<String, Failure> {
-        let build = self.system(sys::HSA_AMD_SYSTEM_INFO_BUILD_VERSION)?.size() as *const c_char;
+        let build =
+            self.system(sys::HSA_AMD_SYSTEM_INFO_BUILD_VERSION)?.number::<usize>() as *const c_char;
         if build.is_null() {
             return Ok(String::new());
         }
@@ -170,7 +162,7 @@ impl Native {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
         // SAFETY: the answer is one u32.
         let access = Answer::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
-        Ok(access.u32())
+        Ok(access.number())
     }
 
     /// Returns the links between an agent and a pool, one for each hop.
@@ -181,11 +173,11 @@ impl Native {
     ) -> Result<Vec<sys::hsa_amd_memory_pool_link_info_t>, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
         // SAFETY: the answer is one u32.
-        let hops = Answer::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?.u32();
+        let hops = Answer::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
         // SAFETY: numbers and flags, for which zero is a value.
         let empty: sys::hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
-        let mut links = vec![empty; hops as usize];
-        if hops > 0 {
+        let mut links = vec![empty; hops.number::<u32>() as usize];
+        if !links.is_empty() {
             let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
             // SAFETY: the runtime writes one record for each hop, and `links` has as many. Its flags are
             // C bools, written by C++ as 0 or 1.

@@ -6,7 +6,7 @@
 
 use core::mem::MaybeUninit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, getsockname, recvmsg, sendmsg,
@@ -104,8 +104,7 @@ fn check(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());
     }
-    let code = std::io::Error::last_os_error().raw_os_error();
-    Err(code.map_or(Errno::IO, Errno::from_raw_os_error))
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// Waits until a descriptor is ready. Returns `false` if it is not by the deadline.
@@ -114,18 +113,12 @@ pub(crate) fn wait(
     events: PollFlags,
     deadline: Instant,
 ) -> Result<bool, Errno> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], Some(&timeout)) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    let ready = retry_on_intr(|| {
+        // A time that the kernel cannot hold is no limit.
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], left.as_ref())
+    })?;
+    Ok(ready > 0)
 }
 
 /// Sends bytes, and a descriptor with the first of them. Does not block, and raises no `SIGPIPE`.
@@ -149,9 +142,7 @@ pub(crate) fn send(
 pub(crate) struct Received {
     /// 0 if the other end has disconnected.
     pub bytes: usize,
-    /// The number of descriptors. All are closed if there is more than one.
-    pub descriptors: usize,
-    pub descriptor: Option<OwnedFd>,
+    pub descriptors: Vec<OwnedFd>,
     /// Whether there were more, for which the buffer or this process has no room.
     pub truncated: bool,
 }
@@ -162,41 +153,32 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
-    let (mut descriptors, mut descriptor) = (0, None);
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            for next in received {
-                descriptors += 1;
-                descriptor = (descriptors == 1).then_some(next);
-            }
-        }
-    }
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptors = descriptors.flatten().collect();
     let truncated = received.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Received { bytes: received.bytes, descriptors, descriptor, truncated })
+    Ok(Received { bytes: received.bytes, descriptors, truncated })
 }
 
 /// Reads and drops the available data. The kernel closes the descriptors with it; this process never
 /// has them.
 pub(crate) fn discard(socket: BorrowedFd<'_>) {
     let mut bytes = [0; 4096];
-    loop {
-        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return,
-        }
-    }
+    let mut receive = || rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT);
+    while retry_on_intr(&mut receive).is_ok_and(|(received, _)| received > 0) {}
 }
 
 /// A change of the lock on a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByteLock {
     /// Locks together with others; the file must be open for reading.
-    Shared,
+    Shared = libc::F_RDLCK as isize,
     /// Locks alone; the file must be open for writing.
-    Exclusive,
+    Exclusive = libc::F_WRLCK as isize,
     /// Unlocks.
-    Unlocked,
+    Unlocked = libc::F_UNLCK as isize,
 }
 
 /// Changes the lock on a byte of a file (`F_OFD_SETLK`). Does not block.
@@ -208,11 +190,6 @@ pub(crate) enum ByteLock {
 /// # Errors
 /// `AGAIN` or `ACCESS` if another open file has a conflicting lock.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, kind: ByteLock) -> Result<(), Errno> {
-    let kind = match kind {
-        ByteLock::Shared => libc::F_RDLCK,
-        ByteLock::Exclusive => libc::F_WRLCK,
-        ByteLock::Unlocked => libc::F_UNLCK,
-    };
     let range = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

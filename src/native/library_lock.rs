@@ -9,65 +9,46 @@
 //!
 //! The handlers that keep the list of locks usable after a fork also count forks ([`Generation`]).
 
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::RwLock;
 use hsa_sys::Table;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A library's lock. It is held for one call of the library, and no other lock is taken meanwhile.
-#[derive(Debug)]
-pub(crate) struct LibraryLock(RwLock<()>);
+/// A library's lock. It is held for one call of the library, and no other lock is taken meanwhile:
+/// shared for a call that the library locks itself, exclusively for one that it does not lock.
+pub(crate) type LibraryLock = RwLock<()>;
 
-impl LibraryLock {
-    /// Returns the lock of the library that a table was loaded from: the same for every table of it.
-    ///
-    /// The address of `hsa_init` identifies the library: loading a file twice loads one library, and
-    /// every simulation has functions of its own. A child of a fork gets a new lock, as a thread of
-    /// the parent may have held the old one.
-    pub fn of(table: &Table) -> Arc<Self> {
-        // This also registers the handlers that keep the registry usable after a fork.
-        let generation = Generation::current();
-        let library = table.core.hsa_init as usize;
-        let mut registry = registry();
-        registry.retain(|entry| entry.lock.strong_count() > 0);
-        let known = registry
-            .iter()
-            .find(|entry| (entry.library, entry.generation) == (library, generation))
-            .and_then(|entry| entry.lock.upgrade());
-        known.unwrap_or_else(|| {
-            let lock = Arc::new(Self(RwLock::new(())));
-            registry.push(Entry { library, generation, lock: Arc::downgrade(&lock) });
-            lock
-        })
-    }
-
-    /// Waits until no unlocked call is under way. Held for a call that the library locks itself.
-    pub fn shared(&self) -> RwLockReadGuard<'_, ()> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until no other call is under way. Held for a call that the library does not lock.
-    pub fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns the lock of the library that a table was loaded from: the same for every table of it.
+///
+/// The address of `hsa_init` identifies the library: loading a file twice loads one library, and
+/// every simulation has functions of its own. A child of a fork gets a new lock, as a thread of
+/// the parent may have held the old one.
+pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
+    // `current` also registers the handlers that keep the registry usable after a fork.
+    let key = (table.core.hsa_init as usize, Generation::current());
+    let mut registry = registry();
+    registry.retain(|_, lock| lock.strong_count() > 0);
+    registry.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+        let lock = Arc::new(LibraryLock::new(()));
+        registry.insert(key, Arc::downgrade(&lock));
+        lock
+    })
 }
 
-struct Entry {
-    library: usize,
-    generation: Generation,
-    lock: Weak<LibraryLock>,
-}
+/// The locks by the address of `hsa_init` and the process.
+type Registry = BTreeMap<(usize, Generation), Weak<LibraryLock>>;
 
 // The standard library's mutex also where tests substitute locks: nothing blocks while it is held.
-static REGISTRY: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     /// The registry while this thread forks.
-    static FORKING: RefCell<Option<MutexGuard<'static, Vec<Entry>>>> = const { RefCell::new(None) };
+    static FORKING: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
 }
 
-fn registry() -> MutexGuard<'static, Vec<Entry>> {
+fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -75,7 +56,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCH: Once = Once::new();
 
 /// A process in a line of forks. The child of a fork is of another generation than its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
 
 /// Locks the registry before this thread forks, so that the child does not inherit it locked by
@@ -116,6 +97,7 @@ impl Generation {
 mod tests {
     use super::LibraryLock;
     use crate::native::Native;
+    use crate::sync::{read, write};
     use hsa_sim::{Config, Simulation};
     use std::sync::Arc;
 
@@ -136,25 +118,25 @@ mod tests {
 
     #[test]
     fn exclusive_excludes_shared() {
-        let lock = LibraryLock(Default::default());
-        let shared = (lock.shared(), lock.shared());
-        assert!(lock.0.try_write().is_err());
+        let lock = LibraryLock::default();
+        let shared = (read(&lock), read(&lock));
+        assert!(lock.try_write().is_err());
         drop(shared);
-        let exclusive = lock.exclusive();
-        assert!(lock.0.try_read().is_err() && lock.0.try_write().is_err());
+        let exclusive = write(&lock);
+        assert!(lock.try_read().is_err() && lock.try_write().is_err());
         drop(exclusive);
-        assert!(lock.0.try_read().is_ok());
+        assert!(lock.try_read().is_ok());
     }
 
     #[test]
     fn lock_is_released_after_a_panic() {
-        let lock = LibraryLock(Default::default());
+        let lock = LibraryLock::default();
         let panicking = std::panic::AssertUnwindSafe(|| {
-            let _exclusive = lock.exclusive();
+            let _exclusive = write(&lock);
             panic!("planted");
         });
         assert!(std::panic::catch_unwind(panicking).is_err());
-        drop(lock.shared());
-        drop(lock.exclusive());
+        drop(read(&lock));
+        drop(write(&lock));
     }
 }

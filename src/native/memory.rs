@@ -4,9 +4,9 @@
 //! never undefined behaviour: the bytes of the two are mixed. The public documentation is the
 //! section "Memory model" of [`crate::vmm`].
 //!
-//! Where the address is aligned, one instruction accesses eight bytes, because reads over PCIe cost
-//! a round trip each. It is inline assembly and no `AtomicU64`: Rust forbids races between atomic
-//! accesses of different sizes, and callers choose the offsets.
+//! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. It
+//! is inline assembly and no `AtomicU64`: Rust forbids races between atomic accesses of different sizes,
+//! and callers choose the offsets.
 //!
 //! Also mappings of this process inside ranges that the runtime reserved for this library. [`map_shared`]
 //! and [`close`] replace what is in a range (`MAP_FIXED`), so that they are unsafe. [`plug`] fills an
@@ -14,18 +14,33 @@
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::os::fd::BorrowedFd;
 
-/// What one instruction reads or writes where the address allows it.
-type Word = [u8; 8];
-const WORD: usize = size_of::<Word>();
-
-/// The number of bytes before the first whole word.
-fn head(address: usize, length: usize) -> usize {
-    (address.next_multiple_of(WORD) - address).min(length)
+/// Copies bytes, eight by one instruction and the rest one by one.
+///
+/// # Safety
+/// Until it returns, the source is mapped and readable for the CPU and the destination is mapped and
+/// writable, and the two do not overlap. This process accesses what it shares of them only atomically.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
+    // SAFETY: reads and writes what the caller vouches for and nothing else. To Rust it is a relaxed load
+    // and a relaxed store of each byte.
+    unsafe {
+        core::arch::asm!(
+            "rep movsq",
+            "mov rcx, {rest}",
+            "rep movsb",
+            rest = in(reg) size % 8,
+            inout("rcx") size / 8 => _,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            options(nostack, preserves_flags),
+        );
+    }
 }
 
 /// The byte at an address.
@@ -33,62 +48,10 @@ fn head(address: usize, length: usize) -> usize {
 /// # Safety
 /// The address is mapped for as long as the reference lives, and this process accesses the byte
 /// only atomically meanwhile.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
     // SAFETY: the caller's promise; a byte is always aligned.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }
-}
-
-/// Reads eight bytes.
-///
-/// # Safety
-/// As for [`byte_at`], of eight bytes; the address is a multiple of eight.
-unsafe fn read_word(address: usize) -> Word {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let word: u64;
-        // SAFETY: reads what the caller vouches for and nothing else. To Rust it is eight relaxed
-        // loads of a byte.
-        unsafe {
-            core::arch::asm!(
-                "mov {word}, qword ptr [{address}]",
-                word = out(reg) word,
-                address = in(reg) address,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
-        word.to_ne_bytes()
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        // SAFETY: the caller's promise.
-        core::array::from_fn(|at| unsafe { byte_at(address + at) }.load(Relaxed))
-    }
-}
-
-/// Writes eight bytes.
-///
-/// # Safety
-/// As for [`read_word`].
-unsafe fn write_word(address: usize, word: Word) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let word = u64::from_ne_bytes(word);
-        // SAFETY: writes what the caller vouches for and nothing else. To Rust it is eight relaxed
-        // stores of a byte.
-        unsafe {
-            core::arch::asm!(
-                "mov qword ptr [{address}], {word}",
-                word = in(reg) word,
-                address = in(reg) address,
-                options(nostack, preserves_flags),
-            );
-        }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    for (at, byte) in word.into_iter().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { byte_at(address + at) }.store(byte, Relaxed);
-    }
 }
 
 /// Copies from mapped memory.
@@ -97,17 +60,15 @@ unsafe fn write_word(address: usize, word: Word) {
 /// Until it returns, `bytes.len()` bytes at `address` are mapped and readable for the CPU, and this
 /// process accesses them only atomically.
 pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
-    let (head, rest) = bytes.split_at_mut(head(address, bytes.len()));
-    let (words, tail) = rest.as_chunks_mut();
-    let first = address + head.len();
-    let behind = first + words.len() * WORD;
-    for (at, byte) in (address..).zip(head).chain((behind..).zip(tail)) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller vouches for the source; the destination is borrowed for this call.
+    unsafe {
+        copy_bytes(bytes.as_mut_ptr() as usize, address, bytes.len());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    for (at, byte) in (address..).zip(bytes) {
         // SAFETY: one readable byte (the caller's promise).
         *byte = unsafe { byte_at(at) }.load(Relaxed);
-    }
-    for (index, word) in words.iter_mut().enumerate() {
-        // SAFETY: eight readable bytes (the caller's promise), aligned behind the head.
-        *word = unsafe { read_word(first + index * WORD) };
     }
 }
 
@@ -116,17 +77,15 @@ pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
 /// # Safety
 /// As for [`read_memory`], of memory that is writable for the CPU.
 pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
-    let (head, rest) = bytes.split_at(head(address, bytes.len()));
-    let (words, tail) = rest.as_chunks();
-    let first = address + head.len();
-    let behind = first + words.len() * WORD;
-    for (at, &byte) in (address..).zip(head).chain((behind..).zip(tail)) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller vouches for the destination; the source is borrowed for this call.
+    unsafe {
+        copy_bytes(address, bytes.as_ptr() as usize, bytes.len());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    for (at, &byte) in (address..).zip(bytes) {
         // SAFETY: one writable byte (the caller's promise).
         unsafe { byte_at(at) }.store(byte, Relaxed);
-    }
-    for (index, &word) in words.iter().enumerate() {
-        // SAFETY: eight writable bytes (the caller's promise), aligned behind the head.
-        unsafe { write_word(first + index * WORD, word) };
     }
 }
 
@@ -162,21 +121,13 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
 }
 
 /// What this process's own loads and stores may do.
+///
+/// The numbers are those of `PROT_READ` and `PROT_WRITE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protection {
-    Nothing,
-    Read,
-    ReadWrite,
-}
-
-fn bits(protection: Protection) -> (ProtFlags, MprotectFlags) {
-    match protection {
-        Protection::Nothing => (ProtFlags::empty(), MprotectFlags::empty()),
-        Protection::Read => (ProtFlags::READ, MprotectFlags::READ),
-        Protection::ReadWrite => {
-            (ProtFlags::READ | ProtFlags::WRITE, MprotectFlags::READ | MprotectFlags::WRITE)
-        }
-    }
+    Nothing = 0,
+    Read = 1,
+    ReadWrite = 3,
 }
 
 /// Maps the start of a memory file or dma-buf over a range.
@@ -189,9 +140,10 @@ pub(crate) unsafe fn map_shared(
     size: usize,
     protection: Protection,
 ) -> Result<(), Errno> {
+    let protection = ProtFlags::from_bits_retain(protection as u32);
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the caller promises that what is replaced may be.
-    unsafe { mmap(address as *mut c_void, size, bits(protection).0, flags, descriptor, 0)? };
+    unsafe { mmap(address as *mut c_void, size, protection, flags, descriptor, 0)? };
     Ok(())
 }
 
@@ -201,7 +153,7 @@ pub(crate) unsafe fn map_shared(
 /// Those of the driver that the memory is of. A driver may refuse after the kernel has removed what
 /// was at the address (`mmap_region` until Linux 6.11), so it is asked where nothing is.
 pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> Result<(), Errno> {
-    let (size, protection) = (4096, bits(protection).0);
+    let (size, protection) = (4096, ProtFlags::from_bits_retain(protection as u32));
     // SAFETY: without MAP_FIXED nothing is replaced.
     unsafe {
         let page = mmap(null_mut(), size, protection, MapFlags::SHARED, descriptor, 0)?;
@@ -218,16 +170,17 @@ pub(crate) unsafe fn protect(
     size: usize,
     protection: Protection,
 ) -> Result<(), Errno> {
+    let protection = MprotectFlags::from_bits_retain(protection as u32);
     // SAFETY: the caller promises that nothing else is in the range.
-    unsafe { mprotect(address as *mut c_void, size, bits(protection).1) }
+    unsafe { mprotect(address as *mut c_void, size, protection) }
 }
 
-/// Replaces whatever is in the range by reserved addresses without memory.
+/// Maps reserved addresses without memory over the range.
 ///
 /// # Safety
-/// As for [`map_shared`].
-unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+/// As for [`map_shared`], unless `fixed` is `FIXED_NOREPLACE`.
+unsafe fn map_nothing(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
     // SAFETY: the caller promises that what is replaced may be.
     unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
     Ok(())
@@ -243,7 +196,10 @@ unsafe fn map_nothing(address: usize, size: usize) -> Result<(), Errno> {
 /// As for [`map_shared`].
 pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    unsafe { map_nothing(address, size).or_else(|_| protect(address, size, Protection::Nothing)) }
+    unsafe {
+        map_nothing(address, size, MapFlags::FIXED)
+            .or_else(|_| protect(address, size, Protection::Nothing))
+    }
 }
 
 /// Takes a range that should be empty, without replacing anything.
@@ -251,15 +207,14 @@ pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
 /// # Errors
 /// `EXIST` if something is mapped in it.
 pub(crate) fn plug(address: usize, size: usize) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
     // SAFETY: without replacing nothing can be harmed.
-    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
-    Ok(())
+    unsafe { map_nothing(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
     /// Bytes of which no two near each other are the same.
     fn pattern(size: usize) -> Vec<u8> {

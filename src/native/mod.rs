@@ -22,14 +22,15 @@ pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };
 pub(crate) use library_lock::Generation;
-use library_lock::LibraryLock;
+use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{Protection, close, map_shared, plug, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
-pub(crate) use pool::{Known, NativeIpc};
+pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
 pub(crate) use transfer::CopyEngine;
 pub(crate) use vmem::{NativeAccess, NativeHandle};
 
+use crate::sync::{read, write};
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
@@ -59,7 +60,7 @@ impl Failure {
 macro_rules! logged {
     ($function:expr, $name:ident $arguments:tt) => {{
         $crate::log::trace!(calling = stringify!($name));
-        let status = $crate::native::Status::new(($function)$arguments);
+        let status = $crate::native::Status(($function)$arguments);
         $crate::log::trace!(call = stringify!($name), %status);
         status.check(stringify!($name))
     }};
@@ -98,19 +99,12 @@ pub(crate) use {call, call_optional, call_vmem, logged};
 pub(crate) struct Native {
     table: Table,
     library_lock: Arc<LibraryLock>,
-    source: Source,
-}
-
-#[derive(Debug)]
-enum Source {
-    Loaded(Box<Library>),
+    /// The loaded library; `None` for the simulation.
+    library: Option<Library>,
+    /// The simulation, which the caller may go on watching.
     #[cfg(feature = "simulation")]
-    Simulated(SharedSimulation),
+    simulation: Option<Arc<hsa_sim::Simulation>>,
 }
-
-/// A simulation, which the caller may go on watching.
-#[cfg(feature = "simulation")]
-pub(crate) type SharedSimulation = std::sync::Arc<hsa_sim::Simulation>;
 
 impl Native {
     /// Loads a library. Nothing is started.
@@ -120,48 +114,47 @@ impl Native {
     pub unsafe fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
         // SAFETY: the caller vouches for the files.
         let library = unsafe { Library::load(search)? };
-        let table = *library.table();
         let path = library.path().to_path_buf();
-        Ok((Self::new(table, Source::Loaded(Box::new(library))), path))
+        let native = Self::new(*library.table());
+        Ok((Self { library: Some(library), ..native }, path))
     }
 
     /// Takes a simulation's functions.
     #[cfg(feature = "simulation")]
-    pub fn simulated(simulation: SharedSimulation) -> Self {
-        Self::new(*simulation.table(), Source::Simulated(simulation))
+    pub fn simulated(simulation: Arc<hsa_sim::Simulation>) -> Self {
+        Self { simulation: Some(simulation.clone()), ..Self::new(*simulation.table()) }
     }
 
-    fn new(table: Table, source: Source) -> Self {
-        Self { table, library_lock: LibraryLock::of(&table), source }
+    fn new(table: Table) -> Self {
+        Self {
+            table,
+            library_lock: lock_of(&table),
+            library: None,
+            #[cfg(feature = "simulation")]
+            simulation: None,
+        }
     }
 
     /// Returns the address of a function that the library exports; `None` for the simulation.
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
-        match &self.source {
-            Source::Loaded(library) => library.symbol(name),
-            #[cfg(feature = "simulation")]
-            Source::Simulated(_) => None,
-        }
+        self.library.as_ref()?.symbol(name)
     }
 
     /// The simulation, if it is one.
     #[cfg(feature = "simulation")]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
-        match &self.source {
-            Source::Loaded(_) => None,
-            Source::Simulated(simulation) => Some(simulation),
-        }
+        self.simulation.as_deref()
     }
 
     /// Makes a call during which the library makes no unlocked call.
     pub fn locked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
-        let _shared = self.library_lock.shared();
+        let _shared = read(&self.library_lock);
         call(self)
     }
 
     /// Makes a call that the library does not lock: no other call on handles is under way.
     pub fn unlocked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
-        let _exclusive = self.library_lock.exclusive();
+        let _exclusive = write(&self.library_lock);
         call(self)
     }
 

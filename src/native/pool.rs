@@ -6,23 +6,8 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use hsa_sys as sys;
 
-/// What the runtime says is at an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Memory of a pool, or memory that was made known to the runtime in some other way.
-    Memory,
-    /// A reservation or mapping of virtual memory.
-    Virtual,
-    /// Nothing that it knows.
-    Nothing,
-}
-
 /// The runtime's part of an IPC handle.
 pub(crate) type NativeIpc = [u32; 8];
-
-fn raw(agents: &[NativeAgent]) -> Vec<sys::hsa_agent_t> {
-    agents.iter().map(|agent| agent.raw()).collect()
-}
 
 impl Native {
     /// Allocates memory of a pool.
@@ -45,12 +30,11 @@ impl Native {
 
     /// Sets which agents can access memory of a pool: these and no others.
     pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
-        let (count, agents, at) = (agents.len() as u32, raw(agents), address as *const c_void);
-        // SAFETY: the agents come from the runtime, pointer and count are those of one vector, and the
+        let (count, agents) = (agents.len() as u32, agents.as_ptr().cast());
+        let at = address as *const c_void;
+        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, and the
         // address is one that `pool_allocate` returned.
-        unsafe {
-            call_optional!(self.hsa_amd_agents_allow_access(count, agents.as_ptr(), null(), at))
-        }
+        unsafe { call_optional!(self.hsa_amd_agents_allow_access(count, agents, null(), at)) }
     }
 
     /// Lets agents access memory of this process, and returns the address at which they do.
@@ -65,10 +49,10 @@ impl Native {
         agents: &[NativeAgent],
     ) -> Result<usize, Failure> {
         let (start, mut address) = (start as *mut c_void, null_mut());
-        let (count, mut agents) = (agents.len() as c_int, raw(agents));
-        let (agents, result) = (agents.as_mut_ptr(), &mut address);
-        // SAFETY: the agents come from the runtime, pointer and count are those of one vector, and
-        // `address` is writable. The caller vouches for the memory.
+        let (count, agents) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
+        let result = &mut address;
+        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the
+        // runtime only reads, and `address` is writable. The caller vouches for the memory.
         unsafe { call_optional!(self.hsa_amd_memory_lock(start, size, agents, count, result)) }?;
         Ok(address as usize)
     }
@@ -104,8 +88,8 @@ impl Native {
         others: &[NativeAgent],
     ) -> Result<usize, Failure> {
         let (handle, mut address) = (sys::hsa_amd_ipc_memory_t { handle }, null_mut());
-        let agents = [&raw(&[first])[..], &raw(others)].concat();
-        let (count, agents, result) = (agents.len() as u32, agents.as_ptr(), &mut address);
+        let agents = [&[first], others].concat();
+        let (count, agents, result) = (agents.len() as u32, agents.as_ptr().cast(), &mut address);
         // SAFETY: the agents come from the runtime; pointer and count are those of one vector; `handle`
         // is readable and `address` writable.
         unsafe {
@@ -138,16 +122,13 @@ impl Native {
         unsafe { call_optional!(self.hsa_amd_ipc_memory_detach(address as *mut c_void)) }
     }
 
-    /// Returns what is at an address.
-    pub fn known_at(&self, address: usize) -> Result<Known, Failure> {
+    /// Returns whether an address is in a reservation or mapping of virtual memory.
+    pub fn is_virtual(&self, address: usize) -> Result<bool, Failure> {
         let info = self.pointer_info(address)?;
         Ok(match info.type_ {
+            sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => true,
             // Before ROCm 6.2 the runtime has no type for a reservation, but reports its size.
-            sys::HSA_EXT_POINTER_TYPE_UNKNOWN if info.sizeInBytes == 0 => Known::Nothing,
-            sys::HSA_EXT_POINTER_TYPE_UNKNOWN
-            | sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR
-            | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => Known::Virtual,
-            _ => Known::Memory,
+            type_ => type_ == sys::HSA_EXT_POINTER_TYPE_UNKNOWN && info.sizeInBytes > 0,
         })
     }
 

@@ -2,13 +2,15 @@
 
 use super::Failure;
 use core::fmt;
+use derive_more::{Debug, Display};
 use hsa_sys as sys;
 
 /// What a function of the runtime answered.
 ///
-/// Shown as the constant's own name and value: `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Status(u32);
+/// The value is that of `hsa.h`. Shown as the constant's own name and value: `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[debug("{self}")]
+pub struct Status(pub u32);
 
 macro_rules! names {
     ($($name:ident)*) => {
@@ -33,18 +35,6 @@ impl Status {
     pub(crate) const INCOMPATIBLE_ARGUMENTS: Self =
         Self(sys::HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
     pub(crate) const MEMORY_FAULT: Self = Self(sys::HSA_STATUS_ERROR_MEMORY_FAULT);
-
-    /// The status of this value, known or not.
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value)
-    }
-
-    /// The value, as in `hsa.h`.
-    #[must_use]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
 
     pub(crate) fn check(self, call: &'static str) -> Result<(), Failure> {
         match self.0 {
@@ -97,21 +87,21 @@ impl fmt::Display for Status {
     }
 }
 
-impl fmt::Debug for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// What was found where AMD's kernel driver should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverState {
     /// There is no `/dev/kfd`: no AMD GPU, or its driver is not loaded.
+    #[display(
+        "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is not loaded (in \
+         a container: the device was not passed in)"
+    )]
     Missing,
     /// `/dev/kfd` may not be opened by this user.
+    #[display("/dev/kfd may not be opened: add this user to the groups `render` and `video`")]
     Forbidden,
     /// `/dev/kfd` can be opened.
+    #[display("/dev/kfd is there; the kernel's log may say more (`dmesg`)")]
     Present,
 }
 
@@ -131,21 +121,6 @@ impl DriverState {
     }
 }
 
-impl fmt::Display for DriverState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => {
-                "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is \
-                 not loaded (in a container: the device was not passed in)"
-            }
-            Self::Forbidden => {
-                "/dev/kfd may not be opened: add this user to the groups `render` and `video`"
-            }
-            Self::Present => "/dev/kfd is there; the kernel's log may say more (`dmesg`)",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,15 +131,15 @@ mod tests {
         let known = Status::RESOURCE_BUSY;
         assert_eq!(known.to_string(), "HSA_STATUS_ERROR_RESOURCE_BUSY (0x2e)");
         assert_eq!(format!("{known:?}"), known.to_string());
-        assert_eq!((known.value(), Status::new(0x2e)), (0x2e, known));
-        let unknown = Status::new(0xdead);
+        assert_eq!((known.0, Status(0x2e)), (0x2e, known));
+        let unknown = Status(0xdead);
         assert_eq!(unknown.to_string(), "the unknown status 0xdead");
-        assert_eq!((unknown.value(), unknown.name()), (0xdead, None));
+        assert_eq!((unknown.0, unknown.name()), (0xdead, None));
     }
 
     #[test]
     fn success_and_an_iteration_that_was_stopped_are_no_failure() {
-        let check = |value| Status::new(value).check("a call");
+        let check = |value| Status(value).check("a call");
         assert_eq!(check(sys::HSA_STATUS_SUCCESS), Ok(()));
         assert_eq!(check(sys::HSA_STATUS_INFO_BREAK), Ok(()));
         let failure = Failure { call: "a call", status: Status::ERROR };

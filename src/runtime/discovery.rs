@@ -3,7 +3,7 @@
 use super::RuntimeInfo;
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
 use crate::native::{Answer, Failure, Native, NativeAgent, NativePool};
-use crate::pool::{Pool, PoolFlags, PoolLocation, Segment};
+use crate::pool::{Pool, PoolFlags, Segment};
 use hsa_sys as sys;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(super) fn describe(
     path: Option<PathBuf>,
 ) -> Result<RuntimeInfo, Failure> {
     let flag = |attribute| known_or_default(native.system(attribute)).map(|it| it.flag());
-    let version = |attribute| known(native.system(attribute)).map(|it| it.map(|it| it.u16()));
+    let version = |attribute| known(native.system(attribute)).map(|it| it.map(|it| it.number()));
     let extension = (
         version(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR)?.unwrap_or(1),
         // Attributes 0x207 and 0x208 came with ROCm 6.1; 6.0 is 1.4.
@@ -51,12 +51,11 @@ pub(super) fn describe(
         name,
         path,
         version: (
-            native.system(sys::HSA_SYSTEM_INFO_VERSION_MAJOR)?.u16(),
-            native.system(sys::HSA_SYSTEM_INFO_VERSION_MINOR)?.u16(),
+            native.system(sys::HSA_SYSTEM_INFO_VERSION_MAJOR)?.number(),
+            native.system(sys::HSA_SYSTEM_INFO_VERSION_MINOR)?.number(),
         ),
         extension,
         build: known_or_default(native.build_version())?,
-        virtual_memory: without_virtual_memory.is_none(),
         without_virtual_memory,
         dmabuf: flag(sys::HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED)?,
         svm: flag(sys::HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED)?,
@@ -72,7 +71,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let mut agents: Vec<Agent> = Vec::with_capacity(natives.len());
     // No machine has that many agents; an identifier has no bits for more.
     for (index, &agent) in natives.iter().take(AgentId::MOST).enumerate() {
-        let kind = match native.agent(agent, sys::HSA_AGENT_INFO_DEVICE)?.u32() {
+        let kind = match native.agent(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
             sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,
             other => AgentKind::Other(other),
@@ -88,8 +87,8 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
             AgentKind::Cpu => Some(agent),
             AgentKind::Gpu => {
                 let attribute = sys::HSA_AMD_AGENT_INFO_NEAREST_CPU;
-                let handle = known(native.agent(agent.native, attribute))?.map(|it| it.size());
-                let is_nearest = |it: &&Agent| Some(it.native.raw().handle as usize) == handle;
+                let handle = known(native.agent(agent.native, attribute))?.map(|it| it.number());
+                let is_nearest = |it: &&Agent| Some(it.native.raw().handle) == handle;
                 agents.iter().find(is_nearest)
             }
             AgentKind::Other(_) => None,
@@ -117,15 +116,15 @@ fn describe_agent(
     let is_gpu = kind == AgentKind::Gpu;
     let mut pci = None;
     if is_gpu {
-        let place = ask(sys::HSA_AMD_AGENT_INFO_BDFID)?.u32();
+        let place = ask(sys::HSA_AMD_AGENT_INFO_BDFID)?.number::<u32>();
         pci = Some(PciAddress {
-            domain: ask(sys::HSA_AMD_AGENT_INFO_DOMAIN)?.u32(),
+            domain: ask(sys::HSA_AMD_AGENT_INFO_DOMAIN)?.number(),
             bus: (place >> 8) as u8,
             device: (place >> 3 & 0x1f) as u8,
             function: (place & 7) as u8,
         });
     }
-    let properties = ask(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.size();
+    let properties = ask(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.number::<u64>();
     let pools = native.pools(agent)?;
     Ok(Agent {
         id,
@@ -135,12 +134,12 @@ fn describe_agent(
         product: ask(sys::HSA_AMD_AGENT_INFO_PRODUCT_NAME)?.text(),
         isas: if is_gpu { known_or_default(native.isas(agent))? } else { Vec::new() },
         uuid: ask(sys::HSA_AMD_AGENT_INFO_UUID)?.text(),
-        node: ask(sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID)?.u32(),
+        node: ask(sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID)?.number(),
         numa_node: None,
         nearest_cpu: None,
         pci,
-        chip: ask(sys::HSA_AMD_AGENT_INFO_CHIP_ID)?.u32(),
-        compute_units: ask(sys::HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT)?.u32(),
+        chip: ask(sys::HSA_AMD_AGENT_INFO_CHIP_ID)?.number(),
+        compute_units: ask(sys::HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT)?.number(),
         // The constant is the number of a bit, not a mask (hsa_ext_amd.h: hsa_flag_isset64).
         integrated: properties >> sys::HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU & 1 == 1,
         large_bar: false,
@@ -154,7 +153,7 @@ fn describe_agent(
 
 fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<Pool, Failure> {
     let ask = |attribute| known_or_default::<Answer>(native.pool(pool, attribute));
-    let segment = match native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT)?.u32() {
+    let segment = match native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT)?.number() {
         sys::HSA_AMD_SEGMENT_GLOBAL => Segment::Global,
         sys::HSA_AMD_SEGMENT_READONLY => Segment::ReadOnly,
         sys::HSA_AMD_SEGMENT_PRIVATE => Segment::Private,
@@ -162,14 +161,15 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         other => Segment::Other(other),
     };
     let flags = match segment {
-        Segment::Global => native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS)?.u32(),
+        Segment::Global => native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS)?.number(),
         _ => 0,
     };
-    let granule = ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.size();
-    let recommended = ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.size();
+    let granule = ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.number::<usize>();
+    let recommended =
+        ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.number::<usize>();
     let location = known(native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
-    let is_on_gpu = match location {
-        Some(location) => location.u32() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
+    let on_gpu = match location {
+        Some(location) => location.number::<u32>() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
         // The attribute came with ROCm 5.5; before, a pool is where its agent is.
         None => owner == AgentKind::Gpu,
     };
@@ -177,14 +177,14 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         native: pool,
         segment,
         flags: PoolFlags::from_bits_retain(flags),
-        size: native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE)?.size(),
+        size: native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE)?.number(),
         allocatable: ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED)?.flag(),
         granule,
         recommended_granule: recommended.max(granule),
-        alignment: ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT)?.size(),
-        largest_allocation: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE)?.size(),
+        alignment: ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT)?.number(),
+        largest_allocation: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE)?.number(),
         accessible_by_all: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL)?.flag(),
-        location: if is_on_gpu { PoolLocation::Gpu } else { PoolLocation::Cpu },
+        on_gpu,
     })
 }
 

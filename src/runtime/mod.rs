@@ -9,8 +9,8 @@ use crate::native::{Failure, Generation, Native, Spare};
 use crate::sync::{Mutex, lock};
 use core::any::{Any, TypeId};
 use core::ffi::{CStr, c_void};
-use core::fmt;
 use core::ptr::NonNull;
+use derive_more::Debug;
 use discovery::{describe, discover};
 use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
@@ -36,9 +36,7 @@ pub struct RuntimeInfo {
     pub extension: (u16, u16),
     /// The runtime's build; empty if it is unknown.
     pub build: String,
-    /// Whether runtime and kernel driver support virtual-memory management.
-    pub virtual_memory: bool,
-    /// Why they do not.
+    /// Why runtime and kernel driver do not support virtual-memory management; `None` if they do.
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.
     pub dmabuf: bool,
@@ -73,7 +71,13 @@ pub struct RuntimeInfo {
 /// Stands for `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
 /// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
 /// and `hsa_amd_agent_memory_pool_get_info`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug(
+    "Runtime {{ name: {:?}, path: {:?}, agents: {}, .. }}",
+    inner.info.name,
+    inner.info.path,
+    inner.agents.len()
+)]
 pub struct Runtime {
     inner: Arc<Inner>,
 }
@@ -119,7 +123,14 @@ impl Runtime {
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
         if runtime.is_some_and(|value| value == "sim") {
+            #[cfg(feature = "simulation")]
             return Self::simulated_by_environment();
+            #[cfg(not(feature = "simulation"))]
+            return Err(no_simulation(
+                "the feature `simulation` of hsa-vmm is not enabled; enable it, or unset \
+                 HSA_VMM_RUNTIME"
+                    .into(),
+            ));
         }
         let build_folder = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
         // SAFETY: whoever installed the library, or set the variables of this process, chose these
@@ -189,11 +200,6 @@ impl Runtime {
         Self::simulated(config)
     }
 
-    #[cfg(not(feature = "simulation"))]
-    fn simulated_by_environment() -> Result<Self, Error> {
-        Err(no_simulation("the feature `simulation` of hsa-vmm is not enabled; enable it, or unset HSA_VMM_RUNTIME".into()))
-    }
-
     fn start(native: Native, name: String, path: Option<PathBuf>) -> Result<Self, Error> {
         let generation = Generation::current();
         native.init().map_err(|Failure { status, .. }| {
@@ -258,7 +264,7 @@ impl Runtime {
             return None;
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
-        self.native().agent(agent.native, attribute).ok().map(|left| left.size())
+        self.native().agent(agent.native, attribute).ok().map(|left| left.number())
     }
 
     /// Returns the address of a function that the loaded library exports, for HSA calls that the
@@ -334,17 +340,6 @@ impl Runtime {
     #[must_use]
     pub fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
-    }
-}
-
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { info, agents, .. } = &*self.inner;
-        f.debug_struct("Runtime")
-            .field("name", &info.name)
-            .field("path", &info.path)
-            .field("agents", &agents.len())
-            .finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
-use crate::vmm::{Allocation, Granularity, HandleTypes, Location, Vmm};
+use crate::vmm::{Allocation, Granularity, HandleType, Location, Vmm};
 use bytemuck::{Pod, Zeroable};
 
 /// The bytes of a message before the name. Numbers have the machine's byte order: both ends are on it.
@@ -28,7 +28,7 @@ pub(super) const HEADER: usize = size_of::<Header>();
 const MAGIC: [u8; 7] = *b"hsavmm\0";
 const VERSION: u8 = 1;
 const LONGEST_NAME: usize = 255;
-const FILE_DESCRIPTOR: HandleTypes = HandleTypes::POSIX_FILE_DESCRIPTOR;
+const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Describes shared memory. Of received memory, it is what the sender says.
 ///
@@ -79,7 +79,7 @@ impl Description {
             Error::new(Operation::Send, ErrorKind::invalid_list(argument, problem))
         };
         if self.name.len() > LONGEST_NAME {
-            return Err(invalid(Argument::Name, Problem::TooLong { longest: LONGEST_NAME }));
+            return Err(invalid(Argument::Name, Problem::TooLong(LONGEST_NAME)));
         }
         if self.size == 0 {
             return Err(invalid(Argument::Size, Problem::Zero));
@@ -177,7 +177,7 @@ mod tests {
     fn encode_rejects_long_names_and_no_size() {
         let long = Description { name: "n".repeat(256), ..example() };
         let problem = |description: Description| description.encode().unwrap_err().problem();
-        assert_eq!(problem(long), Some(Problem::TooLong { longest: 255 }));
+        assert_eq!(problem(long), Some(Problem::TooLong(255)));
         assert_eq!(problem(Description { size: 0, ..example() }), Some(Problem::Zero));
     }
 

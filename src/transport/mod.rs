@@ -54,7 +54,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 /// # let vmm = Vmm::open(&runtime)?;
 /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
-/// let properties = AllocationProperties::on(gpu).shareable_as(HandleType::PosixFileDescriptor);
+/// let properties = AllocationProperties::on(gpu).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
 /// let memory = Allocation::create(&vmm, 2 << 20, &properties)?;
 ///
 /// // Usually, the other end is in another process.
@@ -115,7 +115,7 @@ impl Channel {
     }
 
     /// Sends memory that was created with
-    /// [`HandleType::PosixFileDescriptor`](crate::HandleType::PosixFileDescriptor).
+    /// [`HandleType::POSIX_FILE_DESCRIPTOR`](crate::HandleType::POSIX_FILE_DESCRIPTOR).
     ///
     /// The receiver gets the same memory, which stays when the sender releases its own or ends.
     ///
@@ -193,12 +193,13 @@ impl Channel {
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         let mut received = Received::default();
         let message = self.receive_all(&mut received);
-        if message.is_err() && (received.bytes > 0 || received.descriptors > 0) {
+        if message.is_err() && (received.bytes > 0 || !received.descriptors.is_empty()) {
             self.shut_down();
         }
         let decoded = message.and_then(|message| {
             let description = Description::decode(&message).map_err(ErrorKind::Malformed)?;
-            let descriptor = received.descriptor.ok_or(ErrorKind::UnexpectedDescriptors(0))?;
+            let descriptor =
+                received.descriptors.pop().ok_or(ErrorKind::UnexpectedDescriptors(0))?;
             Ok((descriptor, description))
         });
         decoded.map_err(|kind| Error::new(Operation::Receive, kind))
@@ -217,20 +218,19 @@ impl Channel {
                 Err(errno) => return Err(of_socket("recvmsg", errno, received.bytes)),
             };
             received.bytes += part.bytes;
-            received.descriptors += part.descriptors;
+            received.descriptors.extend(part.descriptors);
             if part.truncated {
                 // Descriptors did not fit: into the buffer, or into this process.
                 return Err(match fcntl_dupfd_cloexec(&self.socket, 0) {
                     Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
-                    _ => ErrorKind::UnexpectedDescriptors(received.descriptors + 1),
+                    _ => ErrorKind::UnexpectedDescriptors(received.descriptors.len() + 1),
                 });
             }
-            if received.descriptors > 1 {
-                return Err(ErrorKind::UnexpectedDescriptors(received.descriptors));
+            if received.descriptors.len() > 1 {
+                return Err(ErrorKind::UnexpectedDescriptors(received.descriptors.len()));
             }
-            received.descriptor = part.descriptor.or(received.descriptor.take());
             if part.bytes == 0 {
-                return Err(ErrorKind::Disconnected { bytes: received.bytes });
+                return Err(ErrorKind::Disconnected(received.bytes));
             }
             if received.bytes == HEADER {
                 let header = Header::decode(&message).map_err(ErrorKind::Malformed)?;
@@ -263,7 +263,7 @@ impl Channel {
     fn wait(&self, events: PollFlags, deadline: Instant) -> Result<(), ErrorKind> {
         match wait(self.socket.as_fd(), events, deadline) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ErrorKind::TimedOut { limit: self.timeout }),
+            Ok(false) => Err(ErrorKind::TimedOut(self.timeout)),
             Err(errno) => Err(ErrorKind::of_system("poll", errno)),
         }
     }
@@ -277,7 +277,7 @@ fn during(operation: Operation) -> impl Fn(Error) -> Error {
 /// Says what a failed call on a socket means after `bytes` of a message.
 fn of_socket(call: &'static str, errno: Errno, bytes: usize) -> ErrorKind {
     match errno {
-        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected { bytes },
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected(bytes),
         errno => ErrorKind::of_system(call, errno),
     }
 }

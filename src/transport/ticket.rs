@@ -55,7 +55,7 @@ pub struct Ticket {
 
 impl Offer {
     /// Offers memory that was created with
-    /// [`HandleType::PosixFileDescriptor`](crate::HandleType::PosixFileDescriptor).
+    /// [`HandleType::POSIX_FILE_DESCRIPTOR`](crate::HandleType::POSIX_FILE_DESCRIPTOR).
     ///
     /// # Errors
     /// Those of [`Allocation::export`] and [`of_descriptor`](Self::of_descriptor).

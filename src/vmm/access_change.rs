@@ -169,7 +169,7 @@ impl Shared {
             Some(it) if self.cpus.contains(it.agent()) => Err(Feature::CpuAccess.into()),
             Some(it) => {
                 let [agent, owner] = [it.agent(), owner].map(|at| self.runtime.agents()[at].id());
-                let problem = Problem::Unreachable { owner };
+                let problem = Problem::Unreachable(owner);
                 Err(ErrorKind::invalid(Argument::Agent, agent, problem))
             }
         }

@@ -4,7 +4,7 @@ use super::Shared;
 use super::ledger::{HandleRecord, MappingRecord, Range};
 use crate::access::{Access, AccessState};
 use crate::agent::AgentKind;
-use crate::error::{Argument, Errno, ErrorKind, Problem};
+use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
 use crate::native::{NativeHandle, close, plug};
 use crate::vmm::Physical;
@@ -72,10 +72,7 @@ impl Shared {
     /// or the old memory there.
     pub(super) fn keep_reserved(&self, it: &MappedRange) -> Result<(), ErrorKind> {
         let Range { start, size } = it.range();
-        let lost = |errno| {
-            let errno = Errno::of(errno);
-            ErrorKind::HoleNotFilled { address: it.range().address(), size, errno }
-        };
+        let lost = |errno| ErrorKind::HoleNotFilled { address: it.range().address(), size, errno };
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&it.access) {
             return plug(start, size).map_err(lost);
         }
@@ -118,7 +115,7 @@ impl Shared {
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
             if range.size > record.size {
-                let problem = Problem::ExceedsHandle { handle: record.size };
+                let problem = Problem::TooLarge { maximum: record.size, whole: Argument::Handle };
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
             is_empty()?;

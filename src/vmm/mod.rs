@@ -81,7 +81,7 @@ mod transfer;
 pub use crate::access::{Access, AccessDescriptor};
 pub use crate::address::Address;
 pub use crate::error::{BrokenInvariant, Quarantined};
-pub use crate::handle::{Handle, HandleType, HandleTypes};
+pub use crate::handle::{Handle, HandleType};
 pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
@@ -225,7 +225,7 @@ fn reached_by(agents: &[Agent]) -> Vec<AgentSet> {
     let mut reached_by: Vec<AgentSet> =
         (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
     for (index, agent) in agents.iter().enumerate() {
-        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
+        for peer in agent.peers.iter().filter(|peer| peer.reachable) {
             if let Some(by) = reached_by.get_mut(peer.agent.index()) {
                 by.insert(index);
             }
@@ -317,7 +317,7 @@ impl Expected<'_> {
         if serials.iter().all(|serial| found.next() == Some(*serial)) && found.next().is_none() {
             return Ok(());
         }
-        Err(range.invalid(Problem::NotMapped { at: range.address() }))
+        Err(range.invalid(Problem::NotMapped(range.address())))
     }
 
     /// The same for the mappings that a range touches.
@@ -348,7 +348,7 @@ impl Shared {
         if runtime.has_forked() {
             return Err(ErrorKind::Forked);
         }
-        if !runtime.info().virtual_memory {
+        if runtime.info().without_virtual_memory.is_some() {
             return Err(Feature::VirtualMemory.into());
         }
         if runtime.agents().len() > MOST_AGENTS {
@@ -398,10 +398,7 @@ impl Shared {
         if let Some(agent) = self.runtime.agent(id) {
             return Ok((id.index(), agent));
         }
-        let here = self.runtime.host().id().runtime();
-        let problem =
-            if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
-        Err(ErrorKind::invalid(argument, id, problem))
+        Err(ErrorKind::invalid(argument, id, Problem::UnknownAgent))
     }
 
     /// Refuses a quarantined reservation.

@@ -5,9 +5,8 @@ use super::properties::{AllocationKind, AllocationProperties, Granularity, Locat
 use super::{Address, Handle, Physical, Shared, Vmm};
 use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
-use crate::handle::HandleTypes;
+use crate::handle::HandleType;
 use crate::hip::HipProfile;
-use crate::native::Status;
 use crate::pool::Pool;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
@@ -103,7 +102,7 @@ impl Shared {
         }
         let (owner, pool) = self.pool(properties)?;
         // Fabric handles wait for hardware with a fabric to try them on.
-        if !HandleTypes::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
+        if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
             return Err(Feature::HandleType.into());
         }
         let granule = pool.granule;
@@ -117,13 +116,7 @@ impl Shared {
             AllocationKind::Uncached => return Err(Feature::Uncached.into()),
         };
         let created = self.call_locked(|native| native.handle_create(pool.native, size, flags));
-        let native = created.map_err(|failure| match failure.status {
-            // More than the pool could ever hold.
-            Status::INVALID_ALLOCATION => {
-                ErrorKind::OutOfMemory { call: failure.call, status: failure.status, size }
-            }
-            _ => ErrorKind::of_call(failure, size),
-        })?;
+        let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
         let physical = Physical { native, owner: Some(owner), imported: false, descriptor: None };
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, physical)))
     }
@@ -158,7 +151,7 @@ impl Shared {
         let (index, agent) = self.agent(id, Argument::Location)?;
         match (agent.handle_pool(), agent.kind()) {
             (Some(pool), _) => Ok((index, pool)),
-            (None, AgentKind::Cpu) => Err(Feature::HostMemory.into()),
+            (None, AgentKind::Cpu) => Err(Feature::Pool(id).into()),
             (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),
         }
     }

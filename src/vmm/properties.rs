@@ -1,7 +1,7 @@
 //! Properties of physical memory: where it is, its kind, and how it may be shared.
 
 use crate::agent::AgentId;
-use crate::handle::{HandleType, HandleTypes};
+use crate::handle::HandleType;
 
 /// The kind of physical memory (`hipMemAllocationType`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub enum Location {
 /// fn shareable(gpu: AgentId) -> AllocationProperties {
 ///     let properties = AllocationProperties::on(gpu);
 ///     assert_eq!(properties.location, Location::Agent(gpu));
-///     properties.shareable_as(HandleType::PosixFileDescriptor)
+///     properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ pub struct AllocationProperties {
     /// Its kind.
     pub kind: AllocationKind,
     /// The types of handles it may be exported as; exporting another type is an error.
-    pub handle_types: HandleTypes,
+    pub handle_types: HandleType,
 }
 
 impl AllocationProperties {
@@ -57,7 +57,7 @@ impl AllocationProperties {
     /// Returns the properties of pinned memory at a location, not shareable.
     #[must_use]
     pub fn at(location: Location) -> Self {
-        Self { location, kind: AllocationKind::Pinned, handle_types: HandleTypes::empty() }
+        Self { location, kind: AllocationKind::Pinned, handle_types: HandleType::empty() }
     }
 
     /// Sets the kind.
@@ -69,7 +69,7 @@ impl AllocationProperties {
     /// Adds a type of handle that the memory may be exported as.
     #[must_use]
     pub fn shareable_as(mut self, handle_type: HandleType) -> Self {
-        self.handle_types |= handle_type.bit();
+        self.handle_types |= handle_type;
         self
     }
 }

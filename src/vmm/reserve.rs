@@ -141,7 +141,7 @@ impl Shared {
             Err(known) => {
                 // It can only be in an address-space hole that the runtime left in a reservation of ours.
                 let found = self.ledger.reservations.find(known);
-                let failure = ErrorKind::ReservedTwice { address: Address::new(known) };
+                let failure = ErrorKind::ReservedTwice(Address::new(known));
                 let operation = Operation::AddressReserve;
                 let place = found.as_ref().map(|it| it.range());
                 let range = self.quarantine(operation, place, failure, None);

@@ -30,14 +30,18 @@ impl Vmm {
         let operation = Operation::ExportToShareableHandle;
         self.run(operation, |shared| {
             let exportable = shared.ledger.handles.begin_use(handle, |record| {
-                if !record.properties.handle_types.contains(handle_type.bit()) {
-                    let problem = Problem::NotRequested(handle_type);
-                    return Err(ErrorKind::invalid_list(Argument::HandleType, problem));
+                if !record.properties.handle_types.contains(handle_type) {
+                    let (value, problem) = (handle_type.bits().into(), Problem::NotRequested);
+                    return Err(ErrorKind::invalid(
+                        Argument::HandleType,
+                        Value::Bytes(value),
+                        problem,
+                    ));
                 }
                 Ok(Exportable::of(&record.payload))
             })?;
             let exported = match handle_type {
-                HandleType::PosixFileDescriptor => shared.export(exportable),
+                HandleType::POSIX_FILE_DESCRIPTOR => shared.export(exportable),
                 _ => Err(Feature::HandleType.into()),
             };
             if let Some(record) = shared.ledger.handles.end_use(handle) {
@@ -65,7 +69,7 @@ impl Vmm {
         handle_type: HandleType,
     ) -> Result<Handle, Error> {
         self.run(Operation::ImportFromShareableHandle, |shared| match handle_type {
-            HandleType::PosixFileDescriptor => shared.import(descriptor.as_fd()),
+            HandleType::POSIX_FILE_DESCRIPTOR => shared.import(descriptor.as_fd()),
             _ => Err(Feature::HandleType.into()),
         })
     }
@@ -140,7 +144,7 @@ impl Shared {
         let properties = AllocationProperties {
             location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
             kind: AllocationKind::Pinned,
-            handle_types: HandleType::PosixFileDescriptor.bit(),
+            handle_types: HandleType::POSIX_FILE_DESCRIPTOR,
         };
         let owner = owner.map(|(index, _)| index);
         let physical = Physical { native, owner, imported: true, descriptor: own };
@@ -153,7 +157,7 @@ impl Shared {
         let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let agents = || self.runtime.agents().iter().enumerate();
         let of_pool = pool.and_then(|pool| {
-            agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))
+            agents().find(|(_, agent)| agent.pools.iter().any(|known| known.native == pool))
         });
         // The runtime may name a pool that it lists nowhere. It has found the owner all the same, and if
         // there is one GPU it is that.

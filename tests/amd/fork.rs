@@ -6,7 +6,7 @@ use crate::process::{End, in_child};
 use hsa_vmm::{Access, Allocation, Error, ErrorKind, HandleType, Reservation, Runtime, Vmm};
 
 const SIZE: usize = 64 << 10;
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
 fn every_call_of_a_child_is_refused() {

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 const SIZE: usize = 256 << 10;
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// One of two processes, and its line to the other.
 struct Side {

@@ -6,7 +6,7 @@ use crate::process::limit::{allow_more, no_limit};
 use crate::process::{assert_untouchable, descriptors};
 use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// As much as there is, in pieces.
 fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {

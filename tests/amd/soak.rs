@@ -13,7 +13,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 << 10;
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 /// Threads for each of the three `Vmm`s.
 const THREADS: usize = 3;
 

@@ -137,7 +137,7 @@ fn memory_knows_its_size() {
 #[test]
 fn a_device_out_of_range_is_an_invalid_value() {
     let ground = Ground::simulated(Config::mi300x(2));
-    let problem = Problem::NoSuchDevice { devices: 2 };
+    let problem = Problem::OutOfRange(2);
     for number in [2, 3, usize::MAX] {
         let error = ground.area(number, AreaFlags::DEFAULT).unwrap_err();
         assert_eq!(error.operation(), Operation::AreaCreate, "{error}");

@@ -201,7 +201,7 @@ fn one_failure_changes_nothing() {
                                     // It is unmapped by then, and no more.
                                     let error = stage.memory().read(0, &mut [0]).unwrap_err();
                                     let not_mapped =
-                                        matches!(error.problem(), Some(Problem::NotMapped { .. }));
+                                        matches!(error.problem(), Some(Problem::NotMapped(_)));
                                     assert!(not_mapped, "{when}: {error}");
                                     act(&mut stage).unwrap_or_else(|e| panic!("{when}: {e}"));
                                     let held = stage.vmm.as_ref().map(Vmm::usage);

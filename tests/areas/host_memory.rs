@@ -4,7 +4,7 @@ use crate::GIB;
 use crate::ground::{Ground, on_amd};
 use crate::process;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
-use hsa_vmm::error::{Argument, Busy, Operation, Problem};
+use hsa_vmm::error::{Argument, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
@@ -108,8 +108,8 @@ fn what_is_mapped_is_busy(ground: &Ground) {
         [(1000, 1000), (1000, 1), (1000, 4000), (0, 1001), (1999, 1), (0, 8192), (1500, 100)]
     {
         let error = map(offset, size).unwrap_err();
-        let busy = Busy::HostMemoryMapped { at: held.address() };
-        assert_eq!(*error.kind(), ErrorKind::Busy(busy), "{offset} {size}");
+        let busy = ErrorKind::HostMemoryMapped(held.address());
+        assert_eq!(*error.kind(), busy, "{offset} {size}");
         assert_eq!(error.aml(), 6);
     }
     let (before, after) = (map(0, 1000).unwrap(), map(2000, 6192).unwrap());
@@ -144,7 +144,7 @@ fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
     };
     let held = map(&one, 64).unwrap();
     let error = map(&other, 32).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
     held.munmap().unwrap();
     map(&other, 32).unwrap().munmap().unwrap();
 }
@@ -184,7 +184,11 @@ fn host_memory_must_be_there_and_enough_and_wanted() {
             let error = area.mmap(10, MmapOptions::new()).unwrap_err();
             refused(error, Argument::Host, Problem::MissingHostMemory);
             let error = area.mmap(11, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
-            refused(error, Argument::Size, Problem::ExceedsHostMemory { host: 10 });
+            refused(
+                error,
+                Argument::Size,
+                Problem::TooLarge { maximum: 10, whole: Argument::Host },
+            );
             area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
             // SAFETY: nothing is mapped, since there cannot be that much.
             let options =
@@ -244,7 +248,7 @@ fn forgotten_memory_stays_busy() {
     let bytes = Vec::leak(vec![0u8; 100]);
     std::mem::forget(mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap());
     let error = mapping.mmap(50, MmapOptions::new().with_host_memory(bytes)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
 }
 
 /// Then the runtime is asked whether the memory may be mapped anew; as it counts locks of the same

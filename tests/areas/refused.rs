@@ -22,7 +22,7 @@ fn flags_that_mean_nothing() {
     let ground = Ground::simulated(Config::mi300x(1));
     for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
         let error = ground.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
-        assert_eq!(error.problem(), Some(Problem::UndefinedFlags { defined: 0xf }), "{error}");
+        assert_eq!(error.problem(), Some(Problem::UndefinedFlags(0xf)), "{error}");
         assert_eq!(error.aml(), 3);
     }
 }
@@ -66,7 +66,7 @@ fn a_machine_without_gpus() {
 
 /// Sizes that cannot be had, of whatever kind of memory.
 fn sizes(ground: &Ground) {
-    let has = |agent: &hsa_vmm::Agent| agent.pools().iter().map(|pool| pool.size).max().unwrap();
+    let has = |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
     let most = ground.runtime.agents().iter().map(has).max().unwrap();
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
         let area = ground.area(0, flags).unwrap();

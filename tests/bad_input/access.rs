@@ -22,7 +22,7 @@ fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
                 s.machine.vmm.set_access(s.used, s.granule, &list)
             },
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "an invented agent, last",
@@ -53,13 +53,13 @@ fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
             "from an agent of another runtime",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[s.machine.gpu(0), s.other.cpu(0)]),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "from an invented agent",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[no_agent()]),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
     ]);
 }
@@ -80,7 +80,7 @@ fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
     let list = [access(machine.gpu(0), Access::ReadWrite)];
     let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
     let owner = machine.gpu(1);
-    assert_eq!(error.problem(), Some(P::Unreachable { owner }));
+    assert_eq!(error.problem(), Some(P::Unreachable(owner)));
     assert_eq!(error.argument(), Some(A::Agent));
     assert_eq!(state(&machine), before);
     let nothing = [access(machine.gpu(0), Access::None)];
@@ -100,19 +100,19 @@ fn get_access_and_retain_refuse_bad_input() {
             "the address behind a mapping",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), s.granule_at(4)).map(drop),
             A::Address,
-            |s| P::NotMapped { at: s.granule_at(4) },
+            |s| P::NotMapped(s.granule_at(4)),
         ),
         (
             "an invented address",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), top()).map(drop),
             A::Address,
-            |_| P::NotMapped { at: top() },
+            |_| P::NotMapped(top()),
         ),
         (
             "an agent of another runtime",
             |s| s.machine.vmm.get_access(s.other.gpu(0), s.used).map(drop),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "an invented agent",
@@ -130,19 +130,19 @@ fn get_access_and_retain_refuse_bad_input() {
             "retain behind a mapping",
             |s| s.machine.vmm.retain_allocation_handle(s.granule_at(4)).map(drop),
             A::Address,
-            |s| P::NotMapped { at: s.granule_at(4) },
+            |s| P::NotMapped(s.granule_at(4)),
         ),
         (
             "retain at an invented address",
             |s| Allocation::at(&s.machine.vmm, top()).map(drop),
             A::Address,
-            |_| P::NotMapped { at: top() },
+            |_| P::NotMapped(top()),
         ),
         (
             "retain at the last address",
             |s| s.machine.vmm.retain_allocation_handle(Address::new(usize::MAX)).map(drop),
             A::Address,
-            |_| P::NotMapped { at: Address::new(usize::MAX) },
+            |_| P::NotMapped(Address::new(usize::MAX)),
         ),
     ]);
 }

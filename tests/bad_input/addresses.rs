@@ -107,19 +107,19 @@ fn address_free_refuses_bad_input() {
             "a part",
             |s| s.machine.vmm.address_free(s.next, s.granule),
             A::Size,
-            |s| P::WrongSize { expected: 8 * s.granule },
+            |s| P::WrongSize(8 * s.granule),
         ),
         (
             "two at once",
             |s| s.machine.vmm.address_free(s.used, 16 * s.granule),
             A::Size,
-            |s| P::WrongSize { expected: 8 * s.granule },
+            |s| P::WrongSize(8 * s.granule),
         ),
         (
             "what is mapped",
             |s| s.machine.vmm.address_free(s.used, 8 * s.granule),
             A::Address,
-            |_| P::StillMapped { mappings: 3 },
+            |_| P::StillMapped(3),
         ),
         (
             "another's",

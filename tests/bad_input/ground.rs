@@ -9,7 +9,7 @@ use hsa_vmm::{
     Reservation,
 };
 
-pub const FILE: HandleType = HandleType::PosixFileDescriptor;
+pub const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Some of everything, of two machines that know nothing of each other.
 pub struct Scene {

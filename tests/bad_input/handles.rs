@@ -34,7 +34,7 @@ fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
     ];
     let scene = Scene::new();
     let bad = [
-        ("zero", Handle::from_bits(0), P::NullHandle),
+        ("zero", Handle::from_bits(0), P::Null),
         ("released", scene.stale, P::Released),
         ("released and still mapped", scene.dying, P::Released),
         ("another's", scene.foreign, P::ForeignHandle),

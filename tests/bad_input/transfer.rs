@@ -15,12 +15,7 @@ fn reading_and_writing_refuse_bad_input() {
     }
     check(&[
         ("read null", |s| read(s, Address::NULL, 1), A::Address, |_| P::Null),
-        (
-            "read what is not mapped",
-            |s| read(s, s.next, 1),
-            A::Address,
-            |s| P::NotMapped { at: s.next },
-        ),
+        ("read what is not mapped", |s| read(s, s.next, 1), A::Address, |s| P::NotMapped(s.next)),
         (
             "read what is not reserved",
             |s| read(s, Address::new(1 << 40), 1),
@@ -97,7 +92,7 @@ fn reading_and_writing_refuse_bad_input() {
             "map where something is mapped, by offset",
             |s| s.mapping.reservation().map(0, s.mapping.allocation()).map(drop),
             A::Offset,
-            |s| P::AlreadyMapped { at: s.mapping.address() },
+            |s| P::AlreadyMapped(s.mapping.address()),
         ),
     ]);
 }
@@ -147,7 +142,7 @@ fn copy_and_fill_refuse_bad_input() {
             "to what is not mapped",
             |s| copy(s, s.next, s.used, 8),
             A::Destination,
-            |s| P::NotMapped { at: s.next },
+            |s| P::NotMapped(s.next),
         ),
         (
             "beyond the reservation",
@@ -165,7 +160,7 @@ fn copy_and_fill_refuse_bad_input() {
             "by an agent of another runtime",
             |s| s.machine.vmm.copy(s.other.gpu(0), s.used, s.used, 8),
             A::Agent,
-            |_| P::ForeignAgent,
+            |_| P::UnknownAgent,
         ),
         (
             "by an invented agent",
@@ -197,7 +192,7 @@ fn copy_and_fill_refuse_bad_input() {
             "fill what is not mapped",
             |s| s.machine.vmm.fill(s.next, 1, 4),
             A::Address,
-            |s| P::NotMapped { at: s.next },
+            |s| P::NotMapped(s.next),
         ),
         (
             "fill what may be read",

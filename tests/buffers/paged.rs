@@ -180,7 +180,7 @@ fn ranges_that_make_no_sense_are_refused() {
         let buffer = buffer(&machine, zero);
         buffer.map(4..8).unwrap();
         let calls = machine.simulation.all_calls();
-        let none = |page| Err(page_error(page, Problem::NoSuchPage { pages: 16 }));
+        let none = |page| Err(page_error(page, Problem::OutOfRange(16)));
         assert_eq!(buffer.map(15..17).map_err(Error::into_kind), none(16));
         assert_eq!(buffer.map(20..21).map_err(Error::into_kind), none(20));
         assert_eq!(

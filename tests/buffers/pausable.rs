@@ -229,7 +229,7 @@ fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
             buffer.revoke(&[machine.cpu(0)]).unwrap();
             assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{era}");
             let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
-            assert_eq!(foreign.problem(), Some(Problem::ForeignAgent), "{era}");
+            assert_eq!(foreign.problem(), Some(Problem::UnknownAgent), "{era}");
             assert!(
                 buffer.revoke(&[other.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
                 "{era}"

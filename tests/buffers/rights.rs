@@ -97,7 +97,7 @@ fn every_buffer_says_who_may_use_it() {
             assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{era}: {kind}");
             let Err(error) = access(stranger) else { panic!("{era}: {kind}") };
             let told = (error.operation(), error.problem());
-            assert_eq!(told, (Operation::GetAccess, Some(Problem::ForeignAgent)), "{era}: {kind}");
+            assert_eq!(told, (Operation::GetAccess, Some(Problem::UnknownAgent)), "{era}: {kind}");
         }
         let mappings = machine.vmm.mappings();
         assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{era}");
@@ -114,8 +114,8 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
     let stranger = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
     for (agents, problem) in [
-        (vec![stranger.gpu(0)], Problem::ForeignAgent),
-        (vec![machine.gpu(0), stranger.cpu(0)], Problem::ForeignAgent),
+        (vec![stranger.gpu(0)], Problem::UnknownAgent),
+        (vec![machine.gpu(0), stranger.cpu(0)], Problem::UnknownAgent),
         (vec![], Problem::Empty),
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");

@@ -6,7 +6,7 @@ use crate::pausable::alone;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
 use hsa_vmm::buffer::RingBuffer;
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use std::collections::VecDeque;
 
@@ -60,7 +60,8 @@ fn a_ring_holds_no_more_than_its_size() {
     let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut bytes = vec![0; SIZE + 1];
-    let error = || Err(size_error(SIZE + 1, Problem::ExceedsBuffer { size: SIZE }));
+    let error =
+        || Err(size_error(SIZE + 1, Problem::TooLarge { maximum: SIZE, whole: Argument::Buffer }));
     assert_eq!(ring.read(u64::MAX, &mut bytes).map_err(Error::into_kind), error());
     assert_eq!(ring.write(u64::MAX, &bytes).map_err(Error::into_kind), error());
     assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1).map_err(Error::into_kind), error());

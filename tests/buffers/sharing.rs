@@ -112,7 +112,7 @@ fn share_rejects_other_buffers_and_pages() {
     other.map(2..3).unwrap();
     for (destination, first, problem) in [
         (&other, 1, Problem::PageMapped),
-        (&other, 7, Problem::NoSuchPage { pages: 8 }),
+        (&other, 7, Problem::OutOfRange(8)),
         (&peer, 0, Problem::DifferentPages),
         (&foreign, 0, Problem::ForeignHandle),
         (&second, 0, Problem::ForeignHandle),
@@ -126,7 +126,7 @@ fn share_rejects_other_buffers_and_pages() {
         (error.operation(), error.problem()),
         (Operation::SharePages, Some(Problem::PageNotMapped))
     );
-    assert_eq!(one.page_users(8).unwrap_err().problem(), Some(Problem::NoSuchPage { pages: 8 }));
+    assert_eq!(one.page_users(8).unwrap_err().problem(), Some(Problem::OutOfRange(8)));
     assert_eq!((one.page_users(0), other.page_users(0)), (Ok(1), Ok(0)));
 }
 

@@ -117,12 +117,16 @@ fn sizes_that_cannot_be_are_refused() {
     buffer.grow(3 * MIB).unwrap();
     for (by, wanted) in [(MIB + 1, 4 * MIB + 1), (usize::MAX, usize::MAX)] {
         let error = buffer.grow(by).expect_err("more than is reserved");
-        let expected = size_error(wanted, Problem::ExceedsMaximum { maximum });
+        let expected =
+            size_error(wanted, Problem::TooLarge { maximum, whole: Argument::Reservation });
         assert_eq!(error.into_kind(), expected);
     }
     let error = buffer.shrink(3 * MIB + 1).expect_err("more than there is");
     let end = 3 * MIB;
-    assert_eq!(error.into_kind(), size_error(3 * MIB + 1, Problem::ExceedsBuffer { size: end }));
+    assert_eq!(
+        error.into_kind(),
+        size_error(3 * MIB + 1, Problem::TooLarge { maximum: end, whole: Argument::Buffer })
+    );
     assert_eq!((buffer.size(), buffer.mapped()), (3 * MIB, 4 * MIB));
     let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("no such offset");
     assert_eq!(error.into_kind(), out_of_bounds(usize::MAX, 2, end));

@@ -5,7 +5,7 @@ use crate::machine::{KIB, Machine, eras};
 use bytemuck::{Pod, Zeroable};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::GrowableVec;
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, GrowableBuffer};
 
@@ -72,7 +72,7 @@ fn values_that_are_not_there_are_refused() {
     assert!(words.read(2, &mut [0; 2]).is_err());
     let (wanted, maximum) = (4 * KIB + 8, 4 * KIB);
     let too_many = words.extend(&[0; 510]);
-    let expected = size_error(wanted, Problem::ExceedsMaximum { maximum });
+    let expected = size_error(wanted, Problem::TooLarge { maximum, whole: Argument::Reservation });
     assert_eq!(too_many.map_err(Error::into_kind), Err(expected));
     assert_eq!(words.to_vec().unwrap(), [1, 2, 3]);
     words.extend(&[9; 509]).unwrap();

@@ -46,10 +46,10 @@ fn through_the_library() {
         let gpu = library.gpu(0);
         let another = Library::load(ground.runtime());
         let invented = [
-            (AgentId::from_bits(0xabcd0), Problem::ForeignAgent),
-            (AgentId::from_bits(u64::MAX), Problem::ForeignAgent),
+            (AgentId::from_bits(0xabcd0), Problem::UnknownAgent),
+            (AgentId::from_bits(u64::MAX), Problem::UnknownAgent),
             (AgentId::from_bits(gpu.to_bits() + 77), Problem::UnknownAgent),
-            (another.gpu(0), Problem::ForeignAgent),
+            (another.gpu(0), Problem::UnknownAgent),
         ];
         for (agent, problem) in invented {
             // What stands before it takes no effect either.

@@ -55,7 +55,7 @@ fn twice_through_the_library() {
         };
         let memory = map(PAGE).unwrap();
         let error = map(2 * PAGE).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
         memory.munmap().unwrap();
         assert!(!raw.is_locked(here));
         map(2 * PAGE).unwrap().munmap().unwrap();

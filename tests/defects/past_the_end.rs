@@ -40,7 +40,7 @@ fn through_the_library() {
         let end = at(base, SIZE);
         for agent in [cpu, gpu] {
             let refused = library.vmm.get_access(agent, end).unwrap_err();
-            assert_eq!(refused.problem(), Some(Problem::NotMapped { at: end }));
+            assert_eq!(refused.problem(), Some(Problem::NotMapped(end)));
         }
         let last = at(base, SIZE - 1);
         assert_eq!(library.vmm.get_access(cpu, last).unwrap(), Access::Read);

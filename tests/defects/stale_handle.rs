@@ -29,7 +29,7 @@ fn through_the_library() {
     on_each("stale_handle::through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
-        let (base, file) = (library.reserve(SIZE), HandleType::PosixFileDescriptor);
+        let (base, file) = (library.reserve(SIZE), HandleType::POSIX_FILE_DESCRIPTOR);
         for _ in 0..100 {
             let stale = library.create(0, SIZE);
             vmm.release(stale).unwrap();

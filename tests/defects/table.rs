@@ -198,7 +198,7 @@ defects! {
     TWICE_LOCKED_STAYS_LOCKED: [Yes, Yes, Crash(SIGABRT)],
         "of two locks that begin at one address, unlock takes neither back, or ends the process",
         "libhsakmt, fmm.c: what is registered is looked for by its start alone",
-        "the second lock is refused: `ErrorKind::Busy`";
+        "the second lock is refused: `ErrorKind::HostMemoryMapped`";
     RESERVES_MORE_THAN_THERE_IS: [No, Yes, Yes],
         "a reservation of all addresses but one page succeeds",
         "seen; the size is rounded up beyond the end of all numbers",

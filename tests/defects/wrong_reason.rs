@@ -56,7 +56,7 @@ fn through_the_library() {
         assert!(matches!(odd.kind(), ErrorKind::InvalidArgument { .. }), "{odd}");
         assert_eq!(odd.argument(), Some(Argument::Size));
 
-        let file = HandleType::PosixFileDescriptor;
+        let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let shared = vmm.export_to_shareable_handle(memory, file).unwrap();
         let import = vmm.import_from_shareable_handle(&shared, file).unwrap();
         let properties = vmm.allocation_properties(import).unwrap();

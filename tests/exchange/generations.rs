@@ -123,7 +123,7 @@ fn be(
     let killed = ALL.iter().position(|&role| role == killed).unwrap();
     send_word(to(killed), "seen");
     let gone = to(killed).receive_descriptor().map(drop).unwrap_err();
-    assert!(matches!(gone.kind(), ErrorKind::Disconnected { .. }), "{gone}");
+    assert!(matches!(gone.kind(), ErrorKind::Disconnected(_)), "{gone}");
     let other = 3 - own - killed;
     for view in [&down, &up] {
         if own < other {

@@ -16,7 +16,7 @@ pub struct World {
     granule: usize,
 }
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl World {
     /// A machine on which these operations have been carried out.

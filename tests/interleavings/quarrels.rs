@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ORDERS: usize = 100;
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const ON_ADDRESSES: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
 /// A machine whose runtime takes no lock in some calls.
@@ -164,11 +164,7 @@ fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
             Err(error) => assert!(
                 matches!(
                     error.problem(),
-                    Some(
-                        Problem::NotMapped { .. }
-                            | Problem::StillMapped { .. }
-                            | Problem::NotReserved
-                    )
+                    Some(Problem::NotMapped(_) | Problem::StillMapped(_) | Problem::NotReserved)
                 ),
                 "{error}"
             ),

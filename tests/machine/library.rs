@@ -53,7 +53,7 @@ impl Library {
 
     /// Memory of a GPU that may be shared.
     pub fn on(&self, gpu: usize) -> AllocationProperties {
-        AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::PosixFileDescriptor)
+        AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
     #[track_caller]

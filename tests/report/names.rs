@@ -48,9 +48,9 @@ fn what_is_not_there_has_no_name() {
         refused(vmm.name_reservation(address, "x"), Argument::Address, Problem::NotReserved);
     }
     let free = at(base, GRANULE);
-    refused(vmm.name_mapping(free, "x"), Argument::Address, Problem::NotMapped { at: free });
+    refused(vmm.name_mapping(free, "x"), Argument::Address, Problem::NotMapped(free));
     vmm.unmap(base, GRANULE).unwrap();
-    refused(vmm.name_mapping(base, "x"), Argument::Address, Problem::NotMapped { at: base });
+    refused(vmm.name_mapping(base, "x"), Argument::Address, Problem::NotMapped(base));
     vmm.release(handles[0]).unwrap();
     refused(vmm.name_handle(handles[0], "x"), Argument::Handle, Problem::Released);
 }

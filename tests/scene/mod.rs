@@ -56,7 +56,7 @@ impl Scene {
             library.vmm.set_access(at(used, 4 * granule), granule, &lost).unwrap();
         }
         library.vmm.release(b).unwrap();
-        let file = HandleType::PosixFileDescriptor;
+        let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let shared = library.vmm.export_to_shareable_handle(spare, file).unwrap();
         let handles = RefCell::new(vec![a, spare, double]);
         Self { library, used, empty, spare, shared, handles }
@@ -206,11 +206,11 @@ pub const ACTS: &[(&str, Act)] = &[
         s.library.vmm.unmap_many(&[(s.used, s.granule()), rest])
     }),
     ("export", |s| {
-        let file = HandleType::PosixFileDescriptor;
+        let file = HandleType::POSIX_FILE_DESCRIPTOR;
         s.library.vmm.export_to_shareable_handle(s.spare, file).map(drop)
     }),
     ("import", |s| {
-        let file = HandleType::PosixFileDescriptor;
+        let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let made = s.library.vmm.import_from_shareable_handle(&s.shared, file)?;
         s.handles.borrow_mut().push(made);
         Ok(())

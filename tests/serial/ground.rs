@@ -7,7 +7,7 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Reservation};
 use std::sync::Mutex;
 
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// The world of a round, in the library.
 pub struct Ground<'a> {
@@ -167,9 +167,9 @@ impl<'a> Ground<'a> {
 fn reason(operation: Operation, error: Error) -> Reason {
     match error.problem() {
         Some(Problem::NotReserved | Problem::NotAReservation) => Reason::NotReserved,
-        Some(Problem::NotMapped { .. }) => Reason::NotMapped,
-        Some(Problem::AlreadyMapped { .. }) => Reason::AlreadyMapped,
-        Some(Problem::StillMapped { .. }) => Reason::StillMapped,
+        Some(Problem::NotMapped(_)) => Reason::NotMapped,
+        Some(Problem::AlreadyMapped(_)) => Reason::AlreadyMapped,
+        Some(Problem::StillMapped(_)) => Reason::StillMapped,
         Some(Problem::NotGranted { .. }) => Reason::NotGranted,
         Some(Problem::Released) => Reason::Released,
         Some(Problem::AddressTaken) => Reason::AddressTaken,

@@ -59,7 +59,7 @@ impl<'a> Successor<'a> {
             Ok(_) => panic!("{method} did not fail"),
             Err(error) => {
                 let problem = error.problem();
-                assert!(matches!(problem, Some(Problem::NotMapped { .. })), "{method}: {error}");
+                assert!(matches!(problem, Some(Problem::NotMapped(_))), "{method}: {error}");
             }
         }
         self.assert_untouched(method);

@@ -18,7 +18,7 @@ use process::within;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const FILE: HandleType = HandleType::PosixFileDescriptor;
+const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Everything gone, whichever won.
 fn sweep(machine: &Machine, handles: &[Handle]) {

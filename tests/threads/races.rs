@@ -24,9 +24,9 @@ fn assert_documented(answer: Result<(), Error>) -> bool {
                 problem,
                 Problem::NotReserved
                     | Problem::NotAReservation
-                    | Problem::StillMapped { .. }
-                    | Problem::AlreadyMapped { .. }
-                    | Problem::NotMapped { .. }
+                    | Problem::StillMapped(_)
+                    | Problem::AlreadyMapped(_)
+                    | Problem::NotMapped(_)
                     | Problem::Released
                     | Problem::NotGranted { .. }
             );

@@ -23,7 +23,7 @@ pub(crate) struct Calls {
     field: Option<(Address, usize, Handle, Vec<usize>)>,
 }
 
-const FD: HandleType = HandleType::PosixFileDescriptor;
+const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Calls {
     pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {

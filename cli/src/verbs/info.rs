@@ -93,7 +93,7 @@ fn pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
         "handles",
     ]);
     for agent in runtime.agents() {
-        for pool in agent.pools() {
+        for pool in &agent.pools {
             pools.add_row(row(agent, pool));
         }
     }
@@ -119,7 +119,7 @@ fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
 fn links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut links = table(&["agent", "reaches", "by"]);
     for agent in runtime.agents() {
-        for peer in agent.peers() {
+        for peer in &agent.peers {
             let by = if peer.reachable {
                 let hops: Vec<_> = peer.links.iter().map(|link| link.kind.to_string()).collect();
                 if hops.is_empty() { "(not told)".to_owned() } else { hops.join(" + ") }

@@ -203,7 +203,7 @@ fn out_of_reach(context: &Context) -> Verdict {
     let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
     let error = context.refuses(HipError::InvalidValue, set)?;
-    ensure_eq!(error.problem(), Some(Problem::Unreachable { owner }), "{error}");
+    ensure_eq!(error.problem(), Some(Problem::Unreachable(owner)), "{error}");
     Ok(())
 }
 

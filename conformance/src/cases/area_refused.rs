@@ -67,7 +67,7 @@ fn refused<T>(context: &Context, expected: HipError, answer: Result<T, Error>) -
 fn device_out_of_range(context: &Context) -> Verdict {
     let devices = context.runtime().gpus().count();
     for number in [devices, devices + 1, usize::MAX] {
-        let problem = Some(Problem::NoSuchDevice { devices });
+        let problem = Some(Problem::OutOfRange(devices));
         let answer = Area::new(context.vmm(), number, AreaFlags::DEFAULT);
         let error = refused(context, HipError::InvalidDevice, answer)?;
         ensure_eq!((error.problem(), error.aml()), (problem, 3), "{error}");
@@ -93,7 +93,7 @@ fn unknown_flags(context: &Context) -> Verdict {
         let flags = AreaFlags::from_bits_retain(bits);
         let answer = Area::new(context.vmm(), context.gpu(), flags);
         let error = refused(context, HipError::InvalidValue, answer)?;
-        ensure_eq!(error.problem(), Some(Problem::UndefinedFlags { defined: 0xf }), "{error}");
+        ensure_eq!(error.problem(), Some(Problem::UndefinedFlags(0xf)), "{error}");
     }
     Ok(())
 }
@@ -131,7 +131,7 @@ fn zero_size(context: &Context) -> Verdict {
 }
 
 fn too_large(context: &Context) -> Verdict {
-    let pools = context.runtime().agents().iter().flat_map(|agent| agent.pools());
+    let pools = context.runtime().agents().iter().flat_map(|agent| &agent.pools);
     let most = pools.map(|pool| pool.size).max().unwrap_or(0);
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
         for size in [most + (1 << 30), usize::MAX] {

@@ -46,7 +46,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.growable.beyond_maximum",
-        "documentation: Problem::ExceedsMaximum",
+        "documentation: Problem::TooLarge",
         "growth beyond the addresses is refused, and the buffer is as it was",
         beyond_maximum,
     ),
@@ -194,7 +194,7 @@ fn beyond_maximum(context: &Context) -> Verdict {
     buffer.fill(0, 0xc600, granule)?;
     for more in [granule + 1, 2 * granule, usize::MAX] {
         let error = context.refuses(HipError::InvalidValue, || buffer.grow(more))?;
-        let exceeds = matches!(error.problem(), Some(Problem::ExceedsMaximum { .. }));
+        let exceeds = matches!(error.problem(), Some(Problem::TooLarge { .. }));
         ensure!(exceeds, "{error}");
         ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes more were refused");
     }
@@ -208,7 +208,7 @@ fn beyond_end(context: &Context) -> Verdict {
     let beyond = |error: Error| {
         let problem = error.problem();
         let beyond =
-            matches!(problem, Some(Problem::OutOfBounds { .. } | Problem::ExceedsBuffer { .. }));
+            matches!(problem, Some(Problem::OutOfBounds { .. } | Problem::TooLarge { .. }));
         ensure!(beyond, "{error}");
         Ok(())
     };

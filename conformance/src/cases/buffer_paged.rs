@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.paged.no_such_page",
-        "documentation: Problem::NoSuchPage",
+        "documentation: Problem::OutOfRange",
         "pages that there are not are refused",
         no_such_page,
     ),
@@ -172,7 +172,7 @@ fn no_such_page(context: &Context) -> Verdict {
             context.refuses(refused, || buffer.map(pages.clone()))?,
             context.refuses(refused, || buffer.unmap(pages.clone()))?,
         ] {
-            ensure_eq!(error.problem(), Some(Problem::NoSuchPage { pages: 3 }), "{error}");
+            ensure_eq!(error.problem(), Some(Problem::OutOfRange(3)), "{error}");
         }
     }
     context.refuses(refused, || buffer.address_of(3))?;
@@ -417,7 +417,7 @@ fn shared_refused(context: &Context) -> Verdict {
     let error = context.refuses(refused, || one.share_pages(2..4, &other, 0))?;
     ensure_eq!(blamed(&error), Some((3, Problem::PageNotMapped)), "the error");
     let error = context.refuses(refused, || one.share_pages(0..2, &other, 3))?;
-    ensure_eq!(blamed(&error), Some((4, Problem::NoSuchPage { pages: 4 })), "the error");
+    ensure_eq!(blamed(&error), Some((4, Problem::OutOfRange(4))), "the error");
     let error = context.refuses(refused, || one.share_pages(0..1, &large, 0))?;
     ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
     context.refuses(refused, || one.share_pages(0..2, &one, 1))?;

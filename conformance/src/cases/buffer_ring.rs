@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "buffer.ring.larger_than_itself",
-        "documentation: Problem::ExceedsBuffer",
+        "documentation: Problem::TooLarge",
         "more bytes than the ring has are neither read nor written",
         larger,
     ),

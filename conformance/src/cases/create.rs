@@ -5,7 +5,7 @@ use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
-use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
+use hsa_vmm::vmm::{AllocationKind, Location};
 use hsa_vmm::{AgentId, AllocationProperties, ErrorKind, HandleType};
 use std::collections::HashSet;
 
@@ -92,13 +92,13 @@ pub(super) const CASES: &[Case] = &[
         "create.handle_type.windows",
         "HIP: hipMemCreate; reference 6.2 #14",
         "memory that can be shared with Windows is not supported",
-        |c| unsupported_type(c, HandleTypes::WIN32 | HandleTypes::WIN32_KMT),
+        |c| unsupported_type(c, HandleType::WIN32 | HandleType::WIN32_KMT),
     ),
     Case::new(
         "create.handle_type.unknown",
         "HIP: hipMemCreate",
         "memory that can be shared in an unknown way is not supported",
-        |c| unsupported_type(c, HandleTypes::from_bits_retain(1 << 20)),
+        |c| unsupported_type(c, HandleType::from_bits_retain(1 << 20)),
     ),
     Case::new(
         "create.handle_type.descriptor",
@@ -233,12 +233,12 @@ fn nowhere(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Location, create)
 }
 
-fn unsupported_type(context: &Context, types: HandleTypes) -> Verdict {
+fn unsupported_type(context: &Context, types: HandleType) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.handle_types = types;
     let create = || context.vmm().create(context.granule(), &properties);
     context.refuses(HipError::NotSupported, create)?;
-    properties.handle_types |= HandleType::PosixFileDescriptor.bit();
+    properties.handle_types |= HandleType::POSIX_FILE_DESCRIPTOR;
     let create = || context.vmm().create(context.granule(), &properties);
     context.refuses(HipError::NotSupported, create).map(|_| ())
 }

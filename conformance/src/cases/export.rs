@@ -113,7 +113,7 @@ fn not_requested(context: &Context) -> Verdict {
 
 fn wrong_type(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
-    for kind in [HandleType::Win32, HandleType::Win32Kmt, HandleType::Fabric] {
+    for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
         let export = || context.vmm().export_to_shareable_handle(handle, kind);
         context.refuses_argument(Argument::HandleType, export)?;
     }

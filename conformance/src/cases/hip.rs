@@ -99,7 +99,7 @@ fn numbers(_: &Runtime) -> Verdict {
         (HipError::NotSupported, 801, "hipErrorNotSupported"),
         (HipError::Unknown, 999, "hipErrorUnknown"),
     ] {
-        ensure_eq!((error.code(), error.name()), (code, name), "code and name");
+        ensure_eq!((error.code(), error.name().as_str()), (code, name), "code and name");
     }
     Ok(())
 }

@@ -291,7 +291,7 @@ fn granularity(context: &Context) -> Verdict {
 }
 
 fn share(context: &Context) -> Verdict {
-    let kind = HandleType::PosixFileDescriptor;
+    let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let nothing = std::fs::File::open("/dev/null")?;
     let export =
         |vmm: &Vmm, handle, kind, flags| vmm.export_with_flags(handle, kind, flags).map(|_| ());
@@ -308,7 +308,7 @@ fn share(context: &Context) -> Verdict {
         ] {
             ensure_eq!(found.map_err(code), Err(1), "exporting {what} in {profile}");
         }
-        let win32 = vmm.import_from_shareable_handle(&nothing, HandleType::Win32);
+        let win32 = vmm.import_from_shareable_handle(&nothing, HandleType::WIN32);
         ensure_eq!(win32.map_err(code), Err(801), "importing a handle of Windows in {profile}");
     }
     Ok(())
@@ -345,7 +345,7 @@ fn runtime_fails(_: &Runtime) -> Verdict {
         (Operation::Unmap, 999),
         (Operation::Release, 999),
     ] {
-        let status = Status::new(0x1000);
+        let status = Status(0x1000);
         let kind = ErrorKind::Runtime { call: "a function", status };
         is_coded(Error::new(operation, kind), expected)?;
     }
@@ -353,7 +353,7 @@ fn runtime_fails(_: &Runtime) -> Verdict {
 }
 
 fn nothing_left(_: &Runtime) -> Verdict {
-    let (operation, status) = (Operation::Create, Status::new(0x1008));
+    let (operation, status) = (Operation::Create, Status(0x1008));
     let call = "hsa_amd_vmem_handle_create";
     let coded = |kind, expected| is_coded(Error::new(operation, kind), expected);
     coded(ErrorKind::OutOfMemory { call, status, size: 1 }, 2)?;

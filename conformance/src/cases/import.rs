@@ -276,7 +276,7 @@ fn no_file(context: &Context) -> Verdict {
 fn import_wrong_type(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     let descriptor = export(context, handle)?;
-    for kind in [HandleType::Win32, HandleType::Win32Kmt, HandleType::Fabric] {
+    for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
         let import = || context.vmm().import_from_shareable_handle(&descriptor, kind);
         context.refuses(HipError::NotSupported, import)?;
     }

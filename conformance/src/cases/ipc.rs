@@ -269,14 +269,14 @@ fn flags(context: &Context) -> Verdict {
     let handle = get(&ipc, memory.address())?;
     for flags in [2, 123, u32::MAX] {
         let answer = ipc.open_mem_handle(&handle, flags);
-        refuses_because(context, Problem::UndefinedFlags { defined: 1 }, answer)?;
+        refuses_because(context, Problem::UndefinedFlags(1), answer)?;
     }
     Ok(())
 }
 
 fn blank(context: &Context) -> Verdict {
     let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
-    refuses_because(context, Problem::EmptyHandle, ipc(context)?.open_mem_handle(&handle, 0))
+    refuses_because(context, Problem::Empty, ipc(context)?.open_mem_handle(&handle, 0))
 }
 
 fn offset_beyond(context: &Context) -> Verdict {

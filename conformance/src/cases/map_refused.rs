@@ -210,7 +210,7 @@ fn over_mapping(context: &Context, start: usize, granules: usize) -> Verdict {
     let size = granules * context.granule();
     let map = || context.vmm().map(context.on(at, start), size, 0, other);
     let error = context.refuses(HipError::InvalidValue, map)?;
-    ensure_eq!(error.problem(), Some(Problem::AlreadyMapped { at: there }), "{error}");
+    ensure_eq!(error.problem(), Some(Problem::AlreadyMapped(there)), "{error}");
     context.holds(there, 2, 0x2121_2121)
 }
 

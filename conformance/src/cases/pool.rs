@@ -3,7 +3,7 @@
 use crate::case::{Case, Verdict, ensure};
 use hsa_vmm::Runtime;
 use hsa_vmm::agent::AgentKind;
-use hsa_vmm::pool::{PoolFlags, PoolLocation, Segment};
+use hsa_vmm::pool::{PoolFlags, Segment};
 
 pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
@@ -51,7 +51,7 @@ fn on_every_gpu(runtime: &Runtime) -> Verdict {
             continue;
         };
         ensure!(pool.segment == Segment::Global, "the pool is not in the global segment");
-        ensure!(pool.location == PoolLocation::Gpu, "the pool is not on the GPU");
+        ensure!(pool.on_gpu, "the pool is not on the GPU");
         ensure!(pool.allocatable, "the pool cannot be allocated from");
     }
     Ok(())
@@ -65,7 +65,7 @@ fn not_on_cpus(runtime: &Runtime) -> Verdict {
 }
 
 fn power_of_two(runtime: &Runtime) -> Verdict {
-    for pool in runtime.agents().iter().flat_map(|agent| agent.pools()) {
+    for pool in runtime.agents().iter().flat_map(|agent| &agent.pools) {
         let granule = pool.granule;
         let right = granule.is_power_of_two() && granule >= 4096;
         ensure!(!pool.allocatable || right, "a granule is {granule:#x}");
@@ -92,7 +92,7 @@ fn size_told(runtime: &Runtime) -> Verdict {
 
 fn one_grain(runtime: &Runtime) -> Verdict {
     let global = |pool: &&hsa_vmm::Pool| pool.segment == Segment::Global;
-    for pool in runtime.agents().iter().flat_map(|agent| agent.pools()).filter(global) {
+    for pool in runtime.agents().iter().flat_map(|agent| &agent.pools).filter(global) {
         let both = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
         ensure!(!pool.flags.contains(both), "a pool is coarse-grained and fine-grained");
     }

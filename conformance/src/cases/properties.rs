@@ -3,7 +3,7 @@
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
 use hsa_vmm::error::Argument;
-use hsa_vmm::vmm::{AllocationKind, HandleTypes};
+use hsa_vmm::vmm::AllocationKind;
 use hsa_vmm::{AllocationProperties, Handle, HandleType};
 
 pub(super) const CASES: &[Case] = &[
@@ -60,7 +60,7 @@ fn refused(context: &Context, handle: Handle) -> Verdict {
 fn round_trip(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
         let plain = AllocationProperties::on(gpu);
-        for properties in [plain, plain.shareable_as(HandleType::PosixFileDescriptor)] {
+        for properties in [plain, plain.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)] {
             let handle = context.keep(context.vmm().create(context.granule(), &properties)?);
             let found = context.vmm().allocation_properties(handle)?;
             ensure_eq!(found, properties, "properties");
@@ -79,12 +79,12 @@ fn stay(context: &Context) -> Verdict {
 
 fn imported(context: &Context) -> Verdict {
     let handle = context.create_shareable(3)?;
-    let kind = HandleType::PosixFileDescriptor;
+    let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let descriptor = context.vmm().export_to_shareable_handle(handle, kind)?;
     let import = context.keep(context.vmm().import_from_shareable_handle(&descriptor, kind)?);
     let properties = context.vmm().allocation_properties(import)?;
     ensure_eq!(properties.kind, AllocationKind::Pinned, "kind");
-    ensure_eq!(properties.handle_types, HandleTypes::POSIX_FILE_DESCRIPTOR, "handle types");
+    ensure_eq!(properties.handle_types, HandleType::POSIX_FILE_DESCRIPTOR, "handle types");
     ensure_eq!(context.vmm().allocation_size(import)?, 3 * context.granule(), "size");
     Ok(())
 }

@@ -336,7 +336,7 @@ fn free_while_mapped(context: &Context) -> Verdict {
         _ => HipError::InvalidValue,
     };
     let error = context.refuses(expected, || context.vmm().address_free(at, size))?;
-    let Some(Problem::StillMapped { mappings }) = error.problem() else {
+    let Some(Problem::StillMapped(mappings)) = error.problem() else {
         return Err(NotPassed::Failed(format!("the reason is not the mapping: {error}")));
     };
     ensure_eq!(mappings, 1, "mappings in the way");

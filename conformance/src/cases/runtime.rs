@@ -93,13 +93,13 @@ fn version(runtime: &Runtime) -> Verdict {
 
 fn available(runtime: &Runtime) -> Verdict {
     let info = runtime.info();
-    let why = info.without_virtual_memory.as_deref().unwrap_or("no reason is known");
-    ensure!(info.virtual_memory, "there is no virtual-memory management: {why}");
+    let why = info.without_virtual_memory.as_deref();
+    ensure!(why.is_none(), "there is no virtual-memory management: {}", why.unwrap_or_default());
     Ok(())
 }
 
 fn refused_if_absent(runtime: &Runtime) -> Verdict {
-    if runtime.info().virtual_memory {
+    if runtime.info().without_virtual_memory.is_none() {
         return Err(NotPassed::Skipped("virtual-memory management is there".to_owned()));
     }
     let opened = Vmm::open(runtime).map_err(Error::into_kind);
@@ -157,7 +157,7 @@ fn invented(runtime: &Runtime) -> Verdict {
 fn reach(runtime: &Runtime) -> Verdict {
     for agent in runtime.agents() {
         ensure!(agent.reaches(agent.id()), "{} does not reach its own memory", agent.name());
-        for peer in agent.peers() {
+        for peer in &agent.peers {
             let known = runtime.agent(peer.agent).is_some();
             ensure!(known, "{} has a peer that is no agent: {}", agent.name(), peer.agent);
         }

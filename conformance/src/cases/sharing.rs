@@ -5,7 +5,7 @@ use crate::case::Verdict;
 use hsa_vmm::{Access, Address, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
-pub(super) const KIND: HandleType = HandleType::PosixFileDescriptor;
+pub(super) const KIND: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 pub(super) fn export(context: &Context, handle: Handle) -> Verdict<OwnedFd> {
     Ok(context.vmm().export_to_shareable_handle(handle, KIND)?)

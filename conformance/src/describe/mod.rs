@@ -183,7 +183,7 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             extension: dotted(info.extension),
             build: Some(info.build.clone()).filter(|build| !build.is_empty()),
             driver: driver(info),
-            virtual_memory: Some(info.virtual_memory),
+            virtual_memory: Some(info.without_virtual_memory.is_none()),
             without_virtual_memory: info.without_virtual_memory.clone(),
             dmabuf: Some(info.dmabuf),
             svm: Some(info.svm),
@@ -237,8 +237,8 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
         compute_units: agent.compute_units,
         integrated: agent.integrated,
         large_bar: agent.large_bar,
-        pools: agent.pools().iter().map(describe_pool).collect(),
-        peers: agent.peers().iter().filter_map(|peer| describe_peer(peer, agents)).collect(),
+        pools: agent.pools.iter().map(describe_pool).collect(),
+        peers: agent.peers.iter().filter_map(|peer| describe_peer(peer, agents)).collect(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::verdict::{
     Verdict, Wrong,
 };
 use super::{Contents, Model};
-use hsa_vmm::vmm::{AllocationKind, HandleTypes, Location};
+use hsa_vmm::vmm::{AllocationKind, Location};
 use hsa_vmm::{AgentId, AllocationProperties, Handle, HandleType};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -59,7 +59,7 @@ impl Model {
             .refuse(LOCATION, properties.location == Location::Unknown)
             .refuse(DEVICE, properties.location != Location::Unknown && agent.is_none())
             .refuse(Wrong::NotSupported, facts.is_some_and(|facts| facts.is_cpu))
-            .refuse(Wrong::NotSupported, !HandleTypes::POSIX_FILE_DESCRIPTOR.contains(types))
+            .refuse(Wrong::NotSupported, !HandleType::POSIX_FILE_DESCRIPTOR.contains(types))
             .refuse(Wrong::NotSupported, uncached && !self.world.uncached)
             .refuse(Wrong::OutOfMemory, memory.is_some_and(|memory| size > memory))
             .verdict()
@@ -136,12 +136,12 @@ impl Model {
     /// What is wrong with the call.
     pub fn export(&self, handle: Handle, kind: HandleType, flags: u64) -> Verdict<Shared> {
         let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
-        let requested = |held: &Held| held.properties.handle_types.contains(kind.bit());
+        let requested = |held: &Held| held.properties.handle_types.contains(kind);
         Rules::default()
             .refuse(FLAGS, flags != 0)
             .refuse(HANDLE, held.is_none())
             .refuse(HANDLE_TYPE, held.is_some_and(|held| !requested(held)))
-            .refuse(Wrong::NotSupported, kind != HandleType::PosixFileDescriptor)
+            .refuse(Wrong::NotSupported, kind != HandleType::POSIX_FILE_DESCRIPTOR)
             .verdict()?;
         Ok(held.ok_or(Refusal::of(HANDLE))?.memory.clone())
     }
@@ -154,7 +154,7 @@ impl Model {
     pub fn check_import(&self, memory: Option<&Shared>, kind: HandleType) -> Verdict {
         Rules::default()
             .refuse(DESCRIPTOR, memory.is_none())
-            .refuse(Wrong::NotSupported, kind != HandleType::PosixFileDescriptor)
+            .refuse(Wrong::NotSupported, kind != HandleType::POSIX_FILE_DESCRIPTOR)
             .verdict()
     }
 
@@ -172,7 +172,7 @@ impl Model {
             return Err(format!("memory of {} is said to be at {location:?}", memory.owner));
         }
         let properties =
-            AllocationProperties::at(location).shareable_as(HandleType::PosixFileDescriptor);
+            AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
         self.enter_handle(handle, properties, memory.clone())
     }
 

@@ -17,7 +17,7 @@ pub const CALLS: &[Call] = &[
     ("create_location_type_invalid", |s| create(s, &AllocationProperties::at(Location::Unknown))),
     ("create_location_host", of_host),
     ("create_location_host_numa", of_host),
-    ("create_handle_type_win32", |s| create(s, &s.properties().shareable_as(HandleType::Win32))),
+    ("create_handle_type_win32", |s| create(s, &s.properties().shareable_as(HandleType::WIN32))),
     ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties()))),
     ("create", |s| create(s, &s.properties())),
     ("create_second", |s| {

@@ -40,7 +40,7 @@ pub fn verdict<T>(result: Result<T, Error>) -> String {
         HipError::OutOfMemory => "OUT_OF_MEMORY",
         HipError::InvalidDevice => "INVALID_DEVICE",
         HipError::NotSupported => "NOT_SUPPORTED",
-        other => other.name(),
+        other => return other.name(),
     }
     .to_owned()
 }
@@ -74,7 +74,7 @@ impl Scene {
 
     /// What the recorded program made memory with.
     pub fn properties(&self) -> AllocationProperties {
-        AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::PosixFileDescriptor)
+        AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
     /// Reserves so many granules.

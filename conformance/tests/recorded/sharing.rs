@@ -8,7 +8,7 @@ use hsa_vmm::{AllocationProperties, Error, Handle, HandleType};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-const KIND: HandleType = HandleType::PosixFileDescriptor;
+const KIND: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 pub const CALLS: &[Call] = &[
     ("export", |s| verdict(export(s, s.create(1)))),
@@ -23,7 +23,7 @@ pub const CALLS: &[Call] = &[
         yes(one.as_raw_fd() != other.as_raw_fd())
     }),
     ("export_wrong_type", |s| {
-        verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::Win32))
+        verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::WIN32))
     }),
     ("export_flags_nonzero", |_| verdict(Operation::ExportToShareableHandle.check_flags(1))),
     ("export_not_requested", |s| {
@@ -61,7 +61,7 @@ pub const CALLS: &[Call] = &[
         verdict(s.vmm.import_from_shareable_handle(file, KIND))
     }),
     ("import_wrong_type", |s| {
-        verdict(s.vmm.import_from_shareable_handle(shared(s).1, HandleType::Win32))
+        verdict(s.vmm.import_from_shareable_handle(shared(s).1, HandleType::WIN32))
     }),
     ("map_imported", |s| verdict(s.map(s.reserve(8), 2, imported(s)))),
     ("unmap_imported", |s| {

@@ -96,7 +96,7 @@ impl PagedBuffer {
     /// Returns the address of a page.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`].
+    /// [`Problem::OutOfRange`].
     pub fn address_of(&self, page: usize) -> Result<Address, Error> {
         let checked = self.core.check(page..page.saturating_add(1));
         checked.map_err(|kind| Error::new(Operation::GetAccess, kind))?;
@@ -106,7 +106,7 @@ impl PagedBuffer {
     /// Maps memory at pages (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`): at all of them or none.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`], [`Problem::PageMapped`], [`Problem::PageLost`],
+    /// [`Problem::OutOfRange`], [`Problem::PageMapped`], [`Problem::PageLost`],
     /// [`ErrorKind::PagesLost`]; else as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn map(&self, pages: Range<usize>) -> Result<(), Error> {
         let (core, operation) = (&*self.core, Operation::MapPages);
@@ -131,7 +131,7 @@ impl PagedBuffer {
     /// GPUs must not be using them any more.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`], [`Problem::PageNotMapped`], [`ErrorKind::PagesLost`]; else as for
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`ErrorKind::PagesLost`]; else as for
     /// [`Vmm::unmap_many`], and with a zero page as for [`Vmm::map_many`].
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
         let fail = |kind| Error::new(Operation::UnmapPages, kind);
@@ -161,7 +161,7 @@ impl PagedBuffer {
     /// [`map`](Self::map): the agents with access to that buffer have access.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
     /// the destination; [`Problem::DifferentPages`] if its pages have another size or other
     /// properties; [`Problem::ForeignHandle`] if it belongs to another `Vmm`;
     /// [`ErrorKind::PagesLost`]; else as for [`map`](Self::map) and [`unmap`](Self::unmap).
@@ -235,7 +235,7 @@ impl PagedBuffer {
     /// A call of another thread that is moving or sharing the page counts as one more.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`].
+    /// [`Problem::OutOfRange`].
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
@@ -247,7 +247,7 @@ impl PagedBuffer {
     /// meanwhile.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`], [`Problem::PageNotMapped`], [`Problem::DifferentPages`],
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::DifferentPages`],
     /// [`Problem::Overlapping`]; else as for [`move_pages`](Self::move_pages).
     pub fn exchange_pages(
         &self,
@@ -354,7 +354,7 @@ impl PagedBuffer {
     /// Returns what is mapped at a page.
     ///
     /// # Errors
-    /// [`Problem::NoSuchPage`].
+    /// [`Problem::OutOfRange`].
     pub fn state(&self, page: usize) -> Result<PageState, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;

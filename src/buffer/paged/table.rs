@@ -94,7 +94,7 @@ impl Core {
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         let end = pages.end.max(pages.start);
         if end > self.count {
-            let problem = Problem::NoSuchPage { pages: self.count };
+            let problem = Problem::OutOfRange(self.count);
             return Err(invalid(pages.start.max(self.count), problem));
         }
         Ok(pages.start..end)

@@ -75,7 +75,7 @@ impl Numbers {
     fn problem_with(&self, number: u64) -> Problem {
         let block = number / BLOCK;
         if number == 0 {
-            Problem::NullHandle
+            Problem::Null
         } else if self.blocks.contains(&block) {
             let given = number < self.next || self.blocks.last() != Some(&block);
             if given { Problem::Released } else { Problem::UnknownHandle }
@@ -103,7 +103,7 @@ impl<H> Default for Handles<H> {
 
 impl<H> Handles<H> {
     fn shard(&self, handle: Handle) -> Ordered<MutexGuard<'_, Records<H>>> {
-        let Shard(records) = &self.shards[handle.number() as usize % SHARDS];
+        let Shard(records) = &self.shards[handle.0 as usize % SHARDS];
         Ordered::take(Rank::Handles, 0, || lock(records))
     }
 
@@ -118,7 +118,7 @@ impl<H> Handles<H> {
 
     /// Adds physical memory.
     pub fn insert(&self, record: HandleRecord<H>) -> Handle {
-        let handle = Handle::new(lock(&self.numbers).give());
+        let handle = Handle(lock(&self.numbers).give());
         self.shard(handle).insert(handle, record);
         handle
     }
@@ -134,7 +134,7 @@ impl<H> Handles<H> {
         {
             return Ok(act(record));
         }
-        let problem = lock(&self.numbers).problem_with(handle.number());
+        let problem = lock(&self.numbers).problem_with(handle.0);
         Err(ErrorKind::invalid(Argument::Handle, handle, problem))
     }
 

@@ -90,7 +90,7 @@ impl Mappings {
         if let Some((start, _)) = self.entry_at(range.start)
             && start != range.start
         {
-            return Err(range.invalid(Problem::SplitsMapping { at: Address::new(start) }));
+            return Err(range.invalid(Problem::SplitsMapping(Address::new(start))));
         }
         let mut next = range.start;
         for (&start, entry) in self.entries.range(range.start..range.end()) {
@@ -99,12 +99,12 @@ impl Mappings {
             }
             next = start + entry.size;
             if next > range.end() {
-                let problem = Problem::SplitsMapping { at: Address::new(start) };
+                let problem = Problem::SplitsMapping(Address::new(start));
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
         }
         if next != range.end() {
-            return Err(range.invalid(Problem::NotMapped { at: Address::new(next) }));
+            return Err(range.invalid(Problem::NotMapped(Address::new(next))));
         }
         let inside = self.entries.range(range.start..range.end());
         Ok(inside.map(|(&start, entry)| (start, entry.record())))
@@ -125,7 +125,7 @@ impl Mappings {
             next = start + entry.size;
         }
         if next < range.end() {
-            return Err(range.invalid(Problem::NotMapped { at: Address::new(next) }));
+            return Err(range.invalid(Problem::NotMapped(Address::new(next))));
         }
         let inside = self.entries.range(first..range.end());
         Ok(inside.map(|(&start, entry)| (start, entry.record())))
@@ -146,7 +146,7 @@ impl Mappings {
         let mut starts = self.entries.range(first..range.end()).map(|(&start, _)| start);
         match starts.find(|&start| !except(start)) {
             None => Ok(()),
-            Some(at) => Err(range.invalid(Problem::AlreadyMapped { at: Address::new(at) })),
+            Some(at) => Err(range.invalid(Problem::AlreadyMapped(Address::new(at)))),
         }
     }
 

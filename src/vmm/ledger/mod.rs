@@ -124,7 +124,7 @@ impl<H> Ledger<H> {
 /// Blames an address where nothing is mapped.
 pub(crate) fn not_mapped(address: usize) -> ErrorKind {
     let at = Address::new(address);
-    ErrorKind::invalid(Argument::Address, at, Problem::NotMapped { at })
+    ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at))
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]

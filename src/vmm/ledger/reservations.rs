@@ -245,12 +245,12 @@ impl ReservationGuard<'_> {
             return refuse(Problem::NotAReservation);
         }
         if expected != range.size {
-            let problem = Problem::WrongSize { expected };
+            let problem = Problem::WrongSize(expected);
             return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
         }
         match self.reservation.mappings().len() {
             0 => Ok(()),
-            mappings => refuse(Problem::StillMapped { mappings }),
+            mappings => refuse(Problem::StillMapped(mappings)),
         }
     }
 }

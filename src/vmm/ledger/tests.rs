@@ -82,11 +82,11 @@ fn runs_are_whole_contiguous_mappings() {
     let (ledger, _) = three();
     assert_eq!(run(&ledger, range(2, 2)).unwrap(), 1);
     assert_eq!(run(&ledger, range(2, 3)).unwrap(), 2);
-    assert_eq!(problem(run(&ledger, range(3, 1))), Problem::SplitsMapping { at: at(2) });
-    assert_eq!(problem(run(&ledger, range(2, 1))), Problem::SplitsMapping { at: at(2) });
-    assert_eq!(problem(run(&ledger, range(4, 3))), Problem::NotMapped { at: at(5) });
-    assert_eq!(problem(run(&ledger, range(1, 3))), Problem::NotMapped { at: at(1) });
-    assert_eq!(problem(run(&ledger, range(5, 2))), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(run(&ledger, range(3, 1))), Problem::SplitsMapping(at(2)));
+    assert_eq!(problem(run(&ledger, range(2, 1))), Problem::SplitsMapping(at(2)));
+    assert_eq!(problem(run(&ledger, range(4, 3))), Problem::NotMapped(at(5)));
+    assert_eq!(problem(run(&ledger, range(1, 3))), Problem::NotMapped(at(1)));
+    assert_eq!(problem(run(&ledger, range(5, 2))), Problem::NotMapped(at(5)));
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn covering_finds_every_touched_mapping() {
     };
     assert_eq!(covering(3, 2).unwrap(), 2);
     assert_eq!(covering(3, 1).unwrap(), 1);
-    assert_eq!(problem(covering(3, 3)), Problem::NotMapped { at: at(5) });
-    assert_eq!(problem(covering(5, 1)), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(covering(3, 3)), Problem::NotMapped(at(5)));
+    assert_eq!(problem(covering(5, 1)), Problem::NotMapped(at(5)));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn check_empty_finds_every_overlap() {
         let empty =
             ledger.reservations.at(range.start, |it| it.mappings().check_empty(range, |_| false));
         let found = empty.unwrap().err().map(|kind| problem(Err::<(), _>(kind)));
-        assert_eq!(found, expected.map(|page| Problem::AlreadyMapped { at: at(page) }), "{first}");
+        assert_eq!(found, expected.map(|page| Problem::AlreadyMapped(at(page))), "{first}");
     }
 }
 
@@ -136,7 +136,7 @@ fn look_ups_end_where_the_mapping_ends() {
     assert_eq!(found(5 * PAGE), Some(None));
     assert_eq!(found(9 * PAGE), None);
     assert_eq!(ledger.retain(3 * PAGE).unwrap(), handle);
-    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped { at: at(5) });
+    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped(at(5)));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_use_keeps_memory_alive() {
 fn wrong_handles_are_told_apart() {
     let ledger = Ledger::<()>::default();
     let with = |handle| problem(ledger.handles.with(handle, |_| ()));
-    assert_eq!(with(Handle::from_bits(0)), Problem::NullHandle);
+    assert_eq!(with(Handle::from_bits(0)), Problem::Null);
     assert_eq!(with(Handle::from_bits(7)), Problem::UnknownHandle);
     let handle = create(&ledger, 1);
     ledger.handles.remove(handle);
@@ -184,7 +184,7 @@ fn wrong_handles_are_told_apart() {
     let other = Ledger::<()>::default();
     let foreign = create(&other, 1);
     assert_eq!(with(foreign), Problem::ForeignHandle);
-    let next = Handle::new(handle.number() + 9);
+    let next = Handle(handle.0 + 9);
     assert_eq!(with(next), Problem::UnknownHandle);
 }
 
@@ -194,9 +194,9 @@ fn reservations_are_freed_whole_and_empty() {
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let guard = reservation.lock().unwrap();
     let free = |first, pages| problem(guard.check_free(range(first, pages)));
-    assert_eq!(free(1, 8), Problem::StillMapped { mappings: 3 });
+    assert_eq!(free(1, 8), Problem::StillMapped(3));
     assert_eq!(free(2, 8), Problem::NotAReservation);
-    assert_eq!(free(1, 7), Problem::WrongSize { expected: 8 * PAGE });
+    assert_eq!(free(1, 7), Problem::WrongSize(8 * PAGE));
     for page in [2, 4, 6] {
         unmap(&ledger, page * PAGE);
     }
@@ -302,7 +302,7 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("counts 3 mappings and has 2"), "{found}");
     let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().serial = 2);
     assert!(found.contains("twice"), "{found}");
-    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle::new(0));
+    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle(0));
     assert!(found.contains("no handle"), "{found}");
     let found = broken(|it, _| assert!(it.access.insert(granted(1, Access::Read).into())));
     assert!(found.contains("stored access"), "{found}");

@@ -67,7 +67,7 @@ impl Allocation {
     /// As for [`Vmm::import_from_shareable_handle`].
     pub fn import(vmm: &Vmm, descriptor: impl AsFd) -> Result<Self, Error> {
         let handle =
-            vmm.import_from_shareable_handle(descriptor, HandleType::PosixFileDescriptor)?;
+            vmm.import_from_shareable_handle(descriptor, HandleType::POSIX_FILE_DESCRIPTOR)?;
         Self::of(vmm, handle)
     }
 
@@ -115,12 +115,12 @@ impl Allocation {
     }
 
     /// Exports it as a file descriptor (`hipMemExportToShareableHandle`). The properties must have
-    /// asked for [`HandleType::PosixFileDescriptor`].
+    /// asked for [`HandleType::POSIX_FILE_DESCRIPTOR`].
     ///
     /// # Errors
     /// As for [`Vmm::export_to_shareable_handle`].
     pub fn export(&self) -> Result<OwnedFd, Error> {
-        let handle_type = HandleType::PosixFileDescriptor;
+        let handle_type = HandleType::POSIX_FILE_DESCRIPTOR;
         self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type)
     }
 

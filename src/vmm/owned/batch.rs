@@ -265,7 +265,7 @@ fn across(
     if size == 0 {
         return Ok(());
     }
-    let problem = Problem::NotMapped { at: address };
+    let problem = Problem::NotMapped(address);
     let not_mapped = || ErrorKind::invalid(Argument::Address, address, problem);
     let Some(first) = mappings.first() else { return Err(Error::new(operation, not_mapped())) };
     first.vmm().run(operation, |shared| {

@@ -140,7 +140,9 @@ impl Mapping {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.run(Operation::Read, |shared, only| {
             let address = self.at(offset, bytes.len())?;
-            shared.read(address, bytes, only).map_err(|kind| kind.about_offset(self.address))
+            shared
+                .read(address, bytes, only)
+                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
         })
     }
 
@@ -153,7 +155,9 @@ impl Mapping {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.run(Operation::Write, |shared, only| {
             let address = self.at(offset, bytes.len())?;
-            shared.write(address, bytes, only).map_err(|kind| kind.about_offset(self.address))
+            shared
+                .write(address, bytes, only)
+                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
         })
     }
 
@@ -167,7 +171,9 @@ impl Mapping {
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.run(Operation::Fill, |shared, only| {
             let address = self.at(offset, size)?;
-            shared.fill(address, value, size, only).map_err(|kind| kind.about_offset(self.address))
+            shared
+                .fill(address, value, size, only)
+                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
         })
     }
 
@@ -256,7 +262,8 @@ impl Mapping {
             let to = reservation.part(offset, self.size)?;
             let moved = shared.relocate(to, self.range(), Some(reservation.serial()), only);
             // The caller passed an offset, not the destination's address.
-            let serials = moved.map_err(|kind| kind.about_destination(reservation.address()))?;
+            let (blamed, base) = (Argument::Destination, reservation.address());
+            let serials = moved.map_err(|kind| kind.about_offset(blamed, base))?;
             Ok((to.address(), serials))
         });
         match moved {

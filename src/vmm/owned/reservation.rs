@@ -154,7 +154,10 @@ impl Reservation {
             let handle = allocation.handle_of(vmm)?;
             let new = NewRange { range, handle, access: &[], reservation: Some(*serial) };
             let mapped = shared.replace(Operation::Map, &[], Expected::Any, &[new]);
-            Ok((range.address(), mapped.map_err(|kind| kind.about_offset(*address))?))
+            Ok((
+                range.address(),
+                mapped.map_err(|kind| kind.about_offset(Argument::Address, *address))?,
+            ))
         });
         let (address, serials) = mapped?;
         // One range makes one mapping.
@@ -223,7 +226,7 @@ impl Inner {
             Err::<(), _>(invalid(match count.flatten() {
                 None => Problem::NotAReservation,
                 Some(0) => Problem::InUse,
-                Some(mappings) => Problem::StillMapped { mappings },
+                Some(mappings) => Problem::StillMapped(mappings),
             }))
         });
         refused.err().unwrap_or(Error::new(Operation::AddressFree, invalid(Problem::InUse)))

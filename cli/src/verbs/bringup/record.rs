@@ -79,5 +79,5 @@ pub struct Logs {
 
 /// The name of a status: `HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)`.
 pub fn status(status: u32) -> String {
-    hsa_vmm::error::Status::new(status).to_string()
+    hsa_vmm::error::Status(status).to_string()
 }

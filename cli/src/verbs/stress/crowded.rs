@@ -47,7 +47,7 @@ pub fn descriptors(stage: &Stage<'_>, mut rng: Rng) {
     let Some(gpu) = stage.runtime.gpus().next() else { return };
     let size = gpu.handle_pool().map_or(4096, |pool| pool.granule);
     let properties =
-        AllocationProperties::on(gpu.id()).shareable_as(HandleType::PosixFileDescriptor);
+        AllocationProperties::on(gpu.id()).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
     let Some(memory) = stage.call(Allocation::create(stage.vmm, size, &properties)) else { return };
     let mut held: Vec<OwnedFd> = Vec::new();
     while stage.goes_on() {

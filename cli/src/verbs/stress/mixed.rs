@@ -63,7 +63,7 @@ pub fn work(stage: &Stage<'_>, mut rng: Rng, plant: Option<Plant>) {
 
 fn item(stage: &Stage<'_>, rng: &mut Rng, owner: AgentId, granule: usize) -> Option<Item> {
     let size = granule * rng.usize(1..=GRANULES);
-    let shareable = HandleType::PosixFileDescriptor;
+    let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(owner).shareable_as(shareable);
     let reservation = stage.call(Reservation::builder(size).reserve(stage.vmm))?;
     let memory = stage.call(Allocation::create(stage.vmm, size, &properties))?;
@@ -162,7 +162,7 @@ fn second_view(stage: &Stage<'_>, rng: &mut Rng, item: &Item, memory: &Allocatio
 
 /// Leaks something on purpose.
 fn leak(stage: &Stage<'_>, plant: Plant, gpu: AgentId) {
-    let shareable = HandleType::PosixFileDescriptor;
+    let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(gpu).shareable_as(shareable);
     let memory = |vmm: &Vmm| Allocation::create(vmm, 1 << 21, &properties);
     let mapping = |vmm: &Vmm| Reservation::builder(1 << 21).reserve(vmm)?.map(0, &memory(vmm)?);

@@ -3,7 +3,7 @@
 use super::agreement::{agree, same_bytes};
 use super::{Difference, Trial, address_space, same};
 use crate::hip_calls::HipCalls as _;
-use hsa_vmm::vmm::{AllocationKind, HandleTypes};
+use hsa_vmm::vmm::AllocationKind;
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType,
 };
@@ -70,7 +70,7 @@ impl Trial {
 
     /// Makes memory that can be shared.
     pub(super) fn create(&mut self, size: usize, owner: AgentId) -> Both<Option<Handle>> {
-        let kind = HandleType::PosixFileDescriptor;
+        let kind = HandleType::POSIX_FILE_DESCRIPTOR;
         self.create_with(size, &AllocationProperties::on(owner).shareable_as(kind), 0)
     }
 
@@ -302,7 +302,7 @@ impl Trial {
     pub(super) fn wanted(owner: AgentId, uncached: bool, types: u8) -> AllocationProperties {
         let kind = if uncached { AllocationKind::Uncached } else { AllocationKind::Pinned };
         let mut properties = AllocationProperties::on(owner).of_kind(kind);
-        properties.handle_types = HandleTypes::from_bits_retain(types.into());
+        properties.handle_types = HandleType::from_bits_retain(types.into());
         properties
     }
 }

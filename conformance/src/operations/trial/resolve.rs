@@ -72,10 +72,10 @@ impl Trial {
 
     pub(super) fn handle_type(number: u8) -> HandleType {
         match number {
-            2 => HandleType::Win32,
-            4 => HandleType::Win32Kmt,
-            8 => HandleType::Fabric,
-            _ => HandleType::PosixFileDescriptor,
+            2 => HandleType::WIN32,
+            4 => HandleType::WIN32_KMT,
+            8 => HandleType::FABRIC,
+            _ => HandleType::POSIX_FILE_DESCRIPTOR,
         }
     }
 
