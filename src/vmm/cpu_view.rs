@@ -12,7 +12,7 @@
 //! GPU. If the first mapping is refused, the runtime maps for the CPU from then on.
 
 use super::Shared;
-use super::mapped_range::MappedRange;
+use super::ledger::MappedRange;
 use super::shareable::Exportable;
 use crate::access::{Access, AccessSet, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
@@ -153,9 +153,8 @@ impl Shared {
 
     fn map_dma_buf(&self, it: &MappedRange, protection: Protection) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
-        let memory = handles.with_live(it.handle, |record| {
-            (Exportable::of(&record.payload), record.payload.imported)
-        });
+        let memory =
+            handles.with_live(it.handle, |record| (Exportable::of(record), record.imported));
         let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
         // What another process sends may be of any kind; it says nothing about this machine.
         let (exportable, imported) = memory.ok_or_else(released)?;

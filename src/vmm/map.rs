@@ -1,8 +1,8 @@
 //! Mapping and unmapping, one or many at once.
 
-use super::access_change::AccessChanges;
-use super::journal::{Journal, Listing};
-use super::ledger::{Range, Serial};
+use super::access_change::AccessChange;
+use super::journal::Journal;
+use super::ledger::Range;
 use super::permission::{check_disjoint, sorted_ranges};
 use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
@@ -82,7 +82,6 @@ impl Vmm {
             let new: Result<Vec<NewRange<'_>>, ErrorKind> = mappings.iter().map(new).collect();
             let mut new = new?;
             new.sort_by_key(|it| it.range.start);
-            check_disjoint(new.iter().map(|it| it.range))?;
             shared.replace(Operation::Map, &[], Expected::Any, &new).map(drop)
         })
     }
@@ -136,7 +135,7 @@ pub(super) struct NewRange<'a> {
 
 impl Shared {
     /// Unmaps runs of whole mappings, if they are the expected ones, and maps others, which may take
-    /// their addresses: all of it, or nothing. The new ranges are sorted by address. Returns their
+    /// their addresses: all of it, or nothing. Both are sorted by address. Returns the new ones'
     /// serials.
     pub(super) fn replace(
         &self,
@@ -144,53 +143,40 @@ impl Shared {
         old: &[Range],
         expected: Expected<'_>,
         new: &[NewRange<'_>],
-    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
-        let mut changes: SmallVec<[AccessChanges; 1]> = SmallVec::new();
-        for (index, it) in new.iter().enumerate() {
+    ) -> Result<SmallVec<[u64; 1]>, ErrorKind> {
+        let mut ranges: SmallVec<[Range; 1]> = new.iter().map(|it| it.range).collect();
+        check_disjoint(old)?;
+        check_disjoint(&ranges)?;
+        ranges.extend_from_slice(old);
+        let mut changes: SmallVec<[AccessChange; 1]> = SmallVec::new();
+        for it in new {
             changes.push(match it.access {
-                [] => AccessChanges::new(),
-                access if index > 0 && access == new[index - 1].access => {
-                    changes[index - 1].clone()
-                }
-                access => self.access_changes(access)?,
+                [] => AccessChange::default(),
+                access => self.access_change(access)?,
             });
         }
-        let ranges: SmallVec<[Range; 1]> =
-            old.iter().copied().chain(new.iter().map(|it| it.range)).collect();
         let replaced = self.transact(operation, &ranges, |journal| {
             for &range in old {
-                journal.add_run(range)?;
+                journal.add_run(range, AccessChange::default())?;
             }
             expected.check_targets(journal, 0)?;
             let count = journal.targets.len();
-            for (it, changes) in new.iter().zip(&changes) {
-                self.add_mapping(journal, it, count)?;
-                let owner = journal.targets.last().and_then(|target| target.now.owner);
-                self.check_reach(owner, changes)?;
+            for (it, &change) in new.iter().zip(&changes) {
+                self.add_mapping(journal, it, change, count)?;
             }
             for row in journal.rows(0..count) {
                 let together = if self.quirks.unmap_of_several_fails { 1 } else { row.len() };
                 for first in row.step_by(together) {
-                    journal.unmap(first, together)?;
+                    journal.unmap(first..first + together)?;
                 }
             }
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
-            let all = count..count + new.len();
+            let all = count..journal.targets.len();
             all.clone().try_for_each(|index| journal.map(index))?;
-            for row in journal.rows(all) {
-                let mut first = row.start;
-                while first < row.end {
-                    let changes = &changes[first - count..row.end - count];
-                    let alike = changes.iter().take_while(|it| **it == changes[0]).count();
-                    if !changes[0].is_empty() {
-                        journal.change_access(first, alike, &changes[0])?;
-                    }
-                    first += alike;
-                }
-            }
-            Ok(())
+            journal.change_access(all)?;
+            Ok(journal.targets[count..].iter().map(|target| target.now.serial).collect())
         });
         // An invalid handle is reported before an invalid range.
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
@@ -204,10 +190,11 @@ impl Shared {
         &self,
         journal: &mut Journal<'_>,
         new: &NewRange<'_>,
+        change: AccessChange,
         old: usize,
     ) -> Result<(), ErrorKind> {
         let range = new.range;
-        let reservation = journal.around(range)?.reservation;
+        let reservation = journal.around(range)?;
         // If it was freed, its addresses are another's by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
@@ -216,8 +203,8 @@ impl Shared {
         let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
         // Before the handle's lock, which comes after the map's.
         let empty = reservation.mappings().check_empty(range, unmapped);
-        let mapping = self.begin_map(range, new.handle, || empty)?;
-        journal.add_new(mapping, Listing::default());
-        Ok(())
+        let mapping = self.begin_map(reservation, range, new.handle, empty)?;
+        journal.add_new(mapping, change, None);
+        self.check_reach(mapping.owner, &change)
     }
 }

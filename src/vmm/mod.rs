@@ -86,23 +86,21 @@ pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
-pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
-pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
+pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
 use crate::access::{AgentSet, MOST_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
-use crate::native::{Native, NativeHandle};
+use crate::native::Native;
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::fmt;
 use cpu_view::CpuAccess;
 use journal::Journal;
-use ledger::{Ledger, Mappings, Range, Serial};
-use std::os::fd::OwnedFd;
+use ledger::{HandleRecord, Ledger, MappedRange, Range, Reservation as Reserved};
 use std::sync::Arc;
 
 /// Virtual-memory management on one runtime. Cheap to clone; may be used from any thread.
@@ -189,18 +187,6 @@ pub struct MappingInfo {
     pub access: Vec<(AgentId, Access)>,
 }
 
-/// What the runtime knows physical memory by.
-#[derive(Debug)]
-struct Physical {
-    native: NativeHandle,
-    /// The index of the agent whose memory it is, where known.
-    owner: Option<usize>,
-    imported: bool,
-    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
-    /// memory again.
-    descriptor: Option<OwnedFd>,
-}
-
 #[derive(Debug)]
 struct Shared {
     runtime: Runtime,
@@ -212,7 +198,7 @@ struct Shared {
     cpus: AgentSet,
     /// For each agent, the agents that can be granted access to its memory.
     reached_by: Vec<AgentSet>,
-    ledger: Ledger<Physical>,
+    ledger: Ledger,
     /// Whether the runtime was seen to export descriptors that are closed on exec.
     exports_close_on_exec: AtomicBool,
     cpu_access: CpuAccess,
@@ -305,41 +291,31 @@ impl Vmm {
 enum Expected<'a> {
     /// Whatever is mapped: the caller named addresses.
     Any,
-    /// Exactly these, by address.
-    Only(&'a [Serial]),
+    /// Exactly those with these serials, by address.
+    Only(&'a [u64]),
 }
 
 impl Expected<'_> {
-    /// Refuses found mappings that are not the expected ones. The reservation is locked, so that they
-    /// stay what they are.
-    fn check(self, range: Range, mut found: impl Iterator<Item = Serial>) -> Result<(), ErrorKind> {
+    /// Refuses mappings found in a range that are not the expected ones. The reservation is locked, so
+    /// that they stay what they are.
+    fn check(
+        self,
+        range: Range,
+        mut found: impl Iterator<Item = MappedRange>,
+    ) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
-        if serials.iter().all(|serial| found.next() == Some(*serial)) && found.next().is_none() {
+        let is_next = |&serial: &u64| found.next().is_some_and(|it| it.serial == serial);
+        if serials.iter().all(is_next) && found.next().is_none() {
             return Ok(());
         }
         Err(range.invalid(Problem::NotMapped { at: range.address() }))
     }
 
-    /// The same for the mappings that a range touches.
-    fn check_range(
-        self,
-        range: Range,
-        reservation: u64,
-        mappings: &Mappings,
-    ) -> Result<(), ErrorKind> {
-        let serial = |mapping| Serial { reservation, mapping };
-        self.check(range, mappings.serials_in(range).map(serial))
-    }
-
     /// The same for the targets of a journal from an index on.
     fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
-        let targets = &journal.targets[first..];
-        let Some(range) = targets.first().map(|target| target.now.range()) else { return Ok(()) };
-        let found = targets.iter().filter_map(|target| {
-            let reservation = journal.around(target.now.range()).ok()?.reservation.serial;
-            Some(Serial { reservation, mapping: target.now.serial })
-        });
-        self.check(range, found)
+        let found = journal.targets[first..].iter().map(|target| target.now);
+        let Some(first) = found.clone().next() else { return Ok(()) };
+        self.check(first.range(), found)
     }
 }
 
@@ -362,7 +338,7 @@ impl Shared {
         Ok(Self {
             runtime: runtime.clone(),
             profile: options.profile,
-            quirks: options.quirks.apply_to(Quirks::of_extension(runtime.info().extension)),
+            quirks: options.quirks(Quirks::of_extension(runtime.info().extension)),
             granule,
             cpus: cpus.map(|(index, _)| index).collect(),
             reached_by: reached_by(runtime.agents()),
@@ -405,7 +381,7 @@ impl Shared {
     }
 
     /// Refuses a quarantined reservation.
-    fn check_usable(&self, reservation: &ledger::Reservation) -> Result<(), ErrorKind> {
+    fn check_usable(&self, reservation: &Reserved) -> Result<(), ErrorKind> {
         match reservation.quarantined() {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
             None => Ok(()),
@@ -416,16 +392,15 @@ impl Shared {
         lock(&self.quarantine)
     }
 
-    /// Lists a range, or physical memory, that is never used again.
+    /// Lists a range, or physical memory, which has the null address, that is never used again.
     fn quarantine(
         &self,
         operation: Operation,
-        range: Option<Range>,
+        range: Range,
         failure: ErrorKind,
         rollback: Option<ErrorKind>,
     ) -> Arc<Quarantined> {
-        let address = range.map_or(Address::NULL, Range::address);
-        let size = range.map_or(0, |range| range.size);
+        let (address, size) = (range.address(), range.size);
         let entry = Arc::new(Quarantined { address, size, operation, failure, rollback });
         crate::log::error!(range = %entry, "quarantined");
         self.quarantined().push(entry.clone());
@@ -433,17 +408,14 @@ impl Shared {
     }
 
     /// Releases physical memory that nothing keeps alive.
-    fn release_memory(&self, operation: Operation, physical: &Physical, size: usize) {
+    fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
         let release = |native: &Native| {
             // SAFETY: nothing references, maps or uses the memory, and its handle is not known any more.
-            unsafe { native.handle_release(physical.native) }
+            unsafe { native.handle_release(memory.native) }
         };
         if let Err(failure) = self.call_locked(release) {
-            let failure = ErrorKind::of_call(failure, size);
-            let entry =
-                Quarantined { address: Address::NULL, size, operation, failure, rollback: None };
-            crate::log::error!(memory = %entry, "quarantined");
-            self.quarantined().push(Arc::new(entry));
+            let range = Range { start: 0, size: memory.size };
+            self.quarantine(operation, range, ErrorKind::of_call(failure, memory.size), None);
         }
     }
 }
@@ -457,7 +429,7 @@ impl Drop for Shared {
         self.log_leaks();
         let mappings: Vec<Range> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().flat_map(|it| it.mappings.iter());
-            all.map(|(start, record)| Range { start, size: record.size }).collect()
+            all.map(|it| it.range()).collect()
         });
         for range in mappings {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &[]);
@@ -467,18 +439,18 @@ impl Drop for Shared {
                 crate::log::warning!(%error, ?answer, "a mapping was unmapped in an unknown state");
             }
         }
-        let reservations: Vec<Range> = self.ledger.reservations.snapshot(|all| {
+        let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().map(|it| it.reservation);
-            all.filter(|it| it.quarantined().is_none()).map(|it| it.range()).collect()
+            all.filter(|it| it.quarantined().is_none()).cloned().collect()
         });
-        for range in reservations {
-            if let Err(error) = self.free(range, None) {
+        for reservation in reservations {
+            if let Err(error) = self.free(&reservation, reservation.range()) {
                 crate::log::warning!(%error, "a reservation was not freed");
             }
         }
         // Last, because what is quarantined may still be mapped.
         for record in self.ledger.handles.drain() {
-            self.release_memory(Operation::Release, &record.payload, record.size);
+            self.release_memory(Operation::Release, &record);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Location};
-use super::{Handle, HandleType, Physical, Shared, Vmm};
-use crate::agent::{Agent, AgentKind};
+use super::{Handle, HandleType, Shared, Vmm};
+use crate::agent::Agent;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::native::{NativeHandle, Status, out_of_descriptors};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -29,19 +29,20 @@ impl Vmm {
     ) -> Result<OwnedFd, Error> {
         let operation = Operation::ExportToShareableHandle;
         self.run(operation, |shared| {
-            let exportable = shared.ledger.handles.begin_use(handle, |record| {
+            let exportable = shared.ledger.handles.with(handle, |record| {
                 if !record.properties.handle_types.contains(handle_type.bit()) {
                     let problem = Problem::NotRequested(handle_type);
                     return Err(ErrorKind::invalid_list(Argument::HandleType, problem));
                 }
-                Ok(Exportable::of(&record.payload))
-            })?;
+                record.uses += 1;
+                Ok(Exportable::of(record))
+            })??;
             let exported = match handle_type {
                 HandleType::PosixFileDescriptor => shared.export(exportable),
                 _ => Err(Feature::HandleType.into()),
             };
-            if let Some(record) = shared.ledger.handles.end_use(handle) {
-                shared.release_memory(operation, &record.payload, record.size);
+            if let Some(record) = shared.ledger.handles.end(handle, |record| record.uses -= 1) {
+                shared.release_memory(operation, &record);
             }
             exported
         })
@@ -80,10 +81,10 @@ pub(super) enum Exportable {
 }
 
 impl Exportable {
-    pub fn of(physical: &Physical) -> Self {
-        match &physical.descriptor {
+    pub fn of(record: &HandleRecord) -> Self {
+        match &record.descriptor {
             Some(own) => Self::Descriptor(fcntl_dupfd_cloexec(own, 0)),
-            None => Self::Handle(physical.native),
+            None => Self::Handle(record.native),
         }
     }
 }
@@ -135,29 +136,29 @@ impl Shared {
             _ => ErrorKind::of_call(failure, size),
         })?;
         let owner = self.owner_of_import(native);
-        let pool = owner.and_then(|(_, agent)| agent.handle_pool());
+        let pool = owner.and_then(Agent::handle_pool);
         let granule = pool.map_or(self.granule, |pool| pool.granule);
         let properties = AllocationProperties {
-            location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
+            location: owner.map_or(Location::Unknown, |agent| Location::Agent(agent.id())),
             kind: AllocationKind::Pinned,
             handle_types: HandleType::PosixFileDescriptor.bit(),
         };
-        let owner = owner.map(|(index, _)| index);
-        let physical = Physical { native, owner, imported: true, descriptor: own };
-        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, properties, physical)))
+        let created = HandleRecord::new(size, granule, properties, native);
+        let record = HandleRecord { imported: true, descriptor: own, ..created };
+        Ok(self.ledger.handles.insert(record))
     }
 
-    /// Returns the agent whose memory was imported, with its index, where that can be known.
-    fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
+    /// Returns the agent whose memory was imported, where that can be known.
+    fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the handle was just imported, and nothing else knows it.
         let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
-        let agents = || self.runtime.agents().iter().enumerate();
+        let mut agents = self.runtime.agents().iter();
         let of_pool = pool.and_then(|pool| {
-            agents().find(|(_, agent)| agent.pools().iter().any(|known| known.native == pool))
+            agents.find(|agent| agent.pools().iter().any(|known| known.native == pool))
         });
         // The runtime may name a pool that it lists nowhere. It has found the owner all the same, and if
         // there is one GPU it is that.
-        let mut gpus = agents().filter(|(_, agent)| agent.kind() == AgentKind::Gpu);
+        let mut gpus = self.runtime.gpus();
         let only = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
             _ => None,

@@ -31,12 +31,12 @@
 //! | 21 | what fails changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
 //! | 22 | threads on different reservations are as if one after another | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
 
-use super::{Ledger, Mappings, Range, Reservation};
+use super::{Ledger, MappedRange, Mappings, Range, Reservation};
 use crate::handle::Handle;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-impl<H> Ledger<H> {
+impl Ledger {
     /// Checks the invariants; says which one does not hold. Steps of other threads wait.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
@@ -52,8 +52,8 @@ impl<H> Ledger<H> {
                 }
                 end = base + it.reservation.size;
                 it.mappings.check()?;
-                for (start, mapping) in it.mappings.iter() {
-                    self.check_mapping(it.reservation, start, mapping.size, mapping.handle)?;
+                for mapping in it.mappings.iter() {
+                    self.check_mapping(it.reservation, &mapping)?;
                     *mapped.entry(mapping.handle).or_default() += 1;
                 }
             }
@@ -63,18 +63,13 @@ impl<H> Ledger<H> {
     }
 
     /// Invariants 1 and 8.
-    fn check_mapping(
-        &self,
-        reservation: &Reservation,
-        start: usize,
-        size: usize,
-        handle: Handle,
-    ) -> Result<(), String> {
+    fn check_mapping(&self, reservation: &Reservation, it: &MappedRange) -> Result<(), String> {
+        let Range { start, size } = it.range();
         let wrong = |what: &str| Err(format!("the mapping at {start:#x} {what}"));
-        if !reservation.contains_range(Range { start, size }) {
+        if !reservation.contains_range(it.range()) {
             return wrong("is not in its reservation");
         }
-        let found = self.handles.with_live(handle, |it| (it.size, it.granule));
+        let found = self.handles.with_live(it.handle, |it| (it.size, it.granule));
         let Some((most, granule)) = found else { return wrong("has no handle") };
         if size > most {
             return wrong("exceeds its handle");

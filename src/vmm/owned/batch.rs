@@ -6,9 +6,8 @@
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
-use crate::vmm::permission::check_disjoint;
 use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 
 /// A mapping that [`Mapping::map_many`] or [`Mapping::replace_many`] makes: all of `allocation`,
@@ -45,7 +44,7 @@ pub struct MapRequest<'a> {
 struct Sorted<'a> {
     mappings: Vec<&'a Mapping>,
     ranges: Vec<Range>,
-    serials: Vec<Serial>,
+    serials: Vec<u64>,
 }
 
 impl<'a> Sorted<'a> {
@@ -61,6 +60,12 @@ impl<'a> Sorted<'a> {
 
     fn expected(&self) -> Expected<'_> {
         Expected::Only(&self.serials)
+    }
+
+    /// Returns the range from the first to the last.
+    fn range(&self) -> Option<Range> {
+        let (first, last) = (self.ranges.first()?, self.ranges.last()?);
+        Some(Range { start: first.start, size: last.end() - first.start })
     }
 }
 
@@ -127,17 +132,13 @@ impl Mapping {
         let Some(first) = ours.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
-            let [from, to] = [Sorted::new(&vmm, ours.iter())?, Sorted::new(&vmm, theirs.iter())?];
-            let range = |run: &Sorted<'_>| {
-                let (first, last) = (run.ranges.first()?, run.ranges.last()?);
-                Some(Range { start: first.start, size: last.end() - first.start })
-            };
-            let different = || ErrorKind::invalid_list(Argument::Source, Problem::DifferentLayout);
-            let (Some(from_range), Some(to_range)) = (range(&from), range(&to)) else {
-                return Err(different());
+            let [to, from] = [Sorted::new(&vmm, ours.iter())?, Sorted::new(&vmm, theirs.iter())?];
+            let different = Problem::DifferentLayout;
+            let (Some(to_range), Some(from_range)) = (to.range(), from.range()) else {
+                return Err(ErrorKind::invalid_list(Argument::Source, different));
             };
             if from_range.size != to_range.size {
-                return Err(different());
+                return Err(ErrorKind::invalid(Argument::Source, from_range, different));
             }
             shared.exchange(to_range, from_range, (to.expected(), from.expected()))
         })?;
@@ -159,7 +160,6 @@ impl Mapping {
             let mut runs: Vec<_> =
                 changes.iter().map(|&(mapping, access)| (mapping.range(), access)).collect();
             runs.sort_by_key(|(range, _)| range.start);
-            check_disjoint(sorted.ranges.iter().copied())?;
             shared.set_access(&runs, sorted.expected())
         })
     }
@@ -173,7 +173,6 @@ impl Mapping {
         let vmm = first.vmm();
         vmm.run(Operation::Revoke, |shared| {
             let sorted = Sorted::new(vmm, mappings.iter().copied())?;
-            check_disjoint(sorted.ranges.iter().copied())?;
             shared.revoke(&sorted.ranges, agents, sorted.expected())
         })
     }
@@ -238,11 +237,6 @@ fn replace(
     }
     wanted.sort_by_key(|(_, new)| new.range.start);
     let (order, wanted): (Vec<usize>, Vec<NewRange<'_>>) = wanted.into_iter().unzip();
-    for ranges in [sorted.ranges.clone(), wanted.iter().map(|new| new.range).collect()] {
-        if !ranges.is_empty() {
-            check_disjoint(ranges.into_iter())?;
-        }
-    }
     let serials = shared.replace(operation, &sorted.ranges, sorted.expected(), &wanted)?;
     let mut made: Vec<(usize, Mapping)> = Vec::with_capacity(new.len());
     for ((index, it), serial) in order.into_iter().zip(wanted).zip(serials) {
