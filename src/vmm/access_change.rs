@@ -201,16 +201,6 @@ impl Shared {
         }
     }
 
-    /// Sets the access of a mapping without any: one that was just mapped. Adds the agents that the
-    /// runtime granted access to `granted`, also if it fails for others.
-    pub(super) fn grant_from_nothing(
-        &self,
-        it: &MappedRange,
-        granted: &mut AgentSet,
-    ) -> Result<(), ErrorKind> {
-        self.grant(it, AgentSet::NONE, granted)
-    }
-
     /// Sets the access of a mapping that the runtime refused to unmap, which changes nothing if the
     /// runtime did nothing. Returns the agents that the runtime knows.
     pub(super) fn grant_again(&self, it: &MappedRange) -> Result<AgentSet, ErrorKind> {
@@ -224,8 +214,9 @@ impl Shared {
         Ok(granted)
     }
 
-    /// Sets the access of a mapping, where the runtime knows these agents already.
-    fn grant(
+    /// Sets the access of a mapping, where the runtime knows these agents already: none if it was just
+    /// mapped. Adds the agents that the runtime granted access to `granted`, also if it fails for others.
+    pub(super) fn grant(
         &self,
         it: &MappedRange,
         known: AgentSet,
@@ -234,13 +225,12 @@ impl Shared {
         // The CPU first, and by itself, so that it is known whether the runtime has mapped for it.
         let host = self.host_index();
         let is_mapped = known.contains(host);
-        let view =
-            MappedRange { access: AccessState { runtime_granted: known, ..it.access }, ..*it };
-        let by_runtime = is_mapped || !self.show_view(&view, &it.access)?;
+        let bare = MappedRange { access: AccessState::default(), ..*it };
+        let by_runtime =
+            is_mapped || !self.with_descriptor(|| self.change_view(&bare, &it.access))?;
         if by_runtime {
-            let now = MappedRange { access: AccessState::default(), ..*it };
             if !is_mapped {
-                let request = self.request_all(&now, &self.host_access());
+                let request = self.request_all(&bare, &self.host_access());
                 self.set_access_in_runtime(it.range(), &request)?;
             }
             granted.insert(host);
@@ -265,28 +255,26 @@ impl Shared {
     }
 
     /// Sets the access of a mapping back to what it was, for the agents that were asked for. Returns
-    /// the agents that the runtime knows.
+    /// what the runtime has then.
     pub(super) fn restore_access(
         &self,
         now: &MappedRange,
-        before: &MappedRange,
+        before: AccessState,
         asked: AgentSet,
-    ) -> Result<AgentSet, ErrorKind> {
-        let (has, had) = (self.protection(&now.access), self.protection(&before.access));
+    ) -> Result<MappedRange, ErrorKind> {
+        let (has, had) = (self.protection(&now.access), self.protection(&before));
         // The view that there was is still there, at worst without access.
         if has != had {
-            self.protect_view(before, had)?;
+            self.protect_view(now, had)?;
         }
-        let restored = MappedRange {
-            access: AccessState { runtime_granted: now.access.runtime_granted, ..before.access },
-            ..*before
-        };
-        self.drop_unused_view(&restored, &now.access);
         let known = now.access.runtime_granted;
+        let access = AccessState { runtime_granted: known, ..before };
+        let restored = MappedRange { access, ..*now };
+        self.drop_unused_view(&restored, &now.access);
         let agents = asked.intersection(known).difference(self.cpus);
-        let change = AccessChange { agents, access: before.access.requested };
-        self.set_access_in_runtime(before.range(), &self.request_all(&restored, &change))?;
-        Ok(known)
+        let change = AccessChange { agents, access: before.requested };
+        self.set_access_in_runtime(now.range(), &self.request_all(&restored, &change))?;
+        Ok(restored)
     }
 
     fn set_access_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {

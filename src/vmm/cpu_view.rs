@@ -94,22 +94,6 @@ impl Shared {
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
-    /// Gives this process its view of a mapping that the runtime has just made, or may not have
-    /// unmapped.
-    ///
-    /// Returns `false` if the runtime has to map the memory for the CPU.
-    pub(super) fn show_view(
-        &self,
-        it: &MappedRange,
-        access: &AccessState,
-    ) -> Result<bool, ErrorKind> {
-        match self.protection(access) {
-            Protection::Nothing => Ok(true),
-            _ if self.by_runtime() || self.runtime_mapped_for_cpu(&it.access) => Ok(false),
-            protection => self.with_descriptor(|| self.map_dma_buf(it, protection)),
-        }
-    }
-
     /// Removes the view of a mapping if it had one before, and does not need it now. Cannot fail: at
     /// worst the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {

@@ -46,12 +46,6 @@ pub(super) struct Target {
     name: Option<Arc<str>>,
 }
 
-impl Target {
-    fn before(&self) -> MappedRange {
-        MappedRange { access: self.before, ..self.now }
-    }
-}
-
 /// A step that was taken with a target, or with a row of neighbours.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -240,12 +234,10 @@ impl<'a> Journal<'a> {
         if target.fresh || !target.mapped {
             return Ok(());
         }
-        let before = target.before();
         let known = target.before.runtime_granted.union(self.shared.cpus);
         if target.asked.difference(known).is_empty() {
-            let granted = self.shared.restore_access(&target.now, &before, target.asked)?;
-            self.targets[index].now.access =
-                AccessState { runtime_granted: granted, ..before.access };
+            let restored = self.shared.restore_access(&target.now, target.before, target.asked)?;
+            self.targets[index].now = restored;
             return Ok(());
         }
         // A GPU can access the memory that could not before: only unmapping helps.
@@ -256,7 +248,8 @@ impl<'a> Journal<'a> {
     /// Maps a target that is not mapped, with the access before the operation. If the runtime maps it
     /// but refuses the access, tries once more.
     fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let before = self.targets[index].before();
+        let target = &self.targets[index];
+        let before = MappedRange { access: target.before, ..target.now };
         match self.map_with_access(index, &before, true) {
             Err(_) if self.targets[index].mapped => {
                 self.undo_map(index)?;
@@ -285,7 +278,7 @@ impl<'a> Journal<'a> {
                 if roll_back { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
-            let outcome = self.shared.grant_from_nothing(&wanted, &mut granted);
+            let outcome = self.shared.grant(&wanted, AgentSet::NONE, &mut granted);
             let target = &mut self.targets[index];
             target.now.access = AccessState { runtime_granted: granted, ..wanted.access };
             match outcome {

@@ -96,7 +96,7 @@ use crate::hip::HipProfile;
 use crate::native::Native;
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use core::fmt;
 use cpu_view::CpuAccess;
 use journal::Journal;
@@ -136,12 +136,9 @@ pub struct Vmm {
 
 impl fmt::Debug for Vmm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Usage { reservations, handles, mappings } = self.usage();
         f.debug_struct("Vmm")
             .field("runtime", &self.runtime().info().name)
-            .field("reservations", &reservations)
-            .field("handles", &handles)
-            .field("mappings", &mappings)
+            .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
 }
@@ -247,11 +244,11 @@ impl Vmm {
         operation: Operation,
         act: impl FnOnce(&Shared) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
-        let alive = match self.runtime().has_forked() {
+        let done = match self.runtime().has_forked() {
             true => Err(ErrorKind::Forked),
-            false => Ok(()),
+            false => act(&self.shared),
         };
-        alive.and_then(|()| act(&self.shared)).map_err(|kind| Error::new(operation, kind))
+        done.map_err(|kind| Error::new(operation, kind))
     }
 
     /// Returns whether the two are clones of one another.
@@ -369,15 +366,12 @@ impl Shared {
         }
     }
 
-    /// Returns an agent and its index in access sets and in the runtime's list.
-    fn agent(&self, id: AgentId, argument: Argument) -> Result<(usize, &Agent), ErrorKind> {
-        if let Some(agent) = self.runtime.agent(id) {
-            return Ok((id.index(), agent));
-        }
+    /// Returns an agent, which is an argument of the caller's.
+    fn agent(&self, id: AgentId, argument: Argument) -> Result<&Agent, ErrorKind> {
         let here = self.runtime.host().id().runtime();
         let problem =
             if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
-        Err(ErrorKind::invalid(argument, id, problem))
+        self.runtime.agent(id).ok_or(ErrorKind::invalid(argument, id, problem))
     }
 
     /// Refuses a quarantined reservation.
@@ -386,10 +380,6 @@ impl Shared {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
             None => Ok(()),
         }
-    }
-
-    fn quarantined(&self) -> MutexGuard<'_, Vec<Arc<Quarantined>>> {
-        lock(&self.quarantine)
     }
 
     /// Lists a range, or physical memory, which has the null address, that is never used again.
@@ -403,7 +393,7 @@ impl Shared {
         let (address, size) = (range.address(), range.size);
         let entry = Arc::new(Quarantined { address, size, operation, failure, rollback });
         crate::log::error!(range = %entry, "quarantined");
-        self.quarantined().push(entry.clone());
+        lock(&self.quarantine).push(entry.clone());
         entry
     }
 

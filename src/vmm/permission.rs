@@ -136,11 +136,8 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         check_disjoint(ranges)?;
-        if agents.is_empty() {
-            return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
-        }
-        let revoke = |&agent| Ok((self.agent(agent, Argument::Agent)?.0, Access::None));
-        let revoked = agents.iter().map(revoke).collect::<Result<AccessChange, ErrorKind>>()?;
+        let none = |&agent: &AgentId| AccessDescriptor { agent, access: Access::None };
+        let revoked = self.access_change(&agents.iter().map(none).collect::<Vec<_>>())?;
         self.transact(Operation::Revoke, ranges, |journal| {
             for &range in ranges {
                 journal.add_run(range, revoked)?;
@@ -165,7 +162,7 @@ impl Shared {
         if address == Address::NULL {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::Null));
         }
-        let (index, _) = self.agent(agent, Argument::Agent)?;
+        let index = self.agent(agent, Argument::Agent)?.id().index();
         let found = self.ledger.reservations.at(address.get(), |reservation| {
             let mappings = reservation.mappings();
             let Some(serial) = serial else { return mappings.access_at(address.get(), index) };
@@ -183,8 +180,10 @@ impl Shared {
         if descriptors.is_empty() {
             return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
         }
-        let change =
-            |it: &AccessDescriptor| Ok((self.agent(it.agent, Argument::Agent)?.0, it.access));
+        let change = |it: &AccessDescriptor| {
+            let agent = self.agent(it.agent, Argument::Agent)?;
+            Ok((agent.id().index(), it.access))
+        };
         descriptors.iter().map(change).collect()
     }
 

@@ -151,7 +151,7 @@ impl Shared {
         let Location::Agent(id) = properties.location else {
             return Err(ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation));
         };
-        let (_, agent) = self.agent(id, Argument::Location)?;
+        let agent = self.agent(id, Argument::Location)?;
         match (agent.handle_pool(), agent.kind()) {
             (Some(pool), _) => Ok(pool),
             (None, AgentKind::Cpu) => Err(Feature::HostMemory.into()),

@@ -4,6 +4,7 @@
 use super::ledger::{Ledger, MappedRange, Range, not_mapped};
 use super::{Access, Address, Handle, Location, MappingInfo, Reserved, Shared, Usage, Vmm};
 use crate::error::{Argument, BrokenInvariant, Error, ErrorKind, Operation, Problem, Quarantined};
+use crate::sync::lock;
 use std::sync::Arc;
 
 impl Vmm {
@@ -48,7 +49,7 @@ impl Vmm {
         if self.runtime().has_forked() {
             return Vec::new();
         }
-        self.shared.quarantined().iter().map(|range| Quarantined::clone(range)).collect()
+        lock(&self.shared.quarantine).iter().map(|range| Quarantined::clone(range)).collect()
     }
 
     /// Checks the invariants of the library's own state.

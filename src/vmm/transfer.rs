@@ -49,7 +49,7 @@ impl Vmm {
         size: usize,
     ) -> Result<(), Error> {
         self.run(Operation::Copy, |shared| {
-            let (_, found) = shared.agent(agent, Argument::Agent)?;
+            let found = shared.agent(agent, Argument::Agent)?;
             let (to, from) = two_ranges(destination, source, size)?;
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
@@ -261,7 +261,7 @@ impl Shared {
         (needed, expected): (Access, Expected<'_>),
         act: impl FnOnce(&Native, usize, CopyEngine) -> Result<(), Failure>,
     ) -> Result<(), ErrorKind> {
-        let (_, found) = self.agent(agent, Argument::Agent)?;
+        let found = self.agent(agent, Argument::Agent)?;
         if size == 0 {
             return Ok(());
         }

@@ -34,20 +34,6 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    fn new(range: Range, serial: u64, index: u64) -> Self {
-        Self {
-            base: range.start,
-            size: range.size,
-            serial,
-            next_serial: AtomicU64::new(serial + 1),
-            index,
-            freed: AtomicBool::new(false),
-            quarantined: OnceLock::new(),
-            writer: Mutex::new(()),
-            mappings: RwLock::default(),
-        }
-    }
-
     pub fn range(&self) -> Range {
         Range { start: self.base, size: self.size }
     }
@@ -194,7 +180,17 @@ impl Reservations {
             return Err(base.max(range.start));
         }
         let serial = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
-        let reservation = Arc::new(Reservation::new(range, serial, self.number));
+        let reservation = Arc::new(Reservation {
+            base: range.start,
+            size: range.size,
+            serial,
+            next_serial: AtomicU64::new(serial + 1),
+            index: self.number,
+            freed: AtomicBool::new(false),
+            quarantined: OnceLock::new(),
+            writer: Mutex::new(()),
+            mappings: RwLock::default(),
+        });
         tree.insert(range.start, reservation.clone());
         Ok(reservation)
     }

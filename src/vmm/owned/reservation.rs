@@ -158,16 +158,12 @@ impl Reservation {
     ///
     /// # Errors
     /// As for [`Vmm::address_free`]; the reservation is returned with the error.
-    pub fn free(self) -> Result<(), Rejected<Self>> {
-        match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner
-                .free()
-                .map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error }),
-            Err(inner) => {
-                let error = inner.still_in_use();
-                Err(Rejected { value: Self { inner }, error })
-            }
-        }
+    pub fn free(mut self) -> Result<(), Rejected<Self>> {
+        let freed = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.free(),
+            None => Err(self.inner.still_in_use()),
+        };
+        freed.map_err(|error| Rejected { value: self, error })
     }
 
     /// Returns the range of `size` bytes at an offset, if it is inside.
