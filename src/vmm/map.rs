@@ -2,11 +2,12 @@
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
-use super::ledger::Range;
+use super::ledger::{MappedRange, Range};
 use super::permission::{check_disjoint, sorted_ranges};
 use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
+use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// A mapping that [`Vmm::map_many`] is to make.
 ///
@@ -80,9 +81,7 @@ impl Vmm {
                 Ok(NewRange { range, handle: it.handle, access: descriptors, reservation: None })
             };
             let new: Result<Vec<NewRange<'_>>, ErrorKind> = mappings.iter().map(new).collect();
-            let mut new = new?;
-            new.sort_by_key(|it| it.range.start);
-            shared.replace(Operation::Map, &[], Expected::Any, &new).map(drop)
+            shared.replace(Operation::Map, &[], Expected::Any, &new?).map(drop)
         })
     }
 
@@ -134,9 +133,8 @@ pub(super) struct NewRange<'a> {
 }
 
 impl Shared {
-    /// Unmaps runs of whole mappings, if they are the expected ones, and maps others, which may take
-    /// their addresses: all of it, or nothing. Both are sorted by address. Returns the new ones'
-    /// serials.
+    /// Unmaps runs of whole mappings, sorted by address, if they are the expected ones, and maps others,
+    /// which may take their addresses: all of it, or nothing. Returns the new ones' serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
@@ -144,10 +142,12 @@ impl Shared {
         expected: Expected<'_>,
         new: &[NewRange<'_>],
     ) -> Result<SmallVec<[u64; 1]>, ErrorKind> {
-        let mut ranges: SmallVec<[Range; 1]> = new.iter().map(|it| it.range).collect();
+        let mut order: SmallVec<[usize; 1]> = (0..new.len()).collect();
+        order.sort_by_key(|&index| new[index].range.start);
+        let mut ranges: SmallVec<[Range; 1]> = old.into();
+        ranges.extend(order.iter().map(|&index| new[index].range));
         check_disjoint(old)?;
-        check_disjoint(&ranges)?;
-        ranges.extend_from_slice(old);
+        check_disjoint(&ranges[old.len()..])?;
         let mut changes: SmallVec<[AccessChange; 1]> = SmallVec::new();
         for it in new {
             changes.push(match it.access {
@@ -161,8 +161,8 @@ impl Shared {
             }
             expected.check_targets(journal, 0)?;
             let count = journal.targets.len();
-            for (it, &change) in new.iter().zip(&changes) {
-                self.add_mapping(journal, it, change, count)?;
+            for &index in &order {
+                self.add_mapping(journal, &new[index], changes[index], count)?;
             }
             for row in journal.rows(0..count) {
                 let together = if self.quirks.unmap_of_several_fails { 1 } else { row.len() };
@@ -176,7 +176,11 @@ impl Shared {
             let all = count..journal.targets.len();
             all.clone().try_for_each(|index| journal.map(index))?;
             journal.change_access(all)?;
-            Ok(journal.targets[count..].iter().map(|target| target.now.serial).collect())
+            let mut serials: SmallVec<[u64; 1]> = smallvec![0; new.len()];
+            for (index, target) in order.into_iter().zip(&journal.targets[count..]) {
+                serials[index] = target.now.serial;
+            }
+            Ok(serials)
         });
         // An invalid handle is reported before an invalid range.
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
@@ -185,7 +189,8 @@ impl Shared {
         replaced
     }
 
-    /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped.
+    /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped, and
+    /// counts it.
     fn add_mapping(
         &self,
         journal: &mut Journal<'_>,
@@ -193,7 +198,7 @@ impl Shared {
         change: AccessChange,
         old: usize,
     ) -> Result<(), ErrorKind> {
-        let range = new.range;
+        let NewRange { range, handle, .. } = *new;
         let reservation = journal.around(range)?;
         // If it was freed, its addresses are another's by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
@@ -203,8 +208,26 @@ impl Shared {
         let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
         // Before the handle's lock, which comes after the map's.
         let empty = reservation.mappings().check_empty(range, unmapped);
-        let mapping = self.begin_map(reservation, range, new.handle, empty)?;
-        journal.add_new(mapping, change, None);
-        self.check_reach(mapping.owner, &change)
+        let (native, owner) = self.ledger.handles.with(handle, |record| {
+            let granule = record.granule;
+            if range.start % granule != 0 {
+                return Err(range.invalid(Problem::NotAligned { granule }));
+            }
+            let invalid = |problem| Err(ErrorKind::invalid(Argument::Size, range.size, problem));
+            if range.size % granule != 0 {
+                return invalid(Problem::NotAligned { granule });
+            }
+            if range.size > record.size {
+                return invalid(Problem::ExceedsHandle { handle: record.size });
+            }
+            empty?;
+            record.mappings += 1;
+            Ok((record.native, record.properties.owner()))
+        })??;
+        let (Range { start, size }, access) = (range, AccessState::default());
+        let serial = reservation.new_serial();
+        let it = MappedRange { start, size, handle, serial, native, owner, access };
+        journal.add_new(it, change, None);
+        self.check_reach(owner, &change)
     }
 }

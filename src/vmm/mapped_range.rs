@@ -1,10 +1,9 @@
 //! One mapping in the runtime: mapping and unmapping it, and what is left of its addresses.
 
 use super::Shared;
-use super::ledger::{MappedRange, Range, Reservation};
-use crate::access::{AccessState, AgentSet};
-use crate::error::{Argument, Errno, ErrorKind, Problem};
-use crate::handle::Handle;
+use super::ledger::{MappedRange, Range};
+use crate::access::AgentSet;
+use crate::error::{Errno, ErrorKind};
 use crate::native::{close, plug};
 
 // Every function below is called while the reservation is locked, for a range that the ledger lists as
@@ -67,35 +66,5 @@ impl Shared {
             }
             false => AgentSet::NONE,
         }
-    }
-
-    /// Checks that a handle may be mapped over a range, which is `empty` or not, and counts the
-    /// mapping.
-    pub(super) fn begin_map(
-        &self,
-        reservation: &Reservation,
-        range: Range,
-        handle: Handle,
-        empty: Result<(), ErrorKind>,
-    ) -> Result<MappedRange, ErrorKind> {
-        let (native, owner) = self.ledger.handles.with(handle, |record| {
-            let granule = record.granule;
-            if range.start % granule != 0 {
-                return Err(range.invalid(Problem::NotAligned { granule }));
-            }
-            let invalid = |problem| Err(ErrorKind::invalid(Argument::Size, range.size, problem));
-            if range.size % granule != 0 {
-                return invalid(Problem::NotAligned { granule });
-            }
-            if range.size > record.size {
-                return invalid(Problem::ExceedsHandle { handle: record.size });
-            }
-            empty?;
-            record.mappings += 1;
-            Ok((record.native, record.properties.owner()))
-        })??;
-        let (Range { start, size }, access) = (range, AccessState::default());
-        let serial = reservation.new_serial();
-        Ok(MappedRange { start, size, handle, serial, native, owner, access })
     }
 }

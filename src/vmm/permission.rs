@@ -187,15 +187,18 @@ impl Shared {
         descriptors.iter().map(change).collect()
     }
 
-    /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped.
+    /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped by
+    /// the expected mappings.
     pub(super) fn check_granted(
         &self,
         guards: &[ReservationGuard<'_>],
         range: Range,
+        expected: Expected<'_>,
         agent: AgentId,
         needed: Access,
     ) -> Result<(), ErrorKind> {
         let mappings = locked_around(guards, range)?.mappings();
+        expected.check(range, mappings.touching(range))?;
         let lacks = |it: &MappedRange| it.access.requested.get(agent.index()) < needed;
         match mappings.covering(range)?.find(lacks) {
             None => Ok(()),

@@ -53,10 +53,10 @@ impl Vmm {
             let (to, from) = two_ranges(destination, source, size)?;
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
-                    .check_granted(guards, to, agent, Access::ReadWrite)
+                    .check_granted(guards, to, Expected::Any, agent, Access::ReadWrite)
                     .map_err(|kind| kind.about(Argument::Destination))?;
                 shared
-                    .check_granted(guards, from, agent, Access::Read)
+                    .check_granted(guards, from, Expected::Any, agent, Access::Read)
                     .map_err(|kind| kind.about(Argument::Source))?;
                 let engine = found.copy_engine();
                 // SAFETY: both reservations are locked, and the ledger was checked above: both ranges
@@ -218,7 +218,9 @@ impl Shared {
             None => agent.kind() == AgentKind::Gpu,
         });
         for agent in candidates {
-            match self.check_granted(guards, part, agent.id(), Access::ReadWrite) {
+            let granted =
+                self.check_granted(guards, part, Expected::Any, agent.id(), Access::ReadWrite);
+            match granted {
                 Ok(()) => return Ok(agent.copy_engine()),
                 Err(reason) => refusal = reason,
             }
@@ -267,8 +269,7 @@ impl Shared {
         }
         let range = Range::new(address, size)?;
         self.with_locked(&[range], |guards| {
-            self.covering(guards, range, expected)?;
-            self.check_granted(guards, range, agent, needed)?;
+            self.check_granted(guards, range, expected, agent, needed)?;
             act(self.native(), range.start, found.copy_engine())
                 .map_err(|failure| ErrorKind::of_call(failure, size))
         })

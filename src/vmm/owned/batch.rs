@@ -229,24 +229,18 @@ fn replace(
 ) -> Result<Vec<Mapping>, ErrorKind> {
     let sorted = Sorted::new(vmm, old.iter())?;
     let mut wanted = Vec::with_capacity(new.len());
-    for (index, request) in new.iter().enumerate() {
+    for request in new {
         let handle = request.allocation.handle_of(vmm)?;
         let range = request.reservation.part(request.offset, request.allocation.size())?;
         let reservation = Some(request.reservation.serial());
-        wanted.push((index, NewRange { range, handle, access: request.access, reservation }));
+        wanted.push(NewRange { range, handle, access: request.access, reservation });
     }
-    wanted.sort_by_key(|(_, new)| new.range.start);
-    let (order, wanted): (Vec<usize>, Vec<NewRange<'_>>) = wanted.into_iter().unzip();
     let serials = shared.replace(operation, &sorted.ranges, sorted.expected(), &wanted)?;
-    let mut made: Vec<(usize, Mapping)> = Vec::with_capacity(new.len());
-    for ((index, it), serial) in order.into_iter().zip(wanted).zip(serials) {
-        let MapRequest { reservation, allocation, .. } = new[index];
-        let (reservation, allocation) = (reservation.clone(), allocation.clone());
-        let (address, size) = (it.range.address(), it.range.size);
-        made.push((index, Mapping::new(reservation, allocation, address, size, serial)));
-    }
-    made.sort_by_key(|(index, _)| *index);
-    Ok(made.into_iter().map(|(_, mapping)| mapping).collect())
+    let made = new.iter().zip(wanted).zip(serials).map(|((request, it), serial)| {
+        let (reservation, allocation) = (request.reservation.clone(), request.allocation.clone());
+        Mapping::new(reservation, allocation, it.range.address(), it.range.size, serial)
+    });
+    Ok(made.collect())
 }
 
 /// Accesses bytes reservation by reservation.

@@ -214,8 +214,7 @@ impl Mapping {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
             shared.with_locked(&[range], |guards| {
-                shared.check_mapped(range, only)?;
-                shared.check_granted(guards, range, agent, access)?;
+                shared.check_granted(guards, range, only, agent, access)?;
                 Ok(act(self.address))
             })
         })
