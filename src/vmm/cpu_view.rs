@@ -13,7 +13,7 @@
 
 use super::Shared;
 use super::ledger::MappedRange;
-use super::shareable::Exportable;
+use super::shareable::exportable;
 use crate::access::{Access, AccessSet, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::native::{Protection, close, map_shared, out_of_descriptors, plug, protect, try_shared};
@@ -137,8 +137,7 @@ impl Shared {
 
     fn map_dma_buf(&self, it: &MappedRange, protection: Protection) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
-        let memory =
-            handles.with_live(it.handle, |record| (Exportable::of(record), record.imported));
+        let memory = handles.with_live(it.handle, |record| (exportable(record), record.imported));
         let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
         // What another process sends may be of any kind; it says nothing about this machine.
         let (exportable, imported) = memory.ok_or_else(released)?;

@@ -164,10 +164,9 @@ impl Shared {
         }
         let index = self.agent(agent, Argument::Agent)?.id().index();
         let found = self.ledger.reservations.at(address.get(), |reservation| {
-            let mappings = reservation.mappings();
-            let Some(serial) = serial else { return mappings.access_at(address.get(), index) };
-            let found = mappings.at(address.get()).filter(|it| it.serial == serial)?;
-            Some(found.access.requested.get(index))
+            let found = reservation.mappings().at(address.get())?;
+            let is_it = serial.is_none_or(|serial| serial == found.serial);
+            is_it.then(|| found.access.requested.get(index))
         });
         found.flatten().ok_or_else(|| not_mapped(address.get()))
     }

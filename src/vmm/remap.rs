@@ -5,7 +5,6 @@ use super::journal::Journal;
 use super::ledger::{MappedRange, Range};
 use super::transfer::{about_one_of, two_ranges};
 use super::{Expected, Shared, Vmm};
-use crate::access::{AccessState, AgentSet};
 use crate::address::Address;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::SmallVec;
@@ -75,9 +74,13 @@ impl Shared {
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return Err(ErrorKind::invalid(Argument::Source, from, Problem::DifferentLayout));
             }
-            let forth = there.iter().zip(&here).map(|(place, memory)| with_memory(place, memory));
-            let back = here.iter().zip(&there).map(|(place, memory)| with_memory(place, memory));
-            let after: Vec<MappedRange> = forth.chain(back).collect();
+            let places = there.iter().chain(&here);
+            let memory = here.iter().chain(&there);
+            let with_memory = |(place, memory): (&MappedRange, &MappedRange)| {
+                let MappedRange { handle, native, owner, .. } = *memory;
+                MappedRange { handle, native, owner, ..*place }
+            };
+            let after: Vec<MappedRange> = places.zip(memory).map(with_memory).collect();
             for it in &after {
                 let access = it.access.requested;
                 self.check_reach(it.owner, &AccessChange { agents: access.read, access })?;
@@ -164,11 +167,4 @@ fn mapped_run(
     let checked = added.and_then(|()| expected.check_targets(journal, first));
     checked.map_err(|kind| kind.about(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())
-}
-
-/// The mapping at one place, with the memory of another.
-fn with_memory(place: &MappedRange, memory: &MappedRange) -> MappedRange {
-    let MappedRange { handle, native, owner, .. } = *memory;
-    let access = AccessState { runtime_granted: AgentSet::NONE, ..place.access };
-    MappedRange { handle, native, owner, access, ..*place }
 }

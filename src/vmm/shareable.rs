@@ -35,7 +35,7 @@ impl Vmm {
                     return Err(ErrorKind::invalid_list(Argument::HandleType, problem));
                 }
                 record.uses += 1;
-                Ok(Exportable::of(record))
+                Ok(exportable(record))
             })??;
             let exported = match handle_type {
                 HandleType::PosixFileDescriptor => shared.export(exportable),
@@ -72,31 +72,22 @@ impl Vmm {
     }
 }
 
-/// What physical memory is exported from.
-#[derive(Debug)]
-pub(super) enum Exportable {
-    Handle(NativeHandle),
-    /// A copy of the descriptor that it was imported from.
-    Descriptor(Result<OwnedFd, Errno>),
+/// Returns what physical memory is exported from: the runtime's handle, or a copy of the descriptor that
+/// it was imported from.
+pub(super) fn exportable(record: &HandleRecord) -> Exportable {
+    let copy = |own| fcntl_dupfd_cloexec(own, 0);
+    (record.native, record.descriptor.as_ref().map(copy))
 }
 
-impl Exportable {
-    pub fn of(record: &HandleRecord) -> Self {
-        match &record.descriptor {
-            Some(own) => Self::Descriptor(fcntl_dupfd_cloexec(own, 0)),
-            None => Self::Handle(record.native),
-        }
-    }
-}
+type Exportable = (NativeHandle, Option<Result<OwnedFd, Errno>>);
 
 impl Shared {
     /// Exports physical memory as a descriptor of our own. The caller keeps the handle alive.
-    pub(super) fn export(&self, exportable: Exportable) -> Result<OwnedFd, ErrorKind> {
+    pub(super) fn export(&self, (native, copy): Exportable) -> Result<OwnedFd, ErrorKind> {
         let failed = |errno| ErrorKind::of_system("fcntl", errno);
-        let native = match exportable {
-            Exportable::Handle(native) => native,
-            Exportable::Descriptor(copy) => return copy.map_err(failed),
-        };
+        if let Some(copy) = copy {
+            return copy.map_err(failed);
+        }
         let kept = self.quirks.export_keeps_descriptor;
         // SAFETY: the caller keeps the handle alive.
         let exported = self.call_unlocked(|runtime| unsafe { runtime.export(native, kept) });

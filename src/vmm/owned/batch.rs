@@ -238,7 +238,8 @@ fn replace(
     let serials = shared.replace(operation, &sorted.ranges, sorted.expected(), &wanted)?;
     let made = new.iter().zip(wanted).zip(serials).map(|((request, it), serial)| {
         let (reservation, allocation) = (request.reservation.clone(), request.allocation.clone());
-        Mapping::new(reservation, allocation, it.range.address(), it.range.size, serial)
+        let (address, size) = (it.range.address(), it.range.size);
+        Mapping { reservation, allocation, address, size, serial, mapped: true }
     });
     Ok(made.collect())
 }
@@ -260,18 +261,17 @@ fn across(
         let sorted = Sorted::new(first.vmm(), mappings.iter().copied())?;
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
-        let mut at = 0;
         let same =
             |one: &&Mapping, next: &&Mapping| one.reservation.serial() == next.reservation.serial();
         for run in sorted.mappings.chunk_by(same) {
-            let serials = &sorted.serials[at..at + run.len()];
+            let serials: Vec<u64> = run.iter().map(|mapping| mapping.serial).collect();
             let until = run.last().map_or(next, |last| last.range().end()).min(end);
             let begins = run.first().is_none_or(|first| first.address.get() <= next);
             if !begins || until <= next {
                 return Err(not_mapped());
             }
-            act(shared, Expected::Only(serials), Address::new(next), until - next)?;
-            (next, at) = (until, at + run.len());
+            act(shared, Expected::Only(&serials), Address::new(next), until - next)?;
+            next = until;
         }
         if next == end { Ok(()) } else { Err(not_mapped()) }
     })

@@ -52,16 +52,6 @@ impl fmt::Debug for Mapping {
 }
 
 impl Mapping {
-    pub(super) fn new(
-        reservation: Reservation,
-        allocation: Allocation,
-        address: Address,
-        size: usize,
-        serial: u64,
-    ) -> Self {
-        Self { reservation, allocation, address, size, serial, mapped: true }
-    }
-
     /// Names it in reports and logs. One that was unmapped by its address meanwhile stays as it is.
     #[must_use]
     pub fn named(self, name: &str) -> Self {

@@ -140,6 +140,7 @@ impl Reservation {
         size: usize,
         allocation: &Allocation,
     ) -> Result<Mapping, Error> {
+        let allocation = allocation.clone();
         let (address, serials) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
             let range = Range::new(range.address(), size)?;
@@ -151,7 +152,7 @@ impl Reservation {
         })?;
         // One range makes one mapping.
         let serial = serials.first().copied().unwrap_or_default();
-        Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
+        Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
     }
 
     /// Frees the reservation now (`hipMemAddressFree`). Fails while clones or mappings of it exist.
