@@ -332,10 +332,11 @@ impl Shared {
         let granule = granules.max().ok_or(Feature::VirtualMemory)?;
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
+        let known = Quirks::of_extension(runtime.info().extension);
         Ok(Self {
             runtime: runtime.clone(),
             profile: options.profile,
-            quirks: options.quirks(Quirks::of_extension(runtime.info().extension)),
+            quirks: options.exact_quirks.unwrap_or(known.union(options.more_quirks)),
             granule,
             cpus: cpus.map(|(index, _)| index).collect(),
             reached_by: reached_by(runtime.agents()),

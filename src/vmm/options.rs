@@ -23,9 +23,9 @@ pub struct VmmOptions {
     /// The release of HIP to answer like where they differ.
     pub profile: HipProfile,
     /// Worked around besides those known of the runtime's version.
-    more_quirks: Quirks,
+    pub(super) more_quirks: Quirks,
     /// Worked around instead of those: only an unsafe function sets it.
-    exact_quirks: Option<Quirks>,
+    pub(super) exact_quirks: Option<Quirks>,
 }
 
 impl VmmOptions {
@@ -66,10 +66,5 @@ impl VmmOptions {
     #[must_use]
     pub unsafe fn with_exact_quirks(self, quirks: Quirks) -> Self {
         Self { exact_quirks: Some(quirks), ..self }
-    }
-
-    /// Returns the quirks to work around on a runtime of which `known` are known.
-    pub(super) fn quirks(&self, known: Quirks) -> Quirks {
-        self.exact_quirks.unwrap_or(known.union(self.more_quirks))
     }
 }

@@ -15,18 +15,18 @@
 //! | 5 | a handle without references is refused | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
-//! | 8 | mapped on the granule, inside, over nothing, no more than the handle has | `Shared::begin_map`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
-//! | 9 | right after mapping no agent may do anything | `Shared::map_many` | case `map.access.none_at_first` |
+//! | 8 | mapped on the granule, inside, over nothing, no more than the handle has | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
+//! | 9 | right after mapping no agent may do anything | `Journal::add_new` | case `map.access.none_at_first` |
 //! | 10 | access is set on a run of whole mappings | [`Mappings::run`] | `runs_are_whole_contiguous_mappings` |
 //! | 11 | all of a list or nothing, and twice is once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
-//! | 12 | unmapped is a run of whole mappings; memory goes with the last | [`Mappings::run`], `end_mapping` | `memory_lives_while_referenced_or_mapped` |
+//! | 12 | unmapped is a run of whole mappings; memory goes with the last | [`Mappings::run`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leaves nothing | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
 //! | 14 | one answer for all of a mapping, none at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
 //! | 15 | aliases are the same memory, handles are not | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
 //! | 16 | an export is new, an import is a handle of its own | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
 //! | 17 | an import leaves the descriptor alone | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
 //! | 18 | properties are those of creation | nothing changes them | cases `properties.created.round_trip`, `properties.imported.told` |
-//! | 19 | the order of release and unmap does not matter | `end_mapping`, `begin_release` | `memory_lives_while_referenced_or_mapped` |
+//! | 19 | the order of release and unmap does not matter | `Handles::end`, `begin_release` | `memory_lives_while_referenced_or_mapped` |
 //! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
 //! | 21 | what fails changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
 //! | 22 | threads on different reservations are as if one after another | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
