@@ -203,20 +203,6 @@ struct Shared {
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
 }
 
-/// Returns, for each agent, the agents that can be granted access to its memory.
-fn reached_by(agents: &[Agent]) -> Vec<AgentSet> {
-    let mut reached_by: Vec<AgentSet> =
-        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
-    for (index, agent) in agents.iter().enumerate() {
-        for peer in agent.peers().iter().filter(|peer| peer.reachable) {
-            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
-                by.insert(index);
-            }
-        }
-    }
-    reached_by
-}
-
 impl Vmm {
     /// Opens virtual-memory management with the newest documented behaviour.
     ///
@@ -332,6 +318,15 @@ impl Shared {
         let granule = granules.max().ok_or(Feature::VirtualMemory)?;
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
+        let reached_by = |owner: &Agent| {
+            let reaches = |agent: &&Agent| {
+                let mut peers = agent.peers().iter();
+                agent.id() == owner.id()
+                    || peers.any(|peer| peer.agent == owner.id() && peer.reachable)
+            };
+            let agents = runtime.agents().iter().filter(reaches);
+            agents.map(|agent| agent.id().index()).collect()
+        };
         let known = Quirks::of_extension(runtime.info().extension);
         Ok(Self {
             runtime: runtime.clone(),
@@ -339,7 +334,7 @@ impl Shared {
             quirks: options.exact_quirks.unwrap_or(known.union(options.more_quirks)),
             granule,
             cpus: cpus.map(|(index, _)| index).collect(),
-            reached_by: reached_by(runtime.agents()),
+            reached_by: runtime.agents().iter().map(reached_by).collect(),
             ledger: Ledger::default(),
             exports_close_on_exec: AtomicBool::new(false),
             cpu_access: CpuAccess::default(),

@@ -1,7 +1,7 @@
 //! Shareable handles: physical memory as a file descriptor, and back.
 
 use super::ledger::HandleRecord;
-use super::properties::{AllocationKind, AllocationProperties, Location};
+use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::Agent;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
@@ -129,11 +129,9 @@ impl Shared {
         let owner = self.owner_of_import(native);
         let pool = owner.and_then(Agent::handle_pool);
         let granule = pool.map_or(self.granule, |pool| pool.granule);
-        let properties = AllocationProperties {
-            location: owner.map_or(Location::Unknown, |agent| Location::Agent(agent.id())),
-            kind: AllocationKind::Pinned,
-            handle_types: HandleType::PosixFileDescriptor.bit(),
-        };
+        let location = owner.map_or(Location::Unknown, |agent| Location::Agent(agent.id()));
+        let properties =
+            AllocationProperties::at(location).shareable_as(HandleType::PosixFileDescriptor);
         let created = HandleRecord::new(size, granule, properties, native);
         let record = HandleRecord { imported: true, descriptor: own, ..created };
         Ok(self.ledger.handles.insert(record))

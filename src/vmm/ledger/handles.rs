@@ -99,8 +99,8 @@ impl Numbers {
         if number == 0 {
             Problem::NullHandle
         } else if self.blocks.contains(&block) {
-            let given = number < self.next || self.blocks.last() != Some(&block);
-            if given { Problem::Released } else { Problem::UnknownHandle }
+            // Blocks are taken in ascending order, and each but the last is used up.
+            if number < self.next { Problem::Released } else { Problem::UnknownHandle }
         } else if (1..NEXT_BLOCK.load(Ordering::Relaxed)).contains(&block) {
             Problem::ForeignHandle
         } else {
