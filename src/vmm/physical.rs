@@ -129,21 +129,13 @@ impl Shared {
 
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
-        let Some(native) = handles.begin_release(handle, |record| record.native)? else {
-            return Ok(());
-        };
+        let Some(record) = handles.release(handle)? else { return Ok(()) };
         // SAFETY: nothing references, maps or uses the memory, and the handle is refused from now on.
-        let released = self.call_locked(|runtime| unsafe { runtime.handle_release(native) });
-        match released {
-            Ok(()) => {
-                drop(handles.remove(handle));
-                Ok(())
-            }
-            Err(failure) => {
-                handles.restore(handle);
-                Err(ErrorKind::of_call(failure, 0))
-            }
-        }
+        let released = self.call_locked(|runtime| unsafe { runtime.handle_release(record.native) });
+        released.map_err(|failure| {
+            handles.restore(handle, record);
+            ErrorKind::of_call(failure, 0)
+        })
     }
 
     /// Returns the pool of handles of the properties' agent.

@@ -11,7 +11,7 @@
 //! | 1 | mappings are in one reservation and disjoint | [`Ledger::check`], [`Mappings::check`] | `check_finds_broken_invariants` |
 //! | 2 | a reservation counts its mappings | it contains them: [`Mappings::len`] | `counts_follow_every_step` |
 //! | 3 | a handle counts its mappings, and lives while referenced or mapped | `Handles::check` | `check_finds_broken_invariants` |
-//! | 4 | references are created + retained − released, never negative | `begin_release`, `retain` | `memory_lives_while_referenced_or_mapped` |
+//! | 4 | references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 5 | a handle without references is refused | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
@@ -26,7 +26,7 @@
 //! | 16 | an export is new, an import is a handle of its own | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
 //! | 17 | an import leaves the descriptor alone | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
 //! | 18 | properties are those of creation | nothing changes them | cases `properties.created.round_trip`, `properties.imported.told` |
-//! | 19 | the order of release and unmap does not matter | `Handles::end`, `begin_release` | `memory_lives_while_referenced_or_mapped` |
+//! | 19 | the order of release and unmap does not matter | `Handles::end`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
 //! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
 //! | 21 | what fails changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
 //! | 22 | threads on different reservations are as if one after another | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |

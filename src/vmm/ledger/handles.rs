@@ -149,8 +149,12 @@ impl Handles {
         {
             return Ok(act(record));
         }
+        Err(self.invalid(handle))
+    }
+
+    fn invalid(&self, handle: Handle) -> ErrorKind {
         let problem = lock(&self.numbers).problem_with(handle.number());
-        Err(ErrorKind::invalid(Argument::Handle, handle, problem))
+        ErrorKind::invalid(Argument::Handle, handle, problem)
     }
 
     /// Calls `act` with a handle that is alive, with references or without.
@@ -186,34 +190,20 @@ impl Handles {
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference. If nothing else keeps the memory alive, returns what `look` returns: the
-    /// handle is refused from now on, and the caller releases the memory, then calls
-    /// [`remove`](Self::remove), or [`restore`](Self::restore) if that failed.
-    pub fn begin_release<T>(
-        &self,
-        handle: Handle,
-        look: impl FnOnce(&HandleRecord) -> T,
-    ) -> Result<Option<T>, ErrorKind> {
-        self.with(handle, |record| {
-            record.references -= 1;
-            let dead = record.is_dead();
-            // The release is a use, so that no mapping's end releases the memory again.
-            record.uses += u32::from(dead);
-            dead.then(|| look(record))
-        })
-    }
-
-    /// Removes a handle whose memory was released.
-    pub fn remove(&self, handle: Handle) -> Option<HandleRecord> {
-        self.shard(handle).remove(&handle)
-    }
-
-    /// Undoes [`begin_release`](Self::begin_release).
-    pub fn restore(&self, handle: Handle) {
-        self.with_live(handle, |record| {
-            record.references += 1;
-            record.uses -= 1;
+    /// Drops a reference; else as [`end`](Self::end). The handle is refused from now on if it was the last
+    /// reference; [`restore`](Self::restore) undoes that.
+    pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
+        let mut is_referenced = false;
+        let ended = self.end(handle, |record| {
+            is_referenced = record.references > 0;
+            record.references -= u32::from(is_referenced);
         });
+        if is_referenced { Ok(ended) } else { Err(self.invalid(handle)) }
+    }
+
+    /// Undoes the release of the last reference, where the memory could not be released.
+    pub fn restore(&self, handle: Handle, record: HandleRecord) {
+        self.shard(handle).insert(handle, HandleRecord { references: 1, ..record });
     }
 
     /// Adds a reference to memory that is mapped.

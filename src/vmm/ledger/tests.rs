@@ -149,22 +149,21 @@ fn look_ups_end_where_the_mapping_ends() {
 #[test]
 fn memory_lives_while_referenced_or_mapped() {
     let (ledger, handle) = three();
-    let release = |handle| ledger.handles.begin_release(handle, |_| ());
-    assert_eq!(release(handle).unwrap(), None, "it is mapped");
+    let release = |handle| ledger.handles.release(handle);
+    assert!(release(handle).unwrap().is_none(), "it is mapped");
     assert_eq!(problem(release(handle)), Problem::Released);
     assert_eq!(ledger.retain(2 * PAGE).unwrap(), handle, "a mapping brings it back");
     assert!(!unmap(&ledger, 2 * PAGE) && !unmap(&ledger, 4 * PAGE));
     assert!(!unmap(&ledger, 6 * PAGE), "it is referenced");
-    assert_eq!(release(handle).unwrap(), Some(()));
+    let record = release(handle).unwrap().unwrap();
     assert_eq!(problem(release(handle)), Problem::Released, "its memory is being released");
-    ledger.handles.restore(handle);
-    assert_eq!(release(handle).unwrap(), Some(()));
-    assert!(ledger.handles.remove(handle).is_some());
+    ledger.handles.restore(handle, record);
+    assert!(release(handle).unwrap().is_some());
     assert_eq!(ledger.usage(), Usage { reservations: 1, handles: 0, mappings: 0 });
     // The other order: the last mapping ends it.
     let handle = create(&ledger, 1);
     map(&ledger, range(2, 1), handle);
-    assert_eq!(release(handle).unwrap(), None);
+    assert!(release(handle).unwrap().is_none());
     assert!(unmap(&ledger, 2 * PAGE));
     assert_eq!(ledger.check(), Ok(()));
 }
@@ -174,7 +173,7 @@ fn a_use_keeps_memory_alive() {
     let ledger = Ledger::default();
     let handle = create(&ledger, 1);
     ledger.handles.with(handle, |record| record.uses += 1).unwrap();
-    assert_eq!(ledger.handles.begin_release(handle, |_| ()).unwrap(), None);
+    assert!(ledger.handles.release(handle).unwrap().is_none());
     assert!(ledger.handles.end(handle, |record| record.uses -= 1).is_some());
     assert_eq!(ledger.handles.len(), 0);
 }
@@ -186,7 +185,7 @@ fn wrong_handles_are_told_apart() {
     assert_eq!(with(Handle::from_bits(0)), Problem::NullHandle);
     assert_eq!(with(Handle::from_bits(7)), Problem::UnknownHandle);
     let handle = create(&ledger, 1);
-    ledger.handles.remove(handle);
+    assert!(ledger.handles.release(handle).unwrap().is_some());
     assert_eq!(with(handle), Problem::Released);
     let other = Ledger::default();
     let foreign = create(&other, 1);
