@@ -183,7 +183,7 @@ impl Shared {
         if range.start % 4 != 0 {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::NotMultipleOfFour));
         }
-        if size % 4 != 0 {
+        if !size.is_multiple_of(4) {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotMultipleOfFour));
         }
         self.with_locked(&[range], |guards| {
