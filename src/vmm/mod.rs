@@ -364,10 +364,12 @@ impl Shared {
 
     /// Returns an agent, which is an argument of the caller's.
     fn agent(&self, id: AgentId, argument: Argument) -> Result<&Agent, ErrorKind> {
-        let here = self.runtime.host().id().runtime();
-        let problem =
-            if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
-        self.runtime.agent(id).ok_or(ErrorKind::invalid(argument, id, problem))
+        self.runtime.agent(id).ok_or_else(|| {
+            let here = self.runtime.host().id().runtime();
+            let problem =
+                if id.runtime() == here { Problem::UnknownAgent } else { Problem::ForeignAgent };
+            ErrorKind::invalid(argument, id, problem)
+        })
     }
 
     /// Refuses a quarantined reservation.

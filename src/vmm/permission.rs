@@ -164,9 +164,7 @@ impl Shared {
         }
         let index = self.agent(agent, Argument::Agent)?.id().index();
         let found = self.ledger.reservations.at(address.get(), |reservation| {
-            let found = reservation.mappings().at(address.get())?;
-            let is_it = serial.is_none_or(|serial| serial == found.serial);
-            is_it.then(|| found.access.requested.get(index))
+            reservation.mappings().access_at(address.get(), index, serial)
         });
         found.flatten().ok_or_else(|| not_mapped(address.get()))
     }

@@ -1,7 +1,7 @@
 //! What is mapped in one reservation: physical memory at an address, and who may access it there.
 
 use super::{Range, not_mapped};
-use crate::access::AccessState;
+use crate::access::{Access, AccessState};
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
@@ -77,6 +77,17 @@ impl Mappings {
     pub fn at(&self, address: usize) -> Option<MappedRange> {
         let (start, entry) = self.entry_at(address)?;
         Some(entry.mapped_at(start))
+    }
+
+    /// Returns what an agent may do at an address, if something is mapped there; with a serial only if
+    /// that mapping is there.
+    pub fn access_at(&self, address: usize, agent: usize, serial: Option<u64>) -> Option<Access> {
+        let (_, entry) = self.entry_at(address)?;
+        if serial.is_some_and(|serial| serial != entry.serial) {
+            return None;
+        }
+        let access = entry.access.as_ref();
+        Some(access.map_or(Access::None, |access| access.requested.get(agent)))
     }
 
     /// Returns the mapping that is exactly a range, as most runs are.
