@@ -73,20 +73,27 @@ impl AccessDescriptor {
 /// The most agents that a runtime with virtual memory may have.
 pub(crate) const MOST_AGENTS: usize = 128;
 
-/// What each agent may do, two bits an agent.
+/// What each agent may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct AccessSet([u64; 4]);
+pub(crate) struct AccessSet {
+    /// The agents that may read.
+    pub read: AgentSet,
+    /// Those of them that may also write.
+    write: AgentSet,
+}
 
 impl AccessSet {
     pub fn get(&self, agent: usize) -> Access {
-        // Written only by `set`, from an `Access`.
-        Access::from_bits((self.0[agent / 32] >> (agent % 32 * 2) & 3) as u32).unwrap_or_default()
+        match (self.read.contains(agent), self.write.contains(agent)) {
+            (_, true) => Access::ReadWrite,
+            (true, false) => Access::Read,
+            (false, false) => Access::None,
+        }
     }
 
     pub fn set(&mut self, agent: usize, access: Access) {
-        let shift = agent % 32 * 2;
-        let word = &mut self.0[agent / 32];
-        *word = *word & !(3 << shift) | u64::from(access.to_bits()) << shift;
+        self.read.set(agent, access >= Access::Read);
+        self.write.set(agent, access == Access::ReadWrite);
     }
 }
 
@@ -103,7 +110,11 @@ impl AgentSet {
     }
 
     pub fn insert(&mut self, agent: usize) {
-        self.0 |= 1 << agent;
+        self.set(agent, true);
+    }
+
+    fn set(&mut self, agent: usize, inside: bool) {
+        self.0 = self.0 & !(1 << agent) | u128::from(inside) << agent;
     }
 
     pub fn is_empty(self) -> bool {
@@ -113,6 +124,11 @@ impl AgentSet {
     /// The agents of both.
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// The agents that are in both.
+    pub fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     /// The agents of this one that are not in the other.
@@ -193,5 +209,6 @@ mod tests {
             [[0, 64], [63, 127]].map(|some| some.into_iter().collect());
         assert_eq!((set.difference(first), first.union(last)), (last, set));
         assert_eq!(first.difference(set), AgentSet::NONE);
+        assert_eq!(set.intersection(last), last);
     }
 }

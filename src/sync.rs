@@ -55,7 +55,6 @@ pub(crate) enum Rank {
     Handles,
 }
 
-#[cfg(debug_assertions)]
 thread_local! {
     /// The ranks and keys of the locks that this thread holds.
     static HELD: std::cell::RefCell<Vec<(Rank, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
@@ -65,15 +64,13 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Ordered<G> {
     guard: G,
-    #[cfg(debug_assertions)]
     place: (Rank, usize),
 }
 
 impl<G> Ordered<G> {
     /// Takes a lock. Panics in debug builds if this thread holds one that comes after it.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
-        #[cfg(debug_assertions)]
-        {
+        if cfg!(debug_assertions) {
             // A thread that is exiting has no list any more.
             let _ = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
@@ -84,19 +81,16 @@ impl<G> Ordered<G> {
                 );
                 held.push((rank, key));
             });
-            Self { guard: acquire(), place: (rank, key) }
         }
-        #[cfg(not(debug_assertions))]
-        {
-            let _ = (rank, key);
-            Self { guard: acquire() }
-        }
+        Self { guard: acquire(), place: (rank, key) }
     }
 }
 
-#[cfg(debug_assertions)]
 impl<G> Drop for Ordered<G> {
     fn drop(&mut self) {
+        if cfg!(not(debug_assertions)) {
+            return;
+        }
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
             if let Some(at) = held.iter().rposition(|place| *place == self.place) {

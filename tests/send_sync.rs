@@ -102,7 +102,6 @@ const _: () = {
     both::<report::MemoryEntry>();
     both::<report::Run<'static>>();
     both::<report::Size>();
-    both::<vmm::Snapshot>();
     both::<report::Free>();
     both::<report::Idle<'static>>();
     both::<Ipc>();

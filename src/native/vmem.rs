@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// The runtime's own name for physical memory. Never leaves this library: the runtime reuses
 /// the value as soon as the memory is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NativeHandle(sys::hsa_amd_vmem_alloc_handle_t);
+pub(crate) struct NativeHandle(pub sys::hsa_amd_vmem_alloc_handle_t);
 
 /// An agent and HIP's number for what it may do (0, 1 or 3; the same in HSA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

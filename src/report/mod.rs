@@ -121,7 +121,7 @@ impl Vmm {
     #[must_use]
     pub fn report(&self) -> Report {
         let runtime = self.runtime();
-        let snapshot = self.snapshot();
+        let (reservations, memory) = self.snapshot();
         let agents = runtime.agents().iter().map(|agent| AgentEntry {
             label: agent.id().to_string(),
             name: agent.product.clone(),
@@ -129,8 +129,8 @@ impl Vmm {
         });
         Report {
             agents: agents.collect(),
-            reservations: snapshot.reservations,
-            memory: snapshot.memory,
+            reservations,
+            memory,
             pool_memory: runtime.pool_memory(),
             quarantine: self.quarantine(),
         }

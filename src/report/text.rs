@@ -23,25 +23,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// Shows ` "name"`, or nothing. Control characters are escaped.
-struct Named<'a>(&'a Option<String>);
-
-impl fmt::Display for Named<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |name| write!(f, "  {name:?}"))
-    }
+/// Returns ` "name"`, or nothing. Control characters are escaped.
+fn named(name: &Option<String>) -> String {
+    name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
 
-/// The owner of memory.
-struct Owner(Option<AgentId>);
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(agent) => agent.fmt(f),
-            None => f.write_str("unknown owner"),
-        }
-    }
+/// Returns the owner of memory.
+fn owned_by(agent: Option<AgentId>) -> String {
+    agent.map_or_else(|| "unknown owner".to_owned(), |agent| agent.to_string())
 }
 
 /// Writes the heading of a section before its first entry.
@@ -80,7 +69,7 @@ impl Report {
         reservation: &ReservationEntry,
     ) -> fmt::Result {
         let (address, size) = (reservation.address, Size(reservation.size));
-        write!(f, "\n{address}  {size}{}  ", Named(&reservation.name))?;
+        write!(f, "\n{address}  {size}{}  ", named(&reservation.name))?;
         let free @ Free { holes, largest, .. } = reservation.free();
         write!(f, "{} mapped", Size(reservation.mapped()))?;
         match holes {
@@ -118,8 +107,8 @@ impl Report {
                 1 => memory.handle.to_string(),
                 several => format!("{several} pieces of"),
             };
-            let (size, owner) = (Size(memory.size), Owner(memory.agent));
-            write!(f, "  {which:>18}  {size:>9}  {owner}{}", Named(&memory.name))?;
+            let (size, owner) = (Size(memory.size), owned_by(memory.agent));
+            write!(f, "  {which:>18}  {size:>9}  {owner}{}", named(&memory.name))?;
             let references = plural(memory.references as usize, "reference", "references");
             write!(f, ": {references}{}", if count > 1 { " each" } else { "" })?;
             match memory.mappings {
@@ -137,7 +126,7 @@ impl Report {
             let agents: Vec<_> = memory.agents.iter().map(AgentId::to_string).collect();
             let (address, size) = (memory.address, Size(memory.size));
             let owner = memory.agent;
-            write!(f, "  {address}  {size:>9}  {owner}{}", Named(&memory.name))?;
+            write!(f, "  {address}  {size:>9}  {owner}{}", named(&memory.name))?;
             writeln!(f, ": accessible to {}", agents.join(", "))?;
         }
         Ok(())
@@ -157,7 +146,7 @@ impl Report {
                     (it.handle.to_string(), it.size, &it.name, "memory that is not mapped")
                 }
             };
-            writeln!(f, "  {which}  {:>9}{}  {what}", Size(size), Named(name))?;
+            writeln!(f, "  {which}  {:>9}{}  {what}", Size(size), named(name))?;
         }
         Ok(())
     }
@@ -167,8 +156,8 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
     write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
     let Some(mapping) = run.mapping else { return writeln!(f, "free") };
     let several = if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
-    let name = Named(&mapping.name);
-    write!(f, "{}{several}{name}: ", Owner(mapping.agent))?;
+    let name = named(&mapping.name);
+    write!(f, "{}{several}{name}: ", owned_by(mapping.agent))?;
     if mapping.access.is_empty() {
         f.write_str("no access")?;
     }

@@ -5,35 +5,50 @@
 
 use super::Shared;
 use super::journal::Journal;
-use super::ledger::Range;
-use super::mapped_range::MappedRange;
-use crate::access::{Access, AccessState, AgentSet, MOST_AGENTS};
+use super::ledger::{MappedRange, Range};
+use crate::access::{Access, AccessSet, AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::native::{NativeAccess, Protection};
 use smallvec::SmallVec;
 
-/// What an agent is to be granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What some agents are to be granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AccessChange {
-    /// Its index.
-    agent: u8,
-    pub access: Access,
+    pub agents: AgentSet,
+    /// The access of each of `agents`.
+    pub access: AccessSet,
 }
 
 impl AccessChange {
-    pub fn new(agent: usize, access: Access) -> Self {
-        const { assert!(MOST_AGENTS <= u8::MAX as usize) };
-        Self { agent: agent as u8, access }
+    /// The same for fewer agents.
+    fn without(self, agents: AgentSet) -> Self {
+        Self { agents: self.agents.difference(agents), ..self }
     }
 
-    /// The agent's index.
-    pub fn agent(self) -> usize {
-        self.agent.into()
+    /// The agents that are to have some access.
+    fn granted(&self) -> AgentSet {
+        self.agents.intersection(self.access.read)
+    }
+
+    /// Changes the requested access.
+    fn apply(&self, to: &mut AccessState) {
+        for agent in self.agents.iter() {
+            to.requested.set(agent, self.access.get(agent));
+        }
     }
 }
 
-/// Changes for several agents, the CPUs first.
-pub(super) type AccessChanges = SmallVec<[AccessChange; 16]>;
+/// Of an agent that is named twice, the last access counts.
+impl FromIterator<(usize, Access)> for AccessChange {
+    fn from_iter<I: IntoIterator<Item = (usize, Access)>>(changes: I) -> Self {
+        let mut all = Self::default();
+        for (agent, access) in changes {
+            all.agents.insert(agent);
+            all.access.set(agent, access);
+        }
+        all
+    }
+}
 
 /// What one call of the runtime sets.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,45 +59,55 @@ struct Request {
 }
 
 impl Journal<'_> {
+    /// Changes access to targets as each of them says, neighbours that get the same together.
+    pub fn change_access(&mut self, targets: core::ops::Range<usize>) -> Result<(), ErrorKind> {
+        for row in self.rows(targets) {
+            let change = self.targets[row.start].change;
+            if !change.agents.is_empty() {
+                self.change_row(row, change)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Changes access to a row of neighbours.
     ///
     /// The CPUs are changed first, and by themselves, so that it is known what to undo.
-    pub fn change_access(
+    fn change_row(
         &mut self,
-        first: usize,
-        count: usize,
-        changes: &[AccessChange],
+        row: core::ops::Range<usize>,
+        change: AccessChange,
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
-        self.enter_access(first, count);
-        let end = first + count;
-        let (cpus, gpus) = changes.split_at(shared.count_cpus(changes));
-        if !cpus.is_empty() {
-            for index in first..end {
-                self.change_cpu_access(index, cpus)?;
+        self.enter_access(row.clone());
+        let gpus = change.without(shared.cpus);
+        let cpus = change.without(gpus.agents);
+        if !cpus.agents.is_empty() {
+            for index in row.clone() {
+                self.change_cpu_access(index, &cpus)?;
             }
         }
-        let mut next = first;
-        while next < end {
+        let mut next = row.start;
+        while next < row.end {
             let start = next;
             next += 1;
-            if shared.must_be_remapped(&self.targets[start].now, gpus) {
+            if shared.must_be_remapped(&self.targets[start].now, &gpus) {
                 shared.check_remap(&self.targets[start].now.access)?;
                 shared.check_descriptor()?;
-                self.remap_with_access(start, gpus)?;
+                self.remap_with_access(start)?;
                 continue;
             }
-            let request = shared.request(&self.targets[start].now, gpus);
-            while next < end
+            let request = shared.request(&self.targets[start].now, &gpus);
+            while next < row.end
                 && !shared.quirks.set_access_of_several_fails
-                && !shared.must_be_remapped(&self.targets[next].now, gpus)
-                && shared.request(&self.targets[next].now, gpus).list == request.list
+                && !shared.must_be_remapped(&self.targets[next].now, &gpus)
+                && shared.request(&self.targets[next].now, &gpus).list == request.list
             {
                 next += 1;
             }
             self.send(start, next, &request)?;
             for target in &mut self.targets[start..next] {
-                set(&mut target.now.access, gpus);
+                gpus.apply(&mut target.now.access);
             }
         }
         Ok(())
@@ -108,20 +133,16 @@ impl Journal<'_> {
     }
 
     /// Changes what CPUs may do with one mapping.
-    fn change_cpu_access(&mut self, index: usize, cpus: &[AccessChange]) -> Result<(), ErrorKind> {
+    fn change_cpu_access(&mut self, index: usize, cpus: &AccessChange) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let now = self.targets[index].now;
         let mut wanted = now.access;
-        set(&mut wanted, cpus);
+        cpus.apply(&mut wanted);
         if shared.change_view(&now, &wanted)? {
             self.targets[index].now.access = wanted;
             return Ok(());
         }
-        // All CPUs share this address space, so that one stands for all. The runtime maps once,
-        // readable and writable, whatever may be asked for later.
-        let host = AccessChange::new(shared.host_index(), Access::ReadWrite);
-        let request = shared.request(&now, &[host]);
-        self.send(index, index + 1, &request)?;
+        self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = wanted.requested;
         match shared.protection(&wanted) {
@@ -132,14 +153,10 @@ impl Journal<'_> {
 
     /// Unmaps and maps one mapping again, with changed access. The caller has checked that there are
     /// descriptors for it; another thread may have taken them since.
-    pub fn remap_with_access(
-        &mut self,
-        index: usize,
-        changes: &[AccessChange],
-    ) -> Result<(), ErrorKind> {
+    pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let mut wanted = self.targets[index].now;
-        set(&mut wanted.access, changes);
-        self.unmap(index, 1)?;
+        self.targets[index].change.apply(&mut wanted.access);
+        self.unmap(index..index + 1)?;
         self.check_quarantine()?;
         self.map_with_access(index, &wanted, false)
     }
@@ -149,26 +166,27 @@ impl Shared {
     /// Refuses access that the hardware can never have to memory of this owner.
     pub(super) fn check_reach(
         &self,
-        owner: Option<usize>,
-        changes: &[AccessChange],
+        owner: Option<u8>,
+        change: &AccessChange,
     ) -> Result<(), ErrorKind> {
-        let mut granted = changes.iter().filter(|it| it.access != Access::None);
+        let granted = change.granted();
         // Of imported memory the owner may be unknown; then the runtime decides.
+        let owner = owner.map(usize::from);
         let Some((owner, peers)) =
             owner.and_then(|owner| Some((owner, self.reached_by.get(owner)?)))
         else {
             // But it grants access to a CPU that then faults, so that every GPU needs a large BAR.
             let all_in_reach = self.runtime.gpus().all(|gpu| gpu.large_bar);
-            return match !all_in_reach && granted.any(|it| self.cpus.contains(it.agent())) {
-                true => Err(Feature::CpuAccess.into()),
-                false => Ok(()),
+            return match all_in_reach || granted.intersection(self.cpus).is_empty() {
+                true => Ok(()),
+                false => Err(Feature::CpuAccess.into()),
             };
         };
-        match granted.find(|it| !peers.contains(it.agent())) {
+        match granted.difference(*peers).iter().next() {
             None => Ok(()),
-            Some(it) if self.cpus.contains(it.agent()) => Err(Feature::CpuAccess.into()),
-            Some(it) => {
-                let [agent, owner] = [it.agent(), owner].map(|at| self.runtime.agents()[at].id());
+            Some(agent) if self.cpus.contains(agent) => Err(Feature::CpuAccess.into()),
+            Some(agent) => {
+                let [agent, owner] = [agent, owner].map(|at| self.runtime.agents()[at].id());
                 let problem = Problem::Unreachable(owner);
                 Err(ErrorKind::invalid(Argument::Agent, agent, problem))
             }
@@ -181,16 +199,6 @@ impl Shared {
             true => Err(ErrorKind::OutOfDescriptors),
             false => Ok(()),
         }
-    }
-
-    /// Sets the access of a mapping without any: one that was just mapped. Adds the agents that the
-    /// runtime granted access to `granted`, also if it fails for others.
-    pub(super) fn grant_from_nothing(
-        &self,
-        it: &MappedRange,
-        granted: &mut AgentSet,
-    ) -> Result<(), ErrorKind> {
-        self.grant(it, AgentSet::NONE, granted)
     }
 
     /// Sets the access of a mapping that the runtime refused to unmap, which changes nothing if the
@@ -206,8 +214,9 @@ impl Shared {
         Ok(granted)
     }
 
-    /// Sets the access of a mapping, where the runtime knows these agents already.
-    fn grant(
+    /// Sets the access of a mapping, where the runtime knows these agents already: none if it was just
+    /// mapped. Adds the agents that the runtime granted access to `granted`, also if it fails for others.
+    pub(super) fn grant(
         &self,
         it: &MappedRange,
         known: AgentSet,
@@ -216,14 +225,13 @@ impl Shared {
         // The CPU first, and by itself, so that it is known whether the runtime has mapped for it.
         let host = self.host_index();
         let is_mapped = known.contains(host);
-        let view =
-            MappedRange { access: AccessState { runtime_granted: known, ..it.access }, ..*it };
-        let by_runtime = is_mapped || !self.show_view(&view, &it.access)?;
+        let bare = MappedRange { access: AccessState::default(), ..*it };
+        let by_runtime =
+            is_mapped || !self.with_descriptor(|| self.change_view(&bare, &it.access))?;
         if by_runtime {
-            let now = MappedRange { access: AccessState::default(), ..*it };
             if !is_mapped {
-                let cpu = AccessChange::new(host, Access::ReadWrite);
-                self.set_access_in_runtime(it.range(), &self.request_all(&now, &[cpu]))?;
+                let request = self.request_all(&bare, &self.host_access());
+                self.set_access_in_runtime(it.range(), &request)?;
             }
             granted.insert(host);
             let protection = self.protection(&it.access);
@@ -231,11 +239,9 @@ impl Shared {
                 self.protect_view(it, protection)?;
             }
         }
-        let change = |index| AccessChange::new(index, it.access.requested.get(index));
-        let gpus = (0..self.runtime.agents().len()).filter(|&index| !self.cpus.contains(index));
-        let gpus: AccessChanges =
-            gpus.map(change).filter(|change| change.access != Access::None).collect();
-        if !gpus.is_empty() {
+        let access = it.access.requested;
+        let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
+        if !gpus.agents.is_empty() {
             let cpus = by_runtime.then_some(host).into_iter().collect();
             let access = AccessState { runtime_granted: cpus, ..it.access };
             let request = self.request_all(&MappedRange { access, ..*it }, &gpus);
@@ -249,31 +255,26 @@ impl Shared {
     }
 
     /// Sets the access of a mapping back to what it was, for the agents that were asked for. Returns
-    /// the agents that the runtime knows.
+    /// what the runtime has then.
     pub(super) fn restore_access(
         &self,
         now: &MappedRange,
-        before: &MappedRange,
+        before: AccessState,
         asked: AgentSet,
-    ) -> Result<AgentSet, ErrorKind> {
-        let (has, had) = (self.protection(&now.access), self.protection(&before.access));
+    ) -> Result<MappedRange, ErrorKind> {
+        let (has, had) = (self.protection(&now.access), self.protection(&before));
         // The view that there was is still there, at worst without access.
         if has != had {
-            self.protect_view(before, had)?;
+            self.protect_view(now, had)?;
         }
-        let restored = MappedRange {
-            access: AccessState { runtime_granted: now.access.runtime_granted, ..before.access },
-            ..*before
-        };
-        self.drop_unused_view(&restored, &now.access);
         let known = now.access.runtime_granted;
-        let changes: AccessChanges = asked
-            .iter()
-            .filter(|&index| !self.cpus.contains(index) && known.contains(index))
-            .map(|index| AccessChange::new(index, before.access.requested.get(index)))
-            .collect();
-        self.set_access_in_runtime(before.range(), &self.request_all(&restored, &changes))?;
-        Ok(known)
+        let access = AccessState { runtime_granted: known, ..before };
+        let restored = MappedRange { access, ..*now };
+        self.drop_unused_view(&restored, &now.access);
+        let agents = asked.intersection(known).difference(self.cpus);
+        let change = AccessChange { agents, access: before.requested };
+        self.set_access_in_runtime(now.range(), &self.request_all(&restored, &change))?;
+        Ok(restored)
     }
 
     fn set_access_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {
@@ -287,38 +288,33 @@ impl Shared {
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// The request for those of the changes that are news to the runtime. To forbid what was never
+    /// The request for those of the agents to which the change is news. To forbid what was never
     /// granted would make AMD's runtime map it; to repeat what is set already costs a call.
-    fn request(&self, it: &MappedRange, changes: &[AccessChange]) -> Request {
-        let is_news =
-            |change: &&AccessChange| match it.access.runtime_granted.contains(change.agent()) {
-                true => self.access_in_runtime(&it.access, change.agent()) != change.access,
-                false => change.access != Access::None,
-            };
-        let news: AccessChanges = changes.iter().filter(is_news).copied().collect();
-        self.request_all(it, &news)
+    fn request(&self, it: &MappedRange, change: &AccessChange) -> Request {
+        let is_news = |&agent: &usize| match it.access.runtime_granted.contains(agent) {
+            true => self.access_in_runtime(&it.access, agent) != change.access.get(agent),
+            false => change.access.read.contains(agent),
+        };
+        let agents = change.agents.iter().filter(is_news).collect();
+        self.request_all(it, &AccessChange { agents, ..*change })
     }
 
-    /// The request for changes, news or not, in the caller's order, but the owner last: ROCm 7.14
-    /// corrupts the mapping if a peer comes after it (rocm-systems#9908).
-    fn request_all(&self, it: &MappedRange, changes: &[AccessChange]) -> Request {
+    /// The request for a change, news or not, the owner last: ROCm 7.14 corrupts the mapping if a peer
+    /// comes after it (rocm-systems#9908).
+    fn request_all(&self, it: &MappedRange, change: &AccessChange) -> Request {
         let agents = self.runtime.agents();
-        let native = |change: AccessChange| {
-            Some(NativeAccess::new(agents.get(change.agent())?.native, change.access.to_bits()))
+        let native = |(agent, access): (usize, Access)| {
+            Some(NativeAccess::new(agents.get(agent)?.native, access.to_bits()))
         };
-        let mut request = Request::default();
-        for &change in changes {
-            request.agents.insert(change.agent());
-            request.list.extend(native(change));
+        let named = change.agents.iter().map(|agent| (agent, change.access.get(agent)));
+        let mut request = Request { list: SmallVec::new(), agents: change.agents };
+        if self.quirks.set_access_drops_unnamed_agents && !change.agents.is_empty() {
+            let unnamed = it.access.runtime_granted.difference(change.agents).iter();
+            let same = |agent| (agent, self.access_in_runtime(&it.access, agent));
+            request.list.extend(unnamed.map(same).filter_map(native));
         }
-        if self.quirks.set_access_drops_unnamed_agents && !request.list.is_empty() {
-            let unnamed = it.access.runtime_granted.difference(request.agents).iter();
-            let same = |index| AccessChange::new(index, self.access_in_runtime(&it.access, index));
-            let unnamed: SmallVec<[NativeAccess; 8]> =
-                unnamed.map(same).filter_map(native).collect();
-            request.list.insert_from_slice(0, &unnamed);
-        }
-        if let Some(owner) = it.owner.and_then(|index| agents.get(index))
+        request.list.extend(named.filter_map(native));
+        if let Some(owner) = it.owner.and_then(|index| agents.get(usize::from(index)))
             && let Some(at) = request.list.iter().position(|entry| entry.is_of(owner.native))
         {
             request.list[at..].rotate_left(1);
@@ -334,16 +330,15 @@ impl Shared {
 
     /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
     /// where the runtime cannot do that.
-    fn must_be_remapped(&self, it: &MappedRange, gpus: &[AccessChange]) -> bool {
+    fn must_be_remapped(&self, it: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;
         }
-        let granted = |index| it.access.runtime_granted.contains(index);
-        let is_new = |it: &&AccessChange| it.access != Access::None && !granted(it.agent());
-        let new = gpus.iter().filter(is_new).count();
-        let others = it.access.runtime_granted.difference(self.cpus).iter().count();
+        let granted = it.access.runtime_granted;
+        let new = gpus.granted().difference(granted).iter().count();
+        let others = granted.difference(self.cpus).iter().count();
         // Any of several may be an unknown owner.
-        new > 0 && it.owner.map_or(new + others > 1, granted)
+        new > 0 && it.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
     }
 
     /// The index of the CPU that stands for all of them in the runtime.
@@ -351,14 +346,9 @@ impl Shared {
         self.runtime.host().id().index()
     }
 
-    fn count_cpus(&self, changes: &[AccessChange]) -> usize {
-        changes.iter().take_while(|change| self.cpus.contains(change.agent())).count()
-    }
-}
-
-/// Changes the requested access.
-fn set(access: &mut AccessState, changes: &[AccessChange]) {
-    for change in changes {
-        access.requested.set(change.agent(), change.access);
+    /// All CPUs share this address space, so that one stands for all. The runtime maps once, readable
+    /// and writable, whatever may be asked for later.
+    fn host_access(&self) -> AccessChange {
+        [(self.host_index(), Access::ReadWrite)].into_iter().collect()
     }
 }

@@ -12,8 +12,8 @@
 //! GPU. If the first mapping is refused, the runtime maps for the CPU from then on.
 
 use super::Shared;
-use super::mapped_range::MappedRange;
-use super::shareable::Exportable;
+use super::ledger::MappedRange;
+use super::shareable::exportable;
 use crate::access::{Access, AccessSet, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::native::{Protection, close, map_shared, out_of_descriptors, plug, protect, try_shared};
@@ -94,22 +94,6 @@ impl Shared {
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
-    /// Gives this process its view of a mapping that the runtime has just made, or may not have
-    /// unmapped.
-    ///
-    /// Returns `false` if the runtime has to map the memory for the CPU.
-    pub(super) fn show_view(
-        &self,
-        it: &MappedRange,
-        access: &AccessState,
-    ) -> Result<bool, ErrorKind> {
-        match self.protection(access) {
-            Protection::Nothing => Ok(true),
-            _ if self.by_runtime() || self.runtime_mapped_for_cpu(&it.access) => Ok(false),
-            protection => self.with_descriptor(|| self.map_dma_buf(it, protection)),
-        }
-    }
-
     /// Removes the view of a mapping if it had one before, and does not need it now. Cannot fail: at
     /// worst the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
@@ -153,9 +137,7 @@ impl Shared {
 
     fn map_dma_buf(&self, it: &MappedRange, protection: Protection) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
-        let memory = handles.with_live(it.handle, |record| {
-            (Exportable::of(&record.payload), record.payload.imported)
-        });
+        let memory = handles.with_live(it.handle, |record| (exportable(record), record.imported));
         let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
         // What another process sends may be of any kind; it says nothing about this machine.
         let (exportable, imported) = memory.ok_or_else(released)?;

@@ -13,12 +13,13 @@
 //! | [`Step::Access`] | set access as it was; if a GPU was granted access for the first time, unmap and map as it was |
 
 use super::Shared;
+use super::access_change::AccessChange;
 use super::ledger::{
-    Guards, MappingRecord, Range, Reservation, ReservationGuard, Serial, locked_around, remember,
+    Guards, MappedRange, Range, Reservation, ReservationGuard, locked_around, remember,
 };
-use super::mapped_range::MappedRange;
 use crate::access::{AccessState, AgentSet};
-use crate::error::{ErrorKind, Operation, Quarantined};
+use crate::error::{Argument, ErrorKind, Operation, Problem, Quarantined};
+use core::ops::Range as Indexes;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(super) struct Target {
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
+    /// How the access is to change.
+    pub change: AccessChange,
     /// The agents that the runtime was asked to grant access since, successfully or not.
     pub asked: AgentSet,
     /// Whether the runtime has it mapped.
@@ -37,41 +40,28 @@ pub(super) struct Target {
     pub fresh: bool,
     /// Whether the ledger goes on listing it, although its state is unknown, so that its memory stays.
     lost: bool,
-    /// Its name and serial in the ledger, where it is not listed yet.
-    new: Option<Listing>,
+    /// Whether the ledger lists it already.
+    listed: bool,
+    /// Its name, where it is not listed yet.
+    name: Option<Arc<str>>,
 }
 
-/// How a new mapping is listed in the ledger.
-#[derive(Debug, Default)]
-pub(super) struct Listing {
-    /// The serial of the mapping whose place it takes; `None` for a serial of its own.
-    pub serial: Option<u64>,
-    pub name: Option<Arc<str>>,
-}
-
-impl Target {
-    fn before(&self) -> MappedRange {
-        MappedRange { access: self.before, ..self.now }
-    }
-}
-
-/// A step that was taken, by the indexes of its targets: one, or the first and the number of
-/// neighbours.
+/// A step that was taken with a target, or with a row of neighbours.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Map(usize),
-    Unmap(usize, usize),
-    Access(usize, usize),
+    Map,
+    Unmap,
+    Access,
 }
 
 /// The steps of one operation.
 #[derive(Debug)]
 pub(super) struct Journal<'a> {
     pub shared: &'a Shared,
-    pub operation: Operation,
+    operation: Operation,
     guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target; 1]>,
-    steps: SmallVec<[Step; 4]>,
+    steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
     /// The reservations that it quarantined because a rollback failed.
@@ -79,103 +69,86 @@ pub(super) struct Journal<'a> {
 }
 
 impl<'a> Journal<'a> {
-    pub fn new(
-        shared: &'a Shared,
-        operation: Operation,
-        guards: &'a [ReservationGuard<'a>],
-    ) -> Self {
-        let (targets, steps) = (SmallVec::new(), SmallVec::new());
-        Self {
-            shared,
-            operation,
-            guards,
-            targets,
-            steps,
-            quarantined: None,
-            broken: SmallVec::new(),
-        }
-    }
-
     /// Returns the locked reservation that contains all of a range.
-    pub fn around(&self, range: Range) -> Result<&'a ReservationGuard<'a>, ErrorKind> {
+    pub fn around(&self, range: Range) -> Result<&'a Reservation, ErrorKind> {
         locked_around(self.guards, range)
     }
 
     /// Adds the mappings of a run as targets.
-    pub fn add_run(&mut self, range: Range) -> Result<(), ErrorKind> {
-        let mappings = self.around(range)?.reservation.mappings();
-        let run: SmallVec<[(usize, MappingRecord); 1]> = match mappings.only(range) {
-            Some(record) => [(range.start, record)].into_iter().collect(),
-            None => mappings.run(range)?.collect(),
-        };
-        drop(mappings);
-        for (start, record) in run {
-            let Some(now) = self.shared.mapped_range(start, record) else { continue };
-            let (before, asked) = (now.access, AgentSet::NONE);
-            self.targets.push(Target {
-                now,
-                before,
-                asked,
-                mapped: true,
-                fresh: false,
-                lost: false,
-                new: None,
-            });
+    pub fn add_run(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
+        let mappings = self.around(range)?.mappings();
+        match mappings.only(range) {
+            Some(one) => self.add(one, change, true, None),
+            None => mappings.run(range)?.for_each(|it| self.add(it, change, true, None)),
         }
         Ok(())
     }
 
     /// Adds a mapping that is to be created, and counted as one of its handle's already.
-    pub fn add_new(&mut self, now: MappedRange, listing: Listing) {
-        let before = AccessState::default();
-        let (asked, new) = (AgentSet::NONE, Some(listing));
+    pub fn add_new(&mut self, it: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
+        self.add(MappedRange { access: AccessState::default(), ..it }, change, false, name);
+    }
+
+    fn add(
+        &mut self,
+        now: MappedRange,
+        change: AccessChange,
+        listed: bool,
+        name: Option<Arc<str>>,
+    ) {
         self.targets.push(Target {
             now,
-            before,
-            asked,
-            mapped: false,
+            before: now.access,
+            change,
+            asked: AgentSet::NONE,
+            mapped: listed,
             fresh: false,
             lost: false,
-            new,
+            listed,
+            name,
         });
     }
 
-    /// Splits targets into rows of neighbours in one reservation.
-    pub fn rows(&self, targets: core::ops::Range<usize>) -> SmallVec<[core::ops::Range<usize>; 1]> {
-        let mut rows: SmallVec<[core::ops::Range<usize>; 1]> = SmallVec::new();
-        let mut end = 0;
+    /// Splits targets into rows of neighbours in one reservation, whose access is to change alike.
+    pub fn rows(&self, targets: Indexes<usize>) -> SmallVec<[Indexes<usize>; 1]> {
+        let mut rows: SmallVec<[Indexes<usize>; 1]> = SmallVec::new();
         for index in targets {
-            let range = self.targets[index].now.range();
-            let find = |guard: &ReservationGuard<'_>| guard.reservation.base.cmp(&range.start);
+            let start = self.targets[index].now.start;
+            let find = |guard: &ReservationGuard<'_>| guard.reservation.base.cmp(&start);
             let begins = self.guards.binary_search_by(find).is_ok();
             match rows.last_mut() {
-                Some(row) if range.start == end && !begins => row.end += 1,
+                Some(row)
+                    if self.targets[index - 1].now.range().end() == start
+                        && self.targets[index - 1].change == self.targets[index].change
+                        && !begins =>
+                {
+                    row.end += 1;
+                }
                 _ => rows.push(index..index + 1),
             }
-            end = range.end();
         }
         rows
     }
 
     /// Maps a target.
     pub fn map(&mut self, index: usize) -> Result<(), ErrorKind> {
-        self.steps.push(Step::Map(index));
+        self.steps.push((Step::Map, index..index + 1));
         self.raw_map(index)
     }
 
     /// Unmaps neighbours by one call of the runtime. A reservation whose addresses could not be kept
     /// is quarantined; see [`check_quarantine`](Self::check_quarantine).
-    pub fn unmap(&mut self, first: usize, count: usize) -> Result<(), ErrorKind> {
-        self.steps.push(Step::Unmap(first, count));
-        if let Some(lost) = self.raw_unmap(first, count)? {
-            self.quarantine(first, lost, None);
+    pub fn unmap(&mut self, row: Indexes<usize>) -> Result<(), ErrorKind> {
+        self.steps.push((Step::Unmap, row.clone()));
+        if let Some(lost) = self.raw_unmap(row.clone())? {
+            self.quarantine(row.start, lost, None);
         }
         Ok(())
     }
 
     /// Enters that the access to neighbours is about to change, by whatever changes it.
-    pub fn enter_access(&mut self, first: usize, count: usize) {
-        self.steps.push(Step::Access(first, count));
+    pub fn enter_access(&mut self, row: Indexes<usize>) {
+        self.steps.push((Step::Access, row));
     }
 
     /// Fails if this operation has quarantined a reservation.
@@ -186,61 +159,37 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Ends the operation: writes to the ledger what it did, or rolls it back. Returns the serials of
-    /// new mappings.
-    pub fn end(
-        mut self,
-        outcome: Result<(), ErrorKind>,
-    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
-        if let Err(failure) = &outcome {
-            self.roll_back(failure);
-        } else {
-            for target in self.targets.iter().filter(|target| target.mapped && !target.fresh) {
-                self.shared.drop_unused_view(&target.now, &target.before);
-            }
-        }
-        let serials = self.finish();
-        self.check_quarantine()?;
-        outcome.map(|()| serials)
-    }
-
     fn roll_back(&mut self, failure: &ErrorKind) {
-        while let Some(step) = self.steps.pop() {
-            let (first, count) = step.targets();
-            let Some(reservation) = self.reservation_of(first).map(|it| it.reservation) else {
-                continue;
-            };
+        while let Some((step, row)) = self.steps.pop() {
+            let Some(reservation) = self.reservation_of(row.start) else { continue };
             if reservation.quarantined().is_none()
-                && let Err(rollback) = self.undo(step)
+                && let Err(rollback) = self.undo(step, row.clone())
             {
-                self.quarantine(first, failure.clone(), Some(rollback));
+                self.quarantine(row.start, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
             // A range that was only to be unmapped is gone; any other keeps its memory.
             let gone =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
             if !gone && reservation.quarantined().is_some() {
-                self.targets[first..first + count].iter_mut().for_each(|target| target.lost = true);
+                self.targets[row].iter_mut().for_each(|target| target.lost = true);
             }
         }
     }
 
     /// Undoes a step, whether it succeeded, failed or failed half-way.
-    fn undo(&mut self, step: Step) -> Result<(), ErrorKind> {
-        match step {
-            Step::Map(index) if self.targets[index].mapped => self.undo_map(index),
-            Step::Map(_) => Ok(()),
-            Step::Unmap(first, count) => (first..first + count)
-                .rev()
-                .try_for_each(|index| self.undo_unmap(index, count == 1)),
-            Step::Access(first, count) => {
-                (first..first + count).rev().try_for_each(|index| self.undo_access(index))
-            }
-        }
+    fn undo(&mut self, step: Step, row: Indexes<usize>) -> Result<(), ErrorKind> {
+        let alone = row.len() == 1;
+        row.rev().try_for_each(|index| match step {
+            Step::Map if self.targets[index].mapped => self.undo_map(index),
+            Step::Map => Ok(()),
+            Step::Unmap => self.undo_unmap(index, alone),
+            Step::Access => self.undo_access(index),
+        })
     }
 
     fn undo_map(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let unmapped = self.raw_unmap(index, 1);
+        let unmapped = self.raw_unmap(index..index + 1);
         if unmapped.is_err() {
             // Whoever was asked for may have access.
             let target = &mut self.targets[index];
@@ -267,7 +216,7 @@ impl<'a> Journal<'a> {
                 Err(failure) if !alone => return Err(failure),
                 // Either it is mapped, or it was unmapped all the same and this is refused.
                 Err(_) => {
-                    if let Ok(Some(lost)) = self.raw_unmap(index, 1) {
+                    if let Ok(Some(lost)) = self.raw_unmap(index..index + 1) {
                         return Err(lost);
                     }
                 }
@@ -285,23 +234,22 @@ impl<'a> Journal<'a> {
         if target.fresh || !target.mapped {
             return Ok(());
         }
-        let before = target.before();
         let known = target.before.runtime_granted.union(self.shared.cpus);
         if target.asked.difference(known).is_empty() {
-            let granted = self.shared.restore_access(&target.now, &before, target.asked)?;
-            self.targets[index].now.access =
-                AccessState { runtime_granted: granted, ..before.access };
+            let restored = self.shared.restore_access(&target.now, target.before, target.asked)?;
+            self.targets[index].now = restored;
             return Ok(());
         }
         // A GPU can access the memory that could not before: only unmapping helps.
-        self.raw_unmap(index, 1)?.map_or(Ok(()), Err)?;
+        self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
         self.map_as_before(index)
     }
 
     /// Maps a target that is not mapped, with the access before the operation. If the runtime maps it
     /// but refuses the access, tries once more.
     fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let before = self.targets[index].before();
+        let target = &self.targets[index];
+        let before = MappedRange { access: target.before, ..target.now };
         match self.map_with_access(index, &before, true) {
             Err(_) if self.targets[index].mapped => {
                 self.undo_map(index)?;
@@ -321,16 +269,16 @@ impl<'a> Journal<'a> {
         wanted: &MappedRange,
         roll_back: bool,
     ) -> Result<(), ErrorKind> {
-        let mut owners = self.shared.possible_owners(wanted).into_iter().peekable();
+        let mut owners = self.shared.possible_owners(wanted).iter().peekable();
         loop {
-            let owner = owners.next().or(wanted.owner);
+            let owner = owners.next().map(|owner| owner as u8).or(wanted.owner);
             let wanted = MappedRange { owner, ..*wanted };
             let shared = self.shared;
             shared.with_descriptor(|| {
                 if roll_back { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
-            let outcome = self.shared.grant_from_nothing(&wanted, &mut granted);
+            let outcome = self.shared.grant(&wanted, AgentSet::NONE, &mut granted);
             let target = &mut self.targets[index];
             target.now.access = AccessState { runtime_granted: granted, ..wanted.access };
             match outcome {
@@ -358,8 +306,8 @@ impl<'a> Journal<'a> {
     }
 
     /// Unmaps neighbours; the inner error says that their addresses could not be kept reserved.
-    fn raw_unmap(&mut self, first: usize, count: usize) -> Result<Option<ErrorKind>, ErrorKind> {
-        let row = &mut self.targets[first..first + count];
+    fn raw_unmap(&mut self, row: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
+        let row = &mut self.targets[row];
         let start = row.first().map_or(0, |target| target.now.start);
         let size = row.iter().map(|target| target.now.size).sum();
         self.shared.unmap_in_runtime(Range { start, size })?;
@@ -371,93 +319,94 @@ impl<'a> Journal<'a> {
         Ok(lost)
     }
 
-    fn reservation_of(&self, index: usize) -> Option<&'a ReservationGuard<'a>> {
+    fn reservation_of(&self, index: usize) -> Option<&'a Reservation> {
         self.around(self.targets[index].now.range()).ok()
     }
 
     fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
-        let Some(guard) = self.reservation_of(index) else { return };
-        let range = guard.reservation.range();
-        let entry = self.shared.quarantine(self.operation, Some(range), failure, rollback);
-        guard.reservation.quarantine(entry.clone());
+        let Some(reservation) = self.reservation_of(index) else { return };
+        let range = reservation.range();
+        let entry = self.shared.quarantine(self.operation, range, failure, rollback);
+        reservation.quarantine(entry.clone());
         self.quarantined.get_or_insert(entry);
     }
 
     /// Writes to the ledger what the runtime has now, and releases memory that nothing keeps alive.
-    fn finish(&mut self) -> SmallVec<[Serial; 1]> {
+    fn finish(&mut self) {
         let handles = &self.shared.ledger.handles;
         let mut dead = Vec::new();
-        let mut serials = SmallVec::new();
         {
-            let lock = |guard: &'a ReservationGuard<'a>| {
-                (guard.reservation, guard.reservation.mappings_mut())
-            };
-            let mut locked: SmallVec<[_; 1]> = self.guards.iter().map(lock).collect();
+            let guards = self.guards.iter();
+            let mut locked: SmallVec<[_; 1]> =
+                guards.map(|guard| guard.reservation.mappings_mut()).collect();
             let at = |start: usize| {
                 let behind = self.guards.partition_point(|it| it.reservation.base <= start);
                 behind.saturating_sub(1)
             };
             // First what is gone: another may take its place.
             let is_replaced = |lost: &Target| {
-                let new = |it: &&Target| it.mapped && it.new.is_some();
-                self.targets.iter().filter(new).any(|it| it.now.start == lost.now.start)
+                let mut new = self.targets.iter().filter(|it| it.mapped && !it.listed);
+                new.any(|it| it.now.start == lost.now.start)
             };
             for target in self.targets.iter().filter(|target| !target.mapped) {
-                if target.new.is_none() {
+                if target.listed {
                     if target.lost && !is_replaced(target) {
                         continue;
                     }
-                    locked[at(target.now.start)].1.remove(target.now.start);
+                    locked[at(target.now.start)].remove(target.now.start);
                 }
-                dead.extend(handles.end_mapping(target.now.handle));
+                dead.extend(handles.end(target.now.handle, |record| record.mappings -= 1));
             }
             for target in self.targets.iter_mut().filter(|target| target.mapped) {
-                let MappedRange { start, size, handle, access, .. } = target.now;
-                let (reservation, mappings) = &mut locked[at(start)];
-                match target.new.take() {
-                    None if access != target.before => mappings.set_access(start, access),
-                    None => {}
-                    Some(Listing { serial, name }) => {
-                        let serial = serial.unwrap_or_else(|| mappings.new_serial());
-                        mappings.insert(start, MappingRecord { size, handle, serial, access });
-                        if name.is_some() {
-                            let _ = mappings.set_name(start, Some(serial), name);
-                        }
-                        let reservation = reservation.serial;
-                        serials.push(Serial { reservation, mapping: serial });
-                    }
+                let MappedRange { start, access, .. } = target.now;
+                let mappings = &mut locked[at(start)];
+                if !target.listed {
+                    mappings.insert(target.now, target.name.take());
+                } else if access != target.before {
+                    mappings.set_access(start, access);
                 }
             }
         }
         for record in dead {
-            self.shared.release_memory(self.operation, &record.payload, record.size);
-        }
-        serials
-    }
-}
-
-impl Step {
-    fn targets(self) -> (usize, usize) {
-        match self {
-            Self::Map(index) => (index, 1),
-            Self::Unmap(first, count) | Self::Access(first, count) => (first, count),
+            self.shared.release_memory(self.operation, &record);
         }
     }
 }
 
 impl Shared {
-    /// Runs an operation on the mappings of the reservations around some ranges, which no other
-    /// operation changes meanwhile: all of it, or nothing.
-    pub(super) fn transact(
+    /// Runs an operation on the mappings of the reservations around some ranges, of which there must be
+    /// one at least, and which no other operation changes meanwhile: all of it, or nothing.
+    pub(super) fn transact<T>(
         &self,
         operation: Operation,
         ranges: &[Range],
-        act: impl FnOnce(&mut Journal<'_>) -> Result<(), ErrorKind>,
-    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
+        act: impl FnOnce(&mut Journal<'_>) -> Result<T, ErrorKind>,
+    ) -> Result<T, ErrorKind> {
+        if ranges.is_empty() {
+            return Err(ErrorKind::invalid_list(Argument::List, Problem::Empty));
+        }
         self.with_locked(ranges, |guards| {
-            let mut journal = Journal::new(self, operation, guards);
+            let mut journal = Journal {
+                shared: self,
+                operation,
+                guards,
+                targets: SmallVec::new(),
+                steps: SmallVec::new(),
+                quarantined: None,
+                broken: SmallVec::new(),
+            };
             let outcome = act(&mut journal);
-            journal.end(outcome)
+            match &outcome {
+                Err(failure) => journal.roll_back(failure),
+                Ok(_) => {
+                    for it in journal.targets.iter().filter(|it| it.mapped && !it.fresh) {
+                        self.drop_unused_view(&it.now, &it.before);
+                    }
+                }
+            }
+            journal.finish();
+            journal.check_quarantine()?;
+            outcome
         })
     }
 

@@ -1,12 +1,13 @@
 //! Mapping and unmapping, one or many at once.
 
-use super::access_change::AccessChanges;
-use super::journal::{Journal, Listing};
-use super::ledger::{Range, Serial};
+use super::access_change::AccessChange;
+use super::journal::Journal;
+use super::ledger::{MappedRange, Range};
 use super::permission::{check_disjoint, sorted_ranges};
 use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
+use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// A mapping that [`Vmm::map_many`] is to make.
 ///
@@ -80,10 +81,7 @@ impl Vmm {
                 Ok(NewRange { range, handle: it.handle, access: descriptors, reservation: None })
             };
             let new: Result<Vec<NewRange<'_>>, ErrorKind> = mappings.iter().map(new).collect();
-            let mut new = new?;
-            new.sort_by_key(|it| it.range.start);
-            check_disjoint(new.iter().map(|it| it.range))?;
-            shared.replace(Operation::Map, &[], Expected::Any, &new).map(drop)
+            shared.replace(Operation::Map, &[], Expected::Any, &new?).map(drop)
         })
     }
 
@@ -135,62 +133,54 @@ pub(super) struct NewRange<'a> {
 }
 
 impl Shared {
-    /// Unmaps runs of whole mappings, if they are the expected ones, and maps others, which may take
-    /// their addresses: all of it, or nothing. The new ranges are sorted by address. Returns their
-    /// serials.
+    /// Unmaps runs of whole mappings, sorted by address, if they are the expected ones, and maps others,
+    /// which may take their addresses: all of it, or nothing. Returns the new ones' serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
         old: &[Range],
         expected: Expected<'_>,
         new: &[NewRange<'_>],
-    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
-        let mut changes: SmallVec<[AccessChanges; 1]> = SmallVec::new();
-        for (index, it) in new.iter().enumerate() {
+    ) -> Result<SmallVec<[u64; 1]>, ErrorKind> {
+        let mut order: SmallVec<[usize; 1]> = (0..new.len()).collect();
+        order.sort_by_key(|&index| new[index].range.start);
+        let mut ranges: SmallVec<[Range; 1]> = old.into();
+        ranges.extend(order.iter().map(|&index| new[index].range));
+        check_disjoint(old)?;
+        check_disjoint(&ranges[old.len()..])?;
+        let mut changes: SmallVec<[AccessChange; 1]> = SmallVec::new();
+        for it in new {
             changes.push(match it.access {
-                [] => AccessChanges::new(),
-                access if index > 0 && access == new[index - 1].access => {
-                    changes[index - 1].clone()
-                }
-                access => self.access_changes(access)?,
+                [] => AccessChange::default(),
+                access => self.access_change(access)?,
             });
         }
-        let ranges: SmallVec<[Range; 1]> =
-            old.iter().copied().chain(new.iter().map(|it| it.range)).collect();
         let replaced = self.transact(operation, &ranges, |journal| {
             for &range in old {
-                journal.add_run(range)?;
+                journal.add_run(range, AccessChange::default())?;
             }
             expected.check_targets(journal, 0)?;
             let count = journal.targets.len();
-            for (it, changes) in new.iter().zip(&changes) {
-                self.add_mapping(journal, it, count)?;
-                let owner = journal.targets.last().and_then(|target| target.now.owner);
-                self.check_reach(owner, changes)?;
+            for &index in &order {
+                self.add_mapping(journal, &new[index], changes[index], count)?;
             }
             for row in journal.rows(0..count) {
                 let together = if self.quirks.unmap_of_several_fails { 1 } else { row.len() };
                 for first in row.step_by(together) {
-                    journal.unmap(first, together)?;
+                    journal.unmap(first..first + together)?;
                 }
             }
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
-            let all = count..count + new.len();
+            let all = count..journal.targets.len();
             all.clone().try_for_each(|index| journal.map(index))?;
-            for row in journal.rows(all) {
-                let mut first = row.start;
-                while first < row.end {
-                    let changes = &changes[first - count..row.end - count];
-                    let alike = changes.iter().take_while(|it| **it == changes[0]).count();
-                    if !changes[0].is_empty() {
-                        journal.change_access(first, alike, &changes[0])?;
-                    }
-                    first += alike;
-                }
+            journal.change_access(all)?;
+            let mut serials: SmallVec<[u64; 1]> = smallvec![0; new.len()];
+            for (index, target) in order.into_iter().zip(&journal.targets[count..]) {
+                serials[index] = target.now.serial;
             }
-            Ok(())
+            Ok(serials)
         });
         // An invalid handle is reported before an invalid range.
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
@@ -199,15 +189,17 @@ impl Shared {
         replaced
     }
 
-    /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped.
+    /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped, and
+    /// counts it.
     fn add_mapping(
         &self,
         journal: &mut Journal<'_>,
         new: &NewRange<'_>,
+        change: AccessChange,
         old: usize,
     ) -> Result<(), ErrorKind> {
-        let range = new.range;
-        let reservation = journal.around(range)?.reservation;
+        let NewRange { range, handle, .. } = *new;
+        let reservation = journal.around(range)?;
         // If it was freed, its addresses are another's by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
@@ -216,8 +208,27 @@ impl Shared {
         let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
         // Before the handle's lock, which comes after the map's.
         let empty = reservation.mappings().check_empty(range, unmapped);
-        let mapping = self.begin_map(range, new.handle, || empty)?;
-        journal.add_new(mapping, Listing::default());
-        Ok(())
+        let (native, owner) = self.ledger.handles.with(handle, |record| {
+            let granule = record.granule;
+            if !range.start.is_multiple_of(granule) {
+                return Err(range.invalid(Problem::NotAligned { granule }));
+            }
+            let invalid = |problem| Err(ErrorKind::invalid(Argument::Size, range.size, problem));
+            if !range.size.is_multiple_of(granule) {
+                return invalid(Problem::NotAligned { granule });
+            }
+            if range.size > record.size {
+                let whole = Argument::Handle;
+                return invalid(Problem::TooLarge { maximum: record.size, whole });
+            }
+            empty?;
+            record.mappings += 1;
+            Ok((record.native, record.properties.owner()))
+        })??;
+        let (Range { start, size }, access) = (range, AccessState::default());
+        let serial = reservation.new_serial();
+        let it = MappedRange { start, size, handle, serial, native, owner, access };
+        journal.add_new(it, change, None);
+        self.check_reach(owner, &change)
     }
 }

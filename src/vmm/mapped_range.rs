@@ -1,45 +1,14 @@
 //! One mapping in the runtime: mapping and unmapping it, and what is left of its addresses.
 
 use super::Shared;
-use super::ledger::{HandleRecord, MappingRecord, Range};
-use crate::access::{Access, AccessState};
-use crate::agent::AgentKind;
-use crate::error::{Argument, ErrorKind, Problem};
-use crate::handle::Handle;
-use crate::native::{NativeHandle, close, plug};
-use crate::vmm::Physical;
-
-/// A mapping, with what the runtime needs to map it again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MappedRange {
-    pub start: usize,
-    pub size: usize,
-    pub handle: Handle,
-    pub serial: u64,
-    /// What the runtime knows the memory by.
-    pub native: NativeHandle,
-    /// The index of the agent whose memory it is, where known.
-    pub owner: Option<usize>,
-    pub access: AccessState,
-}
-
-impl MappedRange {
-    pub fn range(&self) -> Range {
-        Range { start: self.start, size: self.size }
-    }
-}
+use super::ledger::{MappedRange, Range};
+use crate::access::AgentSet;
+use crate::error::ErrorKind;
+use crate::native::{close, plug};
 
 // Every function below is called while the reservation is locked, for a range that the ledger lists as
 // a mapping of a live handle, or that is about to be: that is what makes its unsafe calls sound.
 impl Shared {
-    /// Returns a mapping of the ledger with what the runtime needs to map it again.
-    pub(super) fn mapped_range(&self, start: usize, record: MappingRecord) -> Option<MappedRange> {
-        let MappingRecord { size, handle, serial, access } = record;
-        let look = |it: &mut HandleRecord<Physical>| (it.payload.native, it.payload.owner);
-        let (native, owner) = self.ledger.handles.with_live(handle, look)?;
-        Some(MappedRange { start, size, handle, serial, native, owner, access })
-    }
-
     /// Maps. No agent may access the memory yet.
     pub(super) fn map_in_runtime(&self, it: &MappedRange) -> Result<(), ErrorKind> {
         self.call_locked(|native| {
@@ -86,42 +55,13 @@ impl Shared {
 
     /// Returns the GPUs that may be the owner of imported memory, where the owner must be granted
     /// access last and is unknown.
-    pub(super) fn possible_owners(&self, it: &MappedRange) -> Vec<usize> {
-        if !self.quirks.peer_after_owner_fails || it.owner.is_some() {
-            return Vec::new();
+    pub(super) fn possible_owners(&self, it: &MappedRange) -> AgentSet {
+        match self.quirks.peer_after_owner_fails && it.owner.is_none() {
+            true => {
+                let gpus = self.runtime.gpus().map(|gpu| gpu.id().index()).collect::<AgentSet>();
+                gpus.intersection(it.access.requested.read)
+            }
+            false => AgentSet::NONE,
         }
-        let agents = self.runtime.agents().iter().enumerate();
-        agents
-            .filter(|(_, agent)| agent.kind() == AgentKind::Gpu)
-            .map(|(index, _)| index)
-            .filter(|&index| it.access.requested.get(index) != Access::None)
-            .collect()
-    }
-
-    /// Checks that a handle may be mapped over a range, and counts the mapping.
-    pub(super) fn begin_map(
-        &self,
-        range: Range,
-        handle: Handle,
-        is_empty: impl FnOnce() -> Result<(), ErrorKind>,
-    ) -> Result<MappedRange, ErrorKind> {
-        let (native, owner) = self.ledger.handles.begin_mapping(handle, |record| {
-            let granule = record.granule;
-            if !range.start.is_multiple_of(granule) {
-                return Err(range.invalid(Problem::NotAligned { granule }));
-            }
-            if !range.size.is_multiple_of(granule) {
-                let problem = Problem::NotAligned { granule };
-                return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
-            }
-            if range.size > record.size {
-                let problem = Problem::TooLarge { maximum: record.size, whole: Argument::Handle };
-                return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
-            }
-            is_empty()?;
-            Ok((record.payload.native, record.payload.owner))
-        })?;
-        let (Range { start, size }, access) = (range, AccessState::default());
-        Ok(MappedRange { start, size, handle, serial: 0, native, owner, access })
     }
 }

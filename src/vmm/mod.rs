@@ -86,23 +86,21 @@ pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
-pub(crate) use quirks::QuirkChoice;
 pub use quirks::{Quirk, Quirks};
-pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry, Snapshot};
+pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
 use crate::access::{AgentSet, MOST_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
-use crate::native::{Native, NativeHandle};
+use crate::native::Native;
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use core::fmt;
 use cpu_view::CpuAccess;
 use journal::Journal;
-use ledger::{Ledger, Mappings, Range, Serial};
-use std::os::fd::OwnedFd;
+use ledger::{HandleRecord, Ledger, MappedRange, Range, Reservation as Reserved};
 use std::sync::Arc;
 
 /// Virtual-memory management on one runtime. Cheap to clone; may be used from any thread.
@@ -138,12 +136,9 @@ pub struct Vmm {
 
 impl fmt::Debug for Vmm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Usage { reservations, handles, mappings } = self.usage();
         f.debug_struct("Vmm")
             .field("runtime", &self.runtime().info().name)
-            .field("reservations", &reservations)
-            .field("handles", &handles)
-            .field("mappings", &mappings)
+            .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
 }
@@ -189,18 +184,6 @@ pub struct MappingInfo {
     pub access: Vec<(AgentId, Access)>,
 }
 
-/// What the runtime knows physical memory by.
-#[derive(Debug)]
-struct Physical {
-    native: NativeHandle,
-    /// The index of the agent whose memory it is, where known.
-    owner: Option<usize>,
-    imported: bool,
-    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
-    /// memory again.
-    descriptor: Option<OwnedFd>,
-}
-
 #[derive(Debug)]
 struct Shared {
     runtime: Runtime,
@@ -212,26 +195,12 @@ struct Shared {
     cpus: AgentSet,
     /// For each agent, the agents that can be granted access to its memory.
     reached_by: Vec<AgentSet>,
-    ledger: Ledger<Physical>,
+    ledger: Ledger,
     /// Whether the runtime was seen to export descriptors that are closed on exec.
     exports_close_on_exec: AtomicBool,
     cpu_access: CpuAccess,
     /// What is never used again.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
-}
-
-/// Returns, for each agent, the agents that can be granted access to its memory.
-fn reached_by(agents: &[Agent]) -> Vec<AgentSet> {
-    let mut reached_by: Vec<AgentSet> =
-        (0..agents.len()).map(|own| [own].into_iter().collect()).collect();
-    for (index, agent) in agents.iter().enumerate() {
-        for peer in agent.peers.iter().filter(|peer| peer.reachable) {
-            if let Some(by) = reached_by.get_mut(peer.agent.index()) {
-                by.insert(index);
-            }
-        }
-    }
-    reached_by
 }
 
 impl Vmm {
@@ -261,11 +230,11 @@ impl Vmm {
         operation: Operation,
         act: impl FnOnce(&Shared) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
-        let alive = match self.runtime().has_forked() {
+        let done = match self.runtime().has_forked() {
             true => Err(ErrorKind::Forked),
-            false => Ok(()),
+            false => act(&self.shared),
         };
-        alive.and_then(|()| act(&self.shared)).map_err(|kind| Error::new(operation, kind))
+        done.map_err(|kind| Error::new(operation, kind))
     }
 
     /// Returns whether the two are clones of one another.
@@ -305,41 +274,31 @@ impl Vmm {
 enum Expected<'a> {
     /// Whatever is mapped: the caller named addresses.
     Any,
-    /// Exactly these, by address.
-    Only(&'a [Serial]),
+    /// Exactly those with these serials, by address.
+    Only(&'a [u64]),
 }
 
 impl Expected<'_> {
-    /// Refuses found mappings that are not the expected ones. The reservation is locked, so that they
-    /// stay what they are.
-    fn check(self, range: Range, mut found: impl Iterator<Item = Serial>) -> Result<(), ErrorKind> {
+    /// Refuses mappings found in a range that are not the expected ones. The reservation is locked, so
+    /// that they stay what they are.
+    fn check(
+        self,
+        range: Range,
+        mut found: impl Iterator<Item = MappedRange>,
+    ) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
-        if serials.iter().all(|serial| found.next() == Some(*serial)) && found.next().is_none() {
+        let is_next = |&serial: &u64| found.next().is_some_and(|it| it.serial == serial);
+        if serials.iter().all(is_next) && found.next().is_none() {
             return Ok(());
         }
         Err(range.invalid(Problem::NotMapped(range.address())))
     }
 
-    /// The same for the mappings that a range touches.
-    fn check_range(
-        self,
-        range: Range,
-        reservation: u64,
-        mappings: &Mappings,
-    ) -> Result<(), ErrorKind> {
-        let serial = |mapping| Serial { reservation, mapping };
-        self.check(range, mappings.serials_in(range).map(serial))
-    }
-
     /// The same for the targets of a journal from an index on.
     fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
-        let targets = &journal.targets[first..];
-        let Some(range) = targets.first().map(|target| target.now.range()) else { return Ok(()) };
-        let found = targets.iter().filter_map(|target| {
-            let reservation = journal.around(target.now.range()).ok()?.reservation.serial;
-            Some(Serial { reservation, mapping: target.now.serial })
-        });
-        self.check(range, found)
+        let found = journal.targets[first..].iter().map(|target| target.now);
+        let Some(first) = found.clone().next() else { return Ok(()) };
+        self.check(first.range(), found)
     }
 }
 
@@ -359,13 +318,23 @@ impl Shared {
         let granule = granules.max().ok_or(Feature::VirtualMemory)?;
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
+        let reached_by = |owner: &Agent| {
+            let reaches = |agent: &&Agent| {
+                let mut peers = agent.peers.iter();
+                agent.id() == owner.id()
+                    || peers.any(|peer| peer.agent == owner.id() && peer.reachable)
+            };
+            let agents = runtime.agents().iter().filter(reaches);
+            agents.map(|agent| agent.id().index()).collect()
+        };
+        let known = Quirks::of_extension(runtime.info().extension);
         Ok(Self {
             runtime: runtime.clone(),
             profile: options.profile,
-            quirks: options.quirks.apply_to(Quirks::of_extension(runtime.info().extension)),
+            quirks: options.exact_quirks.unwrap_or(known.union(options.more_quirks)),
             granule,
             cpus: cpus.map(|(index, _)| index).collect(),
-            reached_by: reached_by(runtime.agents()),
+            reached_by: runtime.agents().iter().map(reached_by).collect(),
             ledger: Ledger::default(),
             exports_close_on_exec: AtomicBool::new(false),
             cpu_access: CpuAccess::default(),
@@ -393,54 +362,44 @@ impl Shared {
         }
     }
 
-    /// Returns an agent and its index in access sets and in the runtime's list.
-    fn agent(&self, id: AgentId, argument: Argument) -> Result<(usize, &Agent), ErrorKind> {
-        if let Some(agent) = self.runtime.agent(id) {
-            return Ok((id.index(), agent));
-        }
-        Err(ErrorKind::invalid(argument, id, Problem::UnknownAgent))
+    /// Returns an agent, which is an argument of the caller's.
+    fn agent(&self, id: AgentId, argument: Argument) -> Result<&Agent, ErrorKind> {
+        let unknown = || ErrorKind::invalid(argument, id, Problem::UnknownAgent);
+        self.runtime.agent(id).ok_or_else(unknown)
     }
 
     /// Refuses a quarantined reservation.
-    fn check_usable(&self, reservation: &ledger::Reservation) -> Result<(), ErrorKind> {
+    fn check_usable(&self, reservation: &Reserved) -> Result<(), ErrorKind> {
         match reservation.quarantined() {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
             None => Ok(()),
         }
     }
 
-    fn quarantined(&self) -> MutexGuard<'_, Vec<Arc<Quarantined>>> {
-        lock(&self.quarantine)
-    }
-
-    /// Lists a range, or physical memory, that is never used again.
+    /// Lists a range, or physical memory, which has the null address, that is never used again.
     fn quarantine(
         &self,
         operation: Operation,
-        range: Option<Range>,
+        range: Range,
         failure: ErrorKind,
         rollback: Option<ErrorKind>,
     ) -> Arc<Quarantined> {
-        let address = range.map_or(Address::NULL, Range::address);
-        let size = range.map_or(0, |range| range.size);
+        let (address, size) = (range.address(), range.size);
         let entry = Arc::new(Quarantined { address, size, operation, failure, rollback });
         crate::log::error!(range = %entry, "quarantined");
-        self.quarantined().push(entry.clone());
+        lock(&self.quarantine).push(entry.clone());
         entry
     }
 
     /// Releases physical memory that nothing keeps alive.
-    fn release_memory(&self, operation: Operation, physical: &Physical, size: usize) {
+    fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
         let release = |native: &Native| {
             // SAFETY: nothing references, maps or uses the memory, and its handle is not known any more.
-            unsafe { native.handle_release(physical.native) }
+            unsafe { native.handle_release(memory.native) }
         };
         if let Err(failure) = self.call_locked(release) {
-            let failure = ErrorKind::of_call(failure, size);
-            let entry =
-                Quarantined { address: Address::NULL, size, operation, failure, rollback: None };
-            crate::log::error!(memory = %entry, "quarantined");
-            self.quarantined().push(Arc::new(entry));
+            let range = Range { start: 0, size: memory.size };
+            self.quarantine(operation, range, ErrorKind::of_call(failure, memory.size), None);
         }
     }
 }
@@ -454,7 +413,7 @@ impl Drop for Shared {
         self.log_leaks();
         let mappings: Vec<Range> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().flat_map(|it| it.mappings.iter());
-            all.map(|(start, record)| Range { start, size: record.size }).collect()
+            all.map(|it| it.range()).collect()
         });
         for range in mappings {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &[]);
@@ -464,18 +423,18 @@ impl Drop for Shared {
                 crate::log::warning!(%error, ?answer, "a mapping was unmapped in an unknown state");
             }
         }
-        let reservations: Vec<Range> = self.ledger.reservations.snapshot(|all| {
+        let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().map(|it| it.reservation);
-            all.filter(|it| it.quarantined().is_none()).map(|it| it.range()).collect()
+            all.filter(|it| it.quarantined().is_none()).cloned().collect()
         });
-        for range in reservations {
-            if let Err(error) = self.free(range, None) {
+        for reservation in reservations {
+            if let Err(error) = self.free(&reservation, reservation.range()) {
                 crate::log::warning!(%error, "a reservation was not freed");
             }
         }
         // Last, because what is quarantined may still be mapped.
         for record in self.ledger.handles.drain() {
-            self.release_memory(Operation::Release, &record.payload, record.size);
+            self.release_memory(Operation::Release, &record);
         }
     }
 }

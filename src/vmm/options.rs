@@ -1,6 +1,6 @@
 //! Options of [`Vmm::open_with`](crate::Vmm::open_with).
 
-use super::{QuirkChoice, Quirks};
+use super::Quirks;
 use crate::hip::HipProfile;
 
 /// Options that a [`Vmm`](crate::Vmm) is opened with.
@@ -22,7 +22,10 @@ use crate::hip::HipProfile;
 pub struct VmmOptions {
     /// The release of HIP to answer like where they differ.
     pub profile: HipProfile,
-    pub(super) quirks: QuirkChoice,
+    /// Worked around besides those known of the runtime's version.
+    pub(super) more_quirks: Quirks,
+    /// Worked around instead of those: only an unsafe function sets it.
+    pub(super) exact_quirks: Option<Quirks>,
 }
 
 impl VmmOptions {
@@ -42,7 +45,7 @@ impl VmmOptions {
     /// build that lacks a fix.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {
-        Self { quirks: QuirkChoice::Known(quirks), ..self }
+        Self { more_quirks: quirks, exact_quirks: None, ..self }
     }
 
     /// Sets the quirks to work around, whatever is known of the runtime's version: for
@@ -62,6 +65,6 @@ impl VmmOptions {
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     #[must_use]
     pub unsafe fn with_exact_quirks(self, quirks: Quirks) -> Self {
-        Self { quirks: QuirkChoice::Exact(quirks), ..self }
+        Self { exact_quirks: Some(quirks), ..self }
     }
 }

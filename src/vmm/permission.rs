@@ -1,10 +1,9 @@
 //! Setting, getting and revoking access to mapped memory.
 
-use super::access_change::{AccessChange, AccessChanges};
-use super::journal::Journal;
-use super::ledger::{MappingRecord, Range, ReservationGuard, Serial, locked_around, not_mapped};
+use super::access_change::AccessChange;
+use super::ledger::{MappedRange, Range, ReservationGuard, locked_around, not_mapped};
 use super::{AllocationProperties, Expected, Shared, Vmm};
-use crate::access::{Access, AccessDescriptor, AgentSet};
+use crate::access::{Access, AccessDescriptor};
 use crate::address::Address;
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
@@ -96,9 +95,9 @@ impl Vmm {
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
-            let changes = shared.access_changes(descriptors)?;
-            let (owner, _) = shared.pool(properties)?;
-            shared.check_reach(Some(owner), &changes)
+            let change = shared.access_change(descriptors)?;
+            shared.pool(properties)?;
+            shared.check_reach(properties.owner(), &change)
         })
     }
 }
@@ -112,40 +111,21 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         let ranges: SmallVec<[Range; 1]> = runs.iter().map(|&(range, _)| range).collect();
-        let mut changes: SmallVec<[AccessChanges; 1]> = SmallVec::new();
+        check_disjoint(&ranges)?;
+        let mut changes: SmallVec<[AccessChange; 1]> = SmallVec::new();
         for &(_, descriptors) in runs {
-            changes.push(self.access_changes(descriptors)?);
+            changes.push(self.access_change(descriptors)?);
         }
-        let act = |journal: &mut Journal<'_>| {
-            // Neighbours that get the same access are changed together.
-            let mut groups: SmallVec<[(usize, &AccessChanges); 1]> = SmallVec::new();
-            for (&range, changes) in ranges.iter().zip(&changes) {
-                let before = journal.targets.len();
-                journal.add_run(range)?;
-                let added = journal.targets.len() - before;
-                match groups.last_mut() {
-                    Some((count, last)) if *last == changes => *count += added,
-                    _ => groups.push((added, changes)),
-                }
+        self.transact(Operation::SetAccess, &ranges, |journal| {
+            for (&range, &change) in ranges.iter().zip(&changes) {
+                journal.add_run(range, change)?;
             }
             expected.check_targets(journal, 0)?;
-            let mut start = 0;
-            for &(count, changes) in &groups {
-                for target in &journal.targets[start..start + count] {
-                    self.check_reach(target.now.owner, changes)?;
-                }
-                start += count;
+            for target in &journal.targets {
+                self.check_reach(target.now.owner, &target.change)?;
             }
-            let mut start = 0;
-            for (count, changes) in groups {
-                for row in journal.rows(start..start + count) {
-                    journal.change_access(row.start, row.len(), changes)?;
-                }
-                start += count;
-            }
-            Ok(())
-        };
-        self.transact(Operation::SetAccess, &ranges, act).map(drop)
+            journal.change_access(0..journal.targets.len())
+        })
     }
 
     /// Takes runs of whole mappings away from agents, if they are the expected ones.
@@ -155,17 +135,12 @@ impl Shared {
         agents: &[AgentId],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        if agents.is_empty() {
-            return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
-        }
-        let mut revoked = AccessChanges::new();
-        for &agent in agents {
-            let (index, _) = self.agent(agent, Argument::Agent)?;
-            revoked.push(AccessChange::new(index, Access::None));
-        }
-        let act = |journal: &mut Journal<'_>| {
+        check_disjoint(ranges)?;
+        let none = |&agent: &AgentId| AccessDescriptor { agent, access: Access::None };
+        let revoked = self.access_change(&agents.iter().map(none).collect::<Vec<_>>())?;
+        self.transact(Operation::Revoke, ranges, |journal| {
             for &range in ranges {
-                journal.add_run(range)?;
+                journal.add_run(range, revoked)?;
             }
             expected.check_targets(journal, 0)?;
             // Without a descriptor, what is unmapped could not be mapped again.
@@ -173,12 +148,8 @@ impl Shared {
             for target in &journal.targets {
                 self.check_remap(&target.now.access)?;
             }
-            for index in 0..journal.targets.len() {
-                journal.remap_with_access(index, &revoked)?;
-            }
-            Ok(())
-        };
-        self.transact(Operation::Revoke, ranges, act).map(drop)
+            (0..journal.targets.len()).try_for_each(|index| journal.remap_with_access(index))
+        })
     }
 
     /// Returns what an agent may do at an address; with a serial only if that mapping is there.
@@ -186,84 +157,68 @@ impl Shared {
         &self,
         agent: AgentId,
         address: Address,
-        serial: Option<Serial>,
+        serial: Option<u64>,
     ) -> Result<Access, ErrorKind> {
         if address == Address::NULL {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::Null));
         }
-        let (index, _) = self.agent(agent, Argument::Agent)?;
+        let index = self.agent(agent, Argument::Agent)?.id().index();
         let found = self.ledger.reservations.at(address.get(), |reservation| {
-            let mappings = reservation.mappings();
-            let Some(serial) = serial else { return mappings.access_at(address.get(), index) };
-            let (_, record) = mappings.at(address.get())?;
-            let is_it = (reservation.serial, record.serial) == (serial.reservation, serial.mapping);
-            is_it.then(|| record.access.requested.get(index))
+            reservation.mappings().access_at(address.get(), index, serial)
         });
         found.flatten().ok_or_else(|| not_mapped(address.get()))
     }
 
-    /// Returns the change for each agent, the last if one is named twice; the CPUs first.
-    pub(super) fn access_changes(
+    /// Returns the change that descriptors describe.
+    pub(super) fn access_change(
         &self,
         descriptors: &[AccessDescriptor],
-    ) -> Result<AccessChanges, ErrorKind> {
+    ) -> Result<AccessChange, ErrorKind> {
         if descriptors.is_empty() {
             return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
         }
-        let mut changes = AccessChanges::new();
-        let mut named = AgentSet::NONE;
-        for descriptor in descriptors {
-            let (agent, _) = self.agent(descriptor.agent, Argument::Agent)?;
-            if named.contains(agent) {
-                changes.retain(|change| change.agent() != agent);
-            }
-            named.insert(agent);
-            changes.push(AccessChange::new(agent, descriptor.access));
-        }
-        changes.sort_by_key(|change| !self.cpus.contains(change.agent()));
-        Ok(changes)
+        let change = |it: &AccessDescriptor| {
+            let agent = self.agent(it.agent, Argument::Agent)?;
+            Ok((agent.id().index(), it.access))
+        };
+        descriptors.iter().map(change).collect()
     }
 
-    /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped.
+    /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped by
+    /// the expected mappings.
     pub(super) fn check_granted(
         &self,
         guards: &[ReservationGuard<'_>],
         range: Range,
-        (index, agent): (usize, AgentId),
+        expected: Expected<'_>,
+        agent: AgentId,
         needed: Access,
     ) -> Result<(), ErrorKind> {
-        let mappings = locked_around(guards, range)?.reservation.mappings();
-        let lacks = |(_, it): &(usize, MappingRecord)| it.access.requested.get(index) < needed;
+        let mappings = locked_around(guards, range)?.mappings();
+        expected.check(range, mappings.touching(range))?;
+        let lacks = |it: &MappedRange| it.access.requested.get(agent.index()) < needed;
         match mappings.covering(range)?.find(lacks) {
             None => Ok(()),
-            Some((start, _)) => {
-                let at = Address::new(start.max(range.start));
+            Some(it) => {
+                let at = Address::new(it.start.max(range.start));
                 Err(range.invalid(Problem::NotGranted { at, agent, access: needed }))
             }
         }
     }
 }
 
-/// Returns the ranges of a list by address; none may share bytes with another.
+/// Returns the ranges of a list by address.
 pub(super) fn sorted_ranges(runs: &[(Address, usize)]) -> Result<SmallVec<[Range; 1]>, ErrorKind> {
     let range = |&(address, size): &_| Range::new(address, size);
     let mut ranges: SmallVec<[Range; 1]> = runs.iter().map(range).collect::<Result<_, _>>()?;
     ranges.sort_by_key(|range| range.start);
-    check_disjoint(ranges.iter().copied())?;
     Ok(ranges)
 }
 
-/// Refuses an empty list, and one in which two ranges share bytes. They are sorted.
-pub(super) fn check_disjoint(ranges: impl Iterator<Item = Range>) -> Result<(), ErrorKind> {
-    let mut last: Option<Range> = None;
-    for range in ranges {
-        if last.is_some_and(|last| last.overlaps(range)) {
-            return Err(ErrorKind::invalid(Argument::List, range, Problem::Overlapping));
-        }
-        last = Some(range);
-    }
-    match last {
-        Some(_) => Ok(()),
-        None => Err(ErrorKind::invalid_list(Argument::List, Problem::Empty)),
+/// Refuses ranges that share bytes. They are sorted by address.
+pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
+    match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
+        Some(pair) => Err(ErrorKind::invalid(Argument::List, pair[1], Problem::Overlapping)),
+        None => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Granularity, Location};
-use super::{Address, Handle, Physical, Shared, Vmm};
+use super::{Address, Handle, Shared, Vmm};
 use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::handle::HandleType;
@@ -85,7 +85,7 @@ impl Vmm {
         granularity: Granularity,
     ) -> Result<usize, Error> {
         self.run(Operation::AllocationGranularity, |shared| {
-            let (_, pool) = shared.pool(properties)?;
+            let pool = shared.pool(properties)?;
             Ok(match (granularity, shared.profile) {
                 // HIP 6 answers the least granule to both.
                 (Granularity::Minimum, _) | (_, HipProfile::Hip6) => pool.granule,
@@ -100,7 +100,7 @@ impl Shared {
         if size == 0 {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
-        let (owner, pool) = self.pool(properties)?;
+        let pool = self.pool(properties)?;
         // Fabric handles wait for hardware with a fabric to try them on.
         if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
             return Err(Feature::HandleType.into());
@@ -117,40 +117,28 @@ impl Shared {
         };
         let created = self.call_locked(|native| native.handle_create(pool.native, size, flags));
         let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
-        let physical = Physical { native, owner: Some(owner), imported: false, descriptor: None };
-        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, physical)))
+        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
     }
 
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
-        let Some(native) = handles.begin_release(handle, |record| record.payload.native)? else {
-            return Ok(());
-        };
+        let Some(record) = handles.release(handle)? else { return Ok(()) };
         // SAFETY: nothing references, maps or uses the memory, and the handle is refused from now on.
-        let released = self.call_locked(|runtime| unsafe { runtime.handle_release(native) });
-        match released {
-            Ok(()) => {
-                drop(handles.remove(handle));
-                Ok(())
-            }
-            Err(failure) => {
-                handles.restore(handle);
-                Err(ErrorKind::of_call(failure, 0))
-            }
-        }
+        let released = self.call_locked(|runtime| unsafe { runtime.handle_release(record.native) });
+        released.map_err(|failure| {
+            handles.restore(handle, record);
+            ErrorKind::of_call(failure, 0)
+        })
     }
 
-    /// Returns the index of the agent of the properties, and its pool of handles.
-    pub(super) fn pool(
-        &self,
-        properties: &AllocationProperties,
-    ) -> Result<(usize, &Pool), ErrorKind> {
+    /// Returns the pool of handles of the properties' agent.
+    pub(super) fn pool(&self, properties: &AllocationProperties) -> Result<&Pool, ErrorKind> {
         let Location::Agent(id) = properties.location else {
             return Err(ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation));
         };
-        let (index, agent) = self.agent(id, Argument::Location)?;
+        let agent = self.agent(id, Argument::Location)?;
         match (agent.handle_pool(), agent.kind()) {
-            (Some(pool), _) => Ok((index, pool)),
+            (Some(pool), _) => Ok(pool),
             (None, AgentKind::Cpu) => Err(Feature::Pool(id).into()),
             (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),
         }

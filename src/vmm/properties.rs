@@ -66,6 +66,14 @@ impl AllocationProperties {
         Self { kind, ..self }
     }
 
+    /// The index of the agent whose memory it is, where known.
+    pub(super) fn owner(&self) -> Option<u8> {
+        match self.location {
+            Location::Agent(id) => u8::try_from(id.index()).ok(),
+            Location::Unknown => None,
+        }
+    }
+
     /// Adds a type of handle that the memory may be exported as.
     #[must_use]
     pub fn shareable_as(mut self, handle_type: HandleType) -> Self {

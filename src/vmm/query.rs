@@ -1,9 +1,10 @@
 //! What is at an address, and names. In a child of a fork, whose parent may have held the locks, nothing
 //! is found.
 
-use super::ledger::{Ledger, MappingRecord, Range, Serial, not_mapped};
-use super::{Access, Address, Handle, Location, MappingInfo, Physical, Shared, Usage, Vmm};
+use super::ledger::{Ledger, MappedRange, Range, not_mapped};
+use super::{Access, Address, Handle, Location, MappingInfo, Reserved, Shared, Usage, Vmm};
 use crate::error::{Argument, BrokenInvariant, Error, ErrorKind, Operation, Problem, Quarantined};
+use crate::sync::lock;
 use std::sync::Arc;
 
 impl Vmm {
@@ -11,44 +12,34 @@ impl Vmm {
     /// `hipMemGetAddressRange`).
     #[must_use]
     pub fn mapping_at(&self, address: Address) -> Option<MappingInfo> {
-        let (start, record) = self.mapping_record_at(address)?;
-        Some(self.describe(start, &record))
+        self.find_mapping(address).map(|it| self.describe(&it))
     }
 
     /// Returns start and size in bytes of the mapping that contains an address, if one does
     /// (`hipMemGetAddressRange`): [`mapping_at`](Self::mapping_at) without access, and without allocating.
     #[must_use]
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
-        let (start, record) = self.mapping_record_at(address)?;
-        Some((Address::new(start), record.size))
+        self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }
 
     /// Returns whose memory is mapped at an address, if any is.
     #[must_use]
     pub fn location_at(&self, address: Address) -> Option<Location> {
-        let ledger = self.ledger()?;
-        let owner = ledger.reservations.at(address.get(), |reservation| {
-            let mappings = reservation.mappings();
-            let (_, record) = mappings.at(address.get())?;
-            ledger.handles.with_live(record.handle, |record| record.payload.owner)
-        })??;
-        let agent = owner.and_then(|owner| self.runtime().agents().get(owner));
-        Some(agent.map_or(Location::Unknown, |agent| Location::Agent(agent.id())))
+        let owner = self.find_mapping(address)?.owner;
+        Some(self.shared.owner(owner).map_or(Location::Unknown, Location::Agent))
     }
 
     /// Returns start and size in bytes of the reservation that contains an address, if one does.
     #[must_use]
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
-        let range = |it: &super::ledger::Reservation| (Address::new(it.base), it.size);
+        let range = |it: &Reserved| (it.range().address(), it.size);
         self.ledger()?.reservations.at(address.get(), range)
     }
 
     /// Counts what is held. Zeros in a [child of a fork](crate::Runtime::has_forked).
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let counts = self.ledger().map(Ledger::counts);
-        let (reservations, handles, mappings) = counts.unwrap_or_default();
-        Usage { reservations, handles, mappings }
+        self.ledger().map(Ledger::usage).unwrap_or_default()
     }
 
     /// Lists ranges that are never used again, and why. Empty in a
@@ -58,7 +49,7 @@ impl Vmm {
         if self.runtime().has_forked() {
             return Vec::new();
         }
-        self.shared.quarantined().iter().map(|range| Quarantined::clone(range)).collect()
+        lock(&self.shared.quarantine).iter().map(|range| Quarantined::clone(range)).collect()
     }
 
     /// Checks the invariants of the library's own state.
@@ -79,7 +70,7 @@ impl Vmm {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.reservations.snapshot(|all| {
             let all = all.iter().flat_map(|it| it.mappings.iter());
-            all.map(|(start, record)| self.describe(start, &record)).collect()
+            all.map(|it| self.describe(&it)).collect()
         })
     }
 
@@ -89,7 +80,7 @@ impl Vmm {
     pub fn reservations(&self) -> Vec<(Address, usize)> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.reservations.snapshot(|all| {
-            all.iter().map(|it| (Address::new(it.reservation.base), it.reservation.size)).collect()
+            all.iter().map(|it| (it.reservation.range().address(), it.reservation.size)).collect()
         })
     }
 
@@ -98,7 +89,11 @@ impl Vmm {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the address is not reserved.
     pub fn name_reservation(&self, address: Address, name: &str) -> Result<(), Error> {
-        self.run(Operation::Name, |shared| shared.name_reservation(address, None, name))
+        self.run(Operation::Name, |shared| {
+            let name = |it: &Reserved| it.mappings_mut().name = name_of(name);
+            let named = shared.ledger.reservations.at(address.get(), name);
+            named.ok_or(ErrorKind::invalid(Argument::Address, address, Problem::NotReserved))
+        })
     }
 
     /// Names the mapping around an address. An empty name removes the name.
@@ -120,53 +115,34 @@ impl Vmm {
     }
 
     /// Returns the ledger; `None` in a child of a fork.
-    pub(super) fn ledger(&self) -> Option<&Ledger<Physical>> {
+    pub(super) fn ledger(&self) -> Option<&Ledger> {
         (!self.runtime().has_forked()).then_some(&self.shared.ledger)
     }
 
-    fn mapping_record_at(&self, address: Address) -> Option<(usize, MappingRecord)> {
+    fn find_mapping(&self, address: Address) -> Option<MappedRange> {
         let reservations = &self.ledger()?.reservations;
         reservations.at(address.get(), |reservation| reservation.mappings().at(address.get()))?
     }
 
-    fn describe(&self, start: usize, record: &MappingRecord) -> MappingInfo {
+    fn describe(&self, it: &MappedRange) -> MappingInfo {
         let agents = self.runtime().agents().iter().enumerate();
         let access = agents
-            .map(|(index, agent)| (agent.id(), record.access.requested.get(index)))
+            .map(|(index, agent)| (agent.id(), it.access.requested.get(index)))
             .filter(|&(_, access)| access != Access::None)
             .collect();
-        MappingInfo { address: Address::new(start), size: record.size, access }
+        MappingInfo { address: it.range().address(), size: it.size, access }
     }
 }
 
 impl Shared {
-    /// Names a reservation; with a serial only if it is still that one.
-    pub(super) fn name_reservation(
+    /// Names a mapping; with a serial only if it is still that one.
+    pub(super) fn name_mapping(
         &self,
         address: Address,
         serial: Option<u64>,
         name: &str,
     ) -> Result<(), ErrorKind> {
         let named = self.ledger.reservations.at(address.get(), |reservation| {
-            let is_it = serial.is_none_or(|serial| serial == reservation.serial);
-            is_it.then(|| reservation.mappings_mut().name = name_of(name))
-        });
-        let not_reserved = || ErrorKind::invalid(Argument::Address, address, Problem::NotReserved);
-        named.flatten().ok_or_else(not_reserved)
-    }
-
-    /// Names a mapping; with a serial only if it is still that one.
-    pub(super) fn name_mapping(
-        &self,
-        address: Address,
-        serial: Option<Serial>,
-        name: &str,
-    ) -> Result<(), ErrorKind> {
-        let named = self.ledger.reservations.at(address.get(), |reservation| {
-            if serial.is_some_and(|serial| serial.reservation != reservation.serial) {
-                return Err(not_mapped(address.get()));
-            }
-            let serial = serial.map(|serial| serial.mapping);
             reservation.mappings_mut().set_name(address.get(), serial, name_of(name))
         });
         named.unwrap_or_else(|| Err(not_mapped(address.get())))
@@ -180,12 +156,12 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         let checked = self.ledger.reservations.at(range.start, |reservation| {
             self.check_usable(reservation)?;
-            expected.check_range(range, reservation.serial, &reservation.mappings())
+            expected.check(range, reservation.mappings().touching(range))
         });
         checked.unwrap_or_else(|| Err(range.invalid(Problem::NotReserved)))
     }
 }
 
-fn name_of(text: &str) -> Option<Arc<str>> {
+pub(super) fn name_of(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }

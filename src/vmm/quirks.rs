@@ -147,31 +147,6 @@ impl Quirks {
     }
 }
 
-/// Which quirks a caller asks for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum QuirkChoice {
-    /// Those known of the runtime's version, and these.
-    Known(Quirks),
-    /// These alone: only an unsafe function makes it.
-    Exact(Quirks),
-}
-
-impl Default for QuirkChoice {
-    fn default() -> Self {
-        Self::Known(Quirks::default())
-    }
-}
-
-impl QuirkChoice {
-    /// Returns the quirks to work around on a runtime of which `known` are known.
-    pub fn apply_to(self, known: Quirks) -> Quirks {
-        match self {
-            Self::Known(more) => known.union(more),
-            Self::Exact(quirks) => quirks,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

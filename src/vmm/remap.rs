@@ -1,16 +1,13 @@
 //! Other memory at the same addresses, or the same memory at other addresses, without copying.
 
-use super::access_change::{AccessChange, AccessChanges};
-use super::journal::{Journal, Listing};
-use super::ledger::{Range, Serial};
-use super::mapped_range::MappedRange;
+use super::access_change::AccessChange;
+use super::journal::Journal;
+use super::ledger::{MappedRange, Range};
 use super::transfer::{about_one_of, two_ranges};
 use super::{Expected, Shared, Vmm};
-use crate::access::{AccessState, AgentSet};
 use crate::address::Address;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 impl Vmm {
     /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
@@ -77,16 +74,20 @@ impl Shared {
             if here.iter().map(size).ne(there.iter().map(size)) {
                 return Err(ErrorKind::invalid(Argument::Source, from, Problem::DifferentLayout));
             }
-            let forth = there.iter().zip(&here).map(|(place, memory)| with_memory(place, memory));
-            let back = here.iter().zip(&there).map(|(place, memory)| with_memory(place, memory));
-            let after: Vec<MappedRange> = forth.chain(back).collect();
+            let places = there.iter().chain(&here);
+            let memory = here.iter().chain(&there);
+            let with_memory = |(place, memory): (&MappedRange, &MappedRange)| {
+                let MappedRange { handle, native, owner, .. } = *memory;
+                MappedRange { handle, native, owner, ..*place }
+            };
+            let after: Vec<MappedRange> = places.zip(memory).map(with_memory).collect();
             for it in &after {
-                self.check_reach(it.owner, &self.changes_of(&it.access))?;
+                let access = it.access.requested;
+                self.check_reach(it.owner, &AccessChange { agents: access.read, access })?;
             }
-            self.remap(journal, &after, |it| Some(it.serial))
+            self.remap(journal, &after)
         })
         .map_err(|kind| about_one_of(kind, to))
-        .map(drop)
     }
 
     /// Moves, if the source is the expected mappings; with the serial of a reservation only to there.
@@ -97,20 +98,23 @@ impl Shared {
         from: Range,
         reservation: Option<u64>,
         expected: Expected<'_>,
-    ) -> Result<SmallVec<[Serial; 1]>, ErrorKind> {
+    ) -> Result<SmallVec<[u64; 1]>, ErrorKind> {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
         self.transact(Operation::Relocate, &[to, from], |journal| {
             let before = mapped_run(journal, from, Argument::Source, expected)?;
             let about = |kind: ErrorKind| kind.about(Argument::Destination);
-            let destination = journal.around(to).map_err(about)?.reservation;
+            let destination = journal.around(to).map_err(about)?;
             destination.mappings().check_empty(to, |_| false).map_err(about)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
                 return Err(about(to.invalid(Problem::NotReserved)));
             }
-            let move_it =
-                |it: &MappedRange| MappedRange { start: to.start + (it.start - from.start), ..*it };
+            let move_it = |it: &MappedRange| MappedRange {
+                start: to.start + (it.start - from.start),
+                serial: destination.new_serial(),
+                ..*it
+            };
             let after: Vec<MappedRange> = before.iter().map(move_it).collect();
             for it in &after {
                 let granule = self.ledger.handles.with_live(it.handle, |record| record.granule);
@@ -119,19 +123,14 @@ impl Shared {
                     return Err(about(it.range().invalid(Problem::NotAligned { granule })));
                 }
             }
-            self.remap(journal, &after, |_| None)
+            self.remap(journal, &after)?;
+            Ok(after.iter().map(|it| it.serial).collect())
         })
         .map_err(|kind| about_one_of(kind, to))
     }
 
-    /// Unmaps all targets of the journal and maps others in their stead, with the same access. Their
-    /// serials stay if `serial` says so.
-    fn remap(
-        &self,
-        journal: &mut Journal<'_>,
-        after: &[MappedRange],
-        serial: impl Fn(&MappedRange) -> Option<u64>,
-    ) -> Result<(), ErrorKind> {
+    /// Unmaps all targets of the journal and maps others in their stead, with the access that they say.
+    fn remap(&self, journal: &mut Journal<'_>, after: &[MappedRange]) -> Result<(), ErrorKind> {
         // Without a descriptor, what is unmapped could not be mapped again.
         self.check_descriptor()?;
         for it in after {
@@ -140,32 +139,19 @@ impl Shared {
         let before = journal.targets.len();
         // Each takes the place, or the memory, of the target with the same index.
         for (index, it) in after.iter().enumerate() {
-            self.ledger.handles.add_mapping(it.handle);
-            let name = journal.name_of(index);
-            journal.add_new(*it, Listing { serial: serial(it), name });
+            self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
+            let place = &journal.targets[index].now;
+            let name = journal.around(place.range())?.mappings().name_of(place.serial).cloned();
+            journal.add_new(*it, AccessChange::default(), name);
         }
         for index in 0..before {
-            journal.unmap(index, 1)?;
+            journal.unmap(index..index + 1)?;
             journal.check_quarantine()?;
         }
         for (index, it) in (before..).zip(after) {
             journal.map_with_access(index, it, false)?;
         }
         Ok(())
-    }
-
-    fn changes_of(&self, access: &AccessState) -> AccessChanges {
-        let all = 0..self.runtime.agents().len();
-        all.map(|index| AccessChange::new(index, access.requested.get(index))).collect()
-    }
-}
-
-impl Journal<'_> {
-    /// Returns the name of a target that the ledger lists.
-    fn name_of(&self, index: usize) -> Option<Arc<str>> {
-        let target = &self.targets.get(index)?.now;
-        let reservation = self.around(target.range()).ok()?.reservation;
-        reservation.mappings().name_of(target.serial).cloned()
     }
 }
 
@@ -177,14 +163,8 @@ fn mapped_run(
     expected: Expected<'_>,
 ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
     let first = journal.targets.len();
-    let added = journal.add_run(range).and_then(|()| expected.check_targets(journal, first));
-    added.map_err(|kind| kind.about(argument))?;
+    let added = journal.add_run(range, AccessChange::default());
+    let checked = added.and_then(|()| expected.check_targets(journal, first));
+    checked.map_err(|kind| kind.about(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())
-}
-
-/// The mapping at one place, with the memory of another.
-fn with_memory(place: &MappedRange, memory: &MappedRange) -> MappedRange {
-    let MappedRange { handle, native, owner, .. } = *memory;
-    let access = AccessState { runtime_granted: AgentSet::NONE, ..place.access };
-    MappedRange { handle, native, owner, access, ..*place }
 }

@@ -1,25 +1,15 @@
 //! Reserving and freeing addresses.
 
-use super::ledger::Range;
+use super::ledger::{Range, Reservation};
 use super::{Address, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, close};
+use std::sync::Arc;
 
 /// Where the GPUs' addresses begin at the latest (`SVM_USER_BASE` of older kernel drivers; 2 MiB with
 /// newer). AMD's user-space driver reserves lower addresses if asked for them, and can never free
 /// them: it does not find them again.
 const LOWEST: usize = 16 << 20;
-
-/// How a reservation's address is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placement {
-    /// Where the runtime likes.
-    Anywhere,
-    /// There if possible, else anywhere.
-    Near(Address),
-    /// There or not at all.
-    Exactly(Address),
-}
 
 impl Vmm {
     /// Reserves a range of addresses, with nothing mapped (`hipMemAddressReserve`,
@@ -39,9 +29,8 @@ impl Vmm {
         hint: Option<Address>,
     ) -> Result<Address, Error> {
         self.run(Operation::AddressReserve, |shared| {
-            let hint = hint.filter(|&hint| hint != Address::NULL);
-            let placement = hint.map_or(Placement::Anywhere, Placement::Near);
-            Ok(shared.reserve(size, alignment, placement)?.0)
+            let reserved = shared.reserve(size, alignment, hint.unwrap_or_default(), false)?;
+            Ok(reserved.range().address())
         })
     }
 
@@ -52,7 +41,7 @@ impl Vmm {
     /// [`Problem::AddressTaken`] if the address is not available.
     pub fn address_reserve_at(&self, address: Address, size: usize) -> Result<Address, Error> {
         self.run(Operation::AddressReserve, |shared| {
-            Ok(shared.reserve(size, 0, Placement::Exactly(address))?.0)
+            Ok(shared.reserve(size, 0, address, true)?.range().address())
         })
     }
 
@@ -65,18 +54,24 @@ impl Vmm {
     /// size, or something is mapped; [`ErrorKind::Quarantined`] for a quarantined range, which is never
     /// freed.
     pub fn address_free(&self, address: Address, size: usize) -> Result<(), Error> {
-        self.run(Operation::AddressFree, |shared| shared.free(Range::new(address, size)?, None))
+        self.run(Operation::AddressFree, |shared| {
+            let range = Range::new(address, size)?;
+            let found = shared.ledger.reservations.find(range.start);
+            let found = found.filter(|it| it.base == range.start);
+            shared.free(&found.ok_or_else(|| not_a_reservation(range))?, range)
+        })
     }
 }
 
 impl Shared {
-    /// Reserves, and returns address and serial.
+    /// Reserves addresses that begin at `wanted`: if that is possible, or else not at all if `exact`.
     pub(super) fn reserve(
         &self,
         size: usize,
         alignment: usize,
-        placement: Placement,
-    ) -> Result<(Address, u64), ErrorKind> {
+        wanted: Address,
+        exact: bool,
+    ) -> Result<Arc<Reservation>, ErrorKind> {
         let granule = self.granule;
         if size == 0 {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
@@ -88,43 +83,30 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Alignment, alignment, Problem::NotPowerOfTwo));
         }
         let alignment = alignment.max(granule);
-        let failed = |failure| ErrorKind::of_call(failure, size);
-        let start = match placement {
-            Placement::Anywhere => self.reserve_at(0, size, alignment),
-            Placement::Near(hint) if hint.get() < LOWEST => self.reserve_at(0, size, alignment),
-            Placement::Near(hint) => match self.reserve_at(hint.get(), size, alignment) {
-                Ok(address) if address % alignment == 0 => Ok(address),
-                // In AMD's runtime a free hint wins over the alignment; here it does not.
-                Ok(address) => {
-                    self.unreserve(address, size).and_then(|()| self.reserve_at(0, size, alignment))
-                }
-                Err(failure) => Err(failure),
-            },
-            Placement::Exactly(wanted) => {
-                let taken = ErrorKind::invalid(Argument::Address, wanted, Problem::AddressTaken);
-                if wanted == Address::NULL {
-                    return Err(ErrorKind::invalid(Argument::Address, wanted, Problem::Null));
-                }
-                if wanted.checked_add(size).is_none() {
-                    return Err(ErrorKind::invalid(Argument::Size, size, Problem::Overflow));
-                }
-                if wanted.get() % alignment != 0 || wanted.get() < LOWEST {
-                    return Err(taken);
-                }
-                match self.reserve_at(wanted.get(), size, alignment) {
-                    Ok(address) if address != wanted.get() => {
-                        self.unreserve(address, size).map_err(failed)?;
-                        return Err(taken);
-                    }
-                    other => other,
-                }
+        let hint = if wanted.get() < LOWEST { 0 } else { wanted.get() };
+        let taken = ErrorKind::invalid(Argument::Address, wanted, Problem::AddressTaken);
+        if exact {
+            Range::new(wanted, size)?;
+            if hint == 0 || hint % alignment != 0 {
+                return Err(taken);
             }
-        };
-        self.enter_reservation(Range { start: start.map_err(failed)?, size })
+        }
+        let failed = |failure| ErrorKind::of_call(failure, size);
+        let mut start = self.reserve_at(hint, size, alignment).map_err(failed)?;
+        if exact && start != hint {
+            self.unreserve(start, size).map_err(failed)?;
+            return Err(taken);
+        }
+        // In AMD's runtime a free hint wins over the alignment; here it does not.
+        if start % alignment != 0 {
+            self.unreserve(start, size).map_err(failed)?;
+            start = self.reserve_at(0, size, alignment).map_err(failed)?;
+        }
+        self.enter_reservation(Range { start, size })
     }
 
     /// Adds to the ledger what the runtime has reserved.
-    fn enter_reservation(&self, range: Range) -> Result<(Address, u64), ErrorKind> {
+    fn enter_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
         // ROCm 6.1 reserves memory that can be written; a reservation is to contain nothing.
         if !self.native().reserves_aligned() {
             // SAFETY: the runtime has just reserved this range for this library, which has put nothing
@@ -136,21 +118,17 @@ impl Shared {
                 return Err(ErrorKind::of_system("mmap", errno));
             }
         }
-        match self.ledger.reservations.insert(range) {
-            Ok(serial) => Ok((range.address(), serial)),
-            Err(known) => {
-                // It can only be in an address-space hole that the runtime left in a reservation of ours.
-                let found = self.ledger.reservations.find(known);
-                let failure = ErrorKind::ReservedTwice(Address::new(known));
-                let operation = Operation::AddressReserve;
-                let place = found.as_ref().map(|it| it.range());
-                let range = self.quarantine(operation, place, failure, None);
-                if let Some(reservation) = found {
-                    reservation.quarantine(range.clone());
-                }
-                Err(ErrorKind::Quarantined { range, now: true })
+        self.ledger.reservations.insert(range).map_err(|known| {
+            // It can only be in an address-space hole that the runtime left in a reservation of ours.
+            let found = self.ledger.reservations.find(known);
+            let failure = ErrorKind::ReservedTwice(Address::new(known));
+            let place = found.as_ref().map_or(range, |it| it.range());
+            let range = self.quarantine(Operation::AddressReserve, place, failure, None);
+            if let Some(reservation) = found {
+                reservation.quarantine(range.clone());
             }
-        }
+            ErrorKind::Quarantined { range, now: true }
+        })
     }
 
     /// Reserves aligned addresses, also with a runtime that cannot be asked for alignment.
@@ -190,34 +168,33 @@ impl Shared {
         // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
         let freed = unsafe { self.native().address_free(start, size) };
         freed.inspect_err(|failure| {
-            let (operation, range) = (Operation::AddressReserve, Some(Range { start, size }));
-            self.quarantine(operation, range, ErrorKind::of_call(*failure, size), None);
+            let failure = ErrorKind::of_call(*failure, size);
+            self.quarantine(Operation::AddressReserve, Range { start, size }, failure, None);
         })
     }
 
-    /// Frees a reservation; with a serial only if it is still that one.
-    pub(super) fn free(&self, range: Range, serial: Option<u64>) -> Result<(), ErrorKind> {
-        let not_a_reservation =
-            || ErrorKind::invalid(Argument::Address, range.address(), Problem::NotAReservation);
-        loop {
-            let found = self.ledger.reservations.find(range.start);
-            let found = found.filter(|it| it.base == range.start);
-            let reservation = found.ok_or_else(not_a_reservation)?;
-            self.check_usable(&reservation)?;
-            // If it was freed meanwhile, its addresses may be another's by now.
-            let Some(guard) = reservation.lock() else { continue };
-            if serial.is_some_and(|serial| serial != reservation.serial) {
-                return Err(not_a_reservation());
-            }
-            guard.check_free(range)?;
-            // Removed first: once the runtime has freed the addresses, another thread may reserve them.
-            self.ledger.reservations.remove(&guard);
-            // SAFETY: this very range is reserved and contains no mapping, and no other thread finds it.
-            let freed = unsafe { self.native().address_free(range.start, range.size) };
-            return freed.map_err(|failure| {
-                self.ledger.reservations.restore(reservation.clone());
-                ErrorKind::of_call(failure, range.size)
-            });
-        }
+    /// Frees a reservation, whose range must be exactly `range`.
+    pub(super) fn free(
+        &self,
+        reservation: &Arc<Reservation>,
+        range: Range,
+    ) -> Result<(), ErrorKind> {
+        let guard = reservation.lock();
+        self.check_usable(reservation)?;
+        // It may have been freed meanwhile.
+        let guard = guard.ok_or_else(|| not_a_reservation(range))?;
+        guard.check_free(range)?;
+        // Removed first: once the runtime has freed the addresses, another thread may reserve them.
+        self.ledger.reservations.remove(&guard);
+        // SAFETY: this very range is reserved and contains no mapping, and no other thread finds it.
+        let freed = unsafe { self.native().address_free(range.start, range.size) };
+        freed.map_err(|failure| {
+            self.ledger.reservations.restore(reservation.clone());
+            ErrorKind::of_call(failure, range.size)
+        })
     }
+}
+
+fn not_a_reservation(range: Range) -> ErrorKind {
+    ErrorKind::invalid(Argument::Address, range.address(), Problem::NotAReservation)
 }

@@ -1,9 +1,9 @@
 //! Shareable handles: physical memory as a file descriptor, and back.
 
 use super::ledger::HandleRecord;
-use super::properties::{AllocationKind, AllocationProperties, Location};
-use super::{Handle, HandleType, Physical, Shared, Vmm};
-use crate::agent::{Agent, AgentKind};
+use super::properties::{AllocationProperties, Location};
+use super::{Handle, HandleType, Shared, Vmm};
+use crate::agent::Agent;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::native::{NativeHandle, Status, out_of_descriptors};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -29,23 +29,21 @@ impl Vmm {
     ) -> Result<OwnedFd, Error> {
         let operation = Operation::ExportToShareableHandle;
         self.run(operation, |shared| {
-            let exportable = shared.ledger.handles.begin_use(handle, |record| {
+            let exportable = shared.ledger.handles.with(handle, |record| {
                 if !record.properties.handle_types.contains(handle_type) {
-                    let (value, problem) = (handle_type.bits().into(), Problem::NotRequested);
-                    return Err(ErrorKind::invalid(
-                        Argument::HandleType,
-                        Value::Bytes(value),
-                        problem,
-                    ));
+                    let value = Value::Bytes(handle_type.bits().into());
+                    let problem = Problem::NotRequested;
+                    return Err(ErrorKind::invalid(Argument::HandleType, value, problem));
                 }
-                Ok(Exportable::of(&record.payload))
-            })?;
+                record.uses += 1;
+                Ok(exportable(record))
+            })??;
             let exported = match handle_type {
                 HandleType::POSIX_FILE_DESCRIPTOR => shared.export(exportable),
                 _ => Err(Feature::HandleType.into()),
             };
-            if let Some(record) = shared.ledger.handles.end_use(handle) {
-                shared.release_memory(operation, &record.payload, record.size);
+            if let Some(record) = shared.ledger.handles.end(handle, |record| record.uses -= 1) {
+                shared.release_memory(operation, &record);
             }
             exported
         })
@@ -75,31 +73,22 @@ impl Vmm {
     }
 }
 
-/// What physical memory is exported from.
-#[derive(Debug)]
-pub(super) enum Exportable {
-    Handle(NativeHandle),
-    /// A copy of the descriptor that it was imported from.
-    Descriptor(Result<OwnedFd, Errno>),
+/// Returns what physical memory is exported from: the runtime's handle, or a copy of the descriptor that
+/// it was imported from.
+pub(super) fn exportable(record: &HandleRecord) -> Exportable {
+    let copy = |own| fcntl_dupfd_cloexec(own, 0);
+    (record.native, record.descriptor.as_ref().map(copy))
 }
 
-impl Exportable {
-    pub fn of(physical: &Physical) -> Self {
-        match &physical.descriptor {
-            Some(own) => Self::Descriptor(fcntl_dupfd_cloexec(own, 0)),
-            None => Self::Handle(physical.native),
-        }
-    }
-}
+type Exportable = (NativeHandle, Option<Result<OwnedFd, Errno>>);
 
 impl Shared {
     /// Exports physical memory as a descriptor of our own. The caller keeps the handle alive.
-    pub(super) fn export(&self, exportable: Exportable) -> Result<OwnedFd, ErrorKind> {
+    pub(super) fn export(&self, (native, copy): Exportable) -> Result<OwnedFd, ErrorKind> {
         let failed = |errno| ErrorKind::of_system("fcntl", errno);
-        let native = match exportable {
-            Exportable::Handle(native) => native,
-            Exportable::Descriptor(copy) => return copy.map_err(failed),
-        };
+        if let Some(copy) = copy {
+            return copy.map_err(failed);
+        }
         let kept = self.quirks.export_keeps_descriptor;
         // SAFETY: the caller keeps the handle alive.
         let exported = self.call_unlocked(|runtime| unsafe { runtime.export(native, kept) });
@@ -139,29 +128,27 @@ impl Shared {
             _ => ErrorKind::of_call(failure, size),
         })?;
         let owner = self.owner_of_import(native);
-        let pool = owner.and_then(|(_, agent)| agent.handle_pool());
+        let pool = owner.and_then(Agent::handle_pool);
         let granule = pool.map_or(self.granule, |pool| pool.granule);
-        let properties = AllocationProperties {
-            location: owner.map_or(Location::Unknown, |(_, agent)| Location::Agent(agent.id())),
-            kind: AllocationKind::Pinned,
-            handle_types: HandleType::POSIX_FILE_DESCRIPTOR,
-        };
-        let owner = owner.map(|(index, _)| index);
-        let physical = Physical { native, owner, imported: true, descriptor: own };
-        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, properties, physical)))
+        let location = owner.map_or(Location::Unknown, |agent| Location::Agent(agent.id()));
+        let properties =
+            AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
+        let created = HandleRecord::new(size, granule, properties, native);
+        let record = HandleRecord { imported: true, descriptor: own, ..created };
+        Ok(self.ledger.handles.insert(record))
     }
 
-    /// Returns the agent whose memory was imported, with its index, where that can be known.
-    fn owner_of_import(&self, native: NativeHandle) -> Option<(usize, &Agent)> {
+    /// Returns the agent whose memory was imported, where that can be known.
+    fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the handle was just imported, and nothing else knows it.
         let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
-        let agents = || self.runtime.agents().iter().enumerate();
+        let mut agents = self.runtime.agents().iter();
         let of_pool = pool.and_then(|pool| {
-            agents().find(|(_, agent)| agent.pools.iter().any(|known| known.native == pool))
+            agents.find(|agent| agent.pools.iter().any(|known| known.native == pool))
         });
         // The runtime may name a pool that it lists nowhere. It has found the owner all the same, and if
         // there is one GPU it is that.
-        let mut gpus = agents().filter(|(_, agent)| agent.kind() == AgentKind::Gpu);
+        let mut gpus = self.runtime.gpus();
         let only = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
             _ => None,

@@ -1,37 +1,11 @@
 //! Copies a `Vmm`'s state at one moment: reservations, mappings and physical memory.
 
-use super::ledger::{Frozen, HandleRecord, Ledger, MappingRecord};
-use super::properties::Location;
-use super::{Access, Address, Handle, Physical, Shared, Vmm};
+use super::ledger::{Frozen, MappedRange};
+use super::{Access, Address, Handle, Shared, Vmm};
 use crate::agent::{Agent, AgentId, Enforcement};
 use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The reservations, mappings and physical memory of a [`Vmm`] at one moment.
-///
-/// Plain data that borrows nothing. Sizes are in bytes.
-///
-/// ```
-/// # use hsa_vmm::{Runtime, Vmm};
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
-/// # let vmm = Vmm::open(&runtime)?;
-/// let base = vmm.address_reserve(64 << 20, 0, None)?;
-/// let snapshot = vmm.snapshot();
-/// assert_eq!(snapshot.reservations[0].address, base);
-/// assert!(snapshot.memory.is_empty());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// Reservations and the mappings in them, by address.
-    pub reservations: Vec<ReservationEntry>,
-    /// Physical memory that is referenced or mapped.
-    pub memory: Vec<MemoryEntry>,
-}
 
 /// A reservation.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,7 +35,7 @@ pub struct MappingEntry {
     pub size: usize,
     /// Its name, or else that of its memory, if the caller has set one.
     pub name: Option<String>,
-    /// The handle of its memory: one of [`Snapshot::memory`].
+    /// The handle of its memory: one that [`Vmm::snapshot`] lists.
     pub memory: Handle,
     /// The agent whose memory it is, if known.
     pub agent: Option<AgentId>,
@@ -105,16 +79,29 @@ pub struct MemoryEntry {
 }
 
 impl Vmm {
-    /// Returns all reservations, mappings and physical memory of this `Vmm` at one moment.
+    /// Returns all reservations and mappings, by address, and all physical memory that is referenced or
+    /// mapped, of one moment.
     ///
     /// Does not wait for operations that are in progress in the runtime; what they change is
     /// returned as it was before. Empty in a [child of a fork](crate::Runtime::has_forked).
+    ///
+    /// ```
+    /// # use hsa_vmm::{Runtime, Vmm};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// # let vmm = Vmm::open(&runtime)?;
+    /// let base = vmm.address_reserve(64 << 20, 0, None)?;
+    /// let (reservations, memory) = vmm.snapshot();
+    /// assert_eq!(reservations[0].address, base);
+    /// assert!(memory.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let agents = self.runtime().agents();
-        let Some(ledger) = self.ledger() else { return Snapshot::default() };
+    pub fn snapshot(&self) -> (Vec<ReservationEntry>, Vec<MemoryEntry>) {
+        let Some(ledger) = self.ledger() else { return Default::default() };
         ledger.reservations.snapshot(|reservations| {
-            let entry = |it| reservation_entry(agents, ledger, it);
+            let entry = |it| self.shared.reservation_entry(it);
             let reservations: Vec<ReservationEntry> = reservations.iter().map(entry).collect();
             let mut mapped: BTreeMap<Handle, u32> = BTreeMap::new();
             for mapping in reservations.iter().flat_map(|it| &it.mappings) {
@@ -124,12 +111,12 @@ impl Vmm {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
                 size: record.size,
-                agent: owner(record.properties.location),
-                imported: record.payload.imported,
+                agent: self.shared.owner(record.properties.owner()),
+                imported: record.imported,
                 references: record.references,
                 mappings: mapped.get(&handle).copied().unwrap_or_default(),
             });
-            Snapshot { reservations, memory }
+            (reservations, memory)
         })
     }
 }
@@ -139,7 +126,7 @@ impl Shared {
     pub(super) fn log_leaks(&self) {
         self.ledger.reservations.snapshot(|reservations| {
             for it in reservations.iter().filter(|it| it.reservation.quarantined().is_none()) {
-                let (address, size) = (Address::new(it.reservation.base), it.reservation.size);
+                let (address, size) = (it.reservation.range().address(), it.reservation.size);
                 let (mappings, name) = (it.mappings.len(), &it.mappings.name);
                 let name = name.as_deref().unwrap_or_default();
                 crate::log::warning!(%address, size, mappings, name, "a reservation was leaked");
@@ -153,87 +140,50 @@ impl Shared {
             }
         });
     }
-}
 
-fn owner(location: Location) -> Option<AgentId> {
-    match location {
-        Location::Agent(id) => Some(id),
-        Location::Unknown => None,
+    fn reservation_entry(&self, it: &Frozen<'_>) -> ReservationEntry {
+        let mapping = |mapping| self.mapping_entry(&mapping, it.mappings.name_of(mapping.serial));
+        ReservationEntry {
+            address: it.reservation.range().address(),
+            size: it.reservation.size,
+            name: it.mappings.name.as_deref().map(str::to_owned),
+            quarantined: it.reservation.quarantined().is_some(),
+            mappings: it.mappings.iter().map(mapping).collect(),
+        }
     }
-}
 
-fn reservation_entry(
-    agents: &[Agent],
-    ledger: &Ledger<Physical>,
-    it: &Frozen<'_>,
-) -> ReservationEntry {
-    let mappings = it.mappings.iter();
-    ReservationEntry {
-        address: Address::new(it.reservation.base),
-        size: it.reservation.size,
-        name: it.mappings.name.as_deref().map(str::to_owned),
-        quarantined: it.reservation.quarantined().is_some(),
-        mappings: mappings
-            .filter_map(|(start, record)| {
-                let name = it.mappings.name_of(record.serial);
-                mapping_entry(agents, ledger, start, &record, name)
-            })
-            .collect(),
+    fn mapping_entry(&self, it: &MappedRange, name: Option<&Arc<str>>) -> MappingEntry {
+        let name_of_memory =
+            || self.ledger.handles.with_live(it.handle, |record| record.name.clone()).flatten();
+        let access = self.runtime.agents().iter().enumerate().filter_map(|(index, agent)| {
+            let access = it.access.requested.get(index);
+            let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
+            let can_do_more = is_only_remembered
+                && it.access.runtime_granted.contains(index)
+                && access != Access::ReadWrite;
+            let is_listed = access != Access::None || can_do_more;
+            is_listed.then_some(AccessEntry { agent: agent.id(), access, can_do_more })
+        });
+        MappingEntry {
+            address: it.range().address(),
+            size: it.size,
+            name: name.cloned().or_else(name_of_memory).map(|name| name.to_string()),
+            memory: it.handle,
+            agent: self.owner(it.owner),
+            access: access.collect(),
+        }
     }
-}
 
-fn mapping_entry(
-    agents: &[Agent],
-    ledger: &Ledger<Physical>,
-    start: usize,
-    record: &MappingRecord,
-    name: Option<&Arc<str>>,
-) -> Option<MappingEntry> {
-    let handle = record.handle;
-    let memory = |memory: &mut HandleRecord<Physical>| {
-        let name = name.or(memory.name.as_ref()).map(|name| name.to_string());
-        (name, memory.properties.location)
-    };
-    let (name, location) = ledger.handles.with_live(handle, memory)?;
-    let access = agents.iter().enumerate().filter_map(|(index, agent)| {
-        let access = record.access.requested.get(index);
-        let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
-        let can_do_more = is_only_remembered
-            && record.access.runtime_granted.contains(index)
-            && access != Access::ReadWrite;
-        let is_listed = access != Access::None || can_do_more;
-        is_listed.then_some(AccessEntry { agent: agent.id(), access, can_do_more })
-    });
-    Some(MappingEntry {
-        address: Address::new(start),
-        size: record.size,
-        name,
-        memory: handle,
-        agent: owner(location),
-        access: access.collect(),
-    })
-}
-
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reservations, memory } = self;
-        f.debug_struct("Snapshot")
-            .field("reservations", &reservations.len())
-            .field("memory", &memory.len())
-            .finish_non_exhaustive()
+    /// Returns the agent whose memory it is, by its index.
+    pub(super) fn owner(&self, index: Option<u8>) -> Option<AgentId> {
+        self.runtime.agents().get(usize::from(index?)).map(Agent::id)
     }
 }
 
 impl fmt::Debug for ReservationEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, size, name, quarantined, mappings } = self;
-        f.debug_struct("ReservationEntry")
-            .field("address", address)
-            .field("size", size)
-            .field("name", name)
-            .field("quarantined", quarantined)
-            .field("mappings", &mappings.len())
-            .finish()
+        let Self { address, size, mappings, .. } = self;
+        write!(f, "ReservationEntry({address}, {size} bytes, {} mappings)", mappings.len())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Everything is checked in the ledger first, and the reservation is locked meanwhile, so that a wrong
 //! address is an error and never a fault.
 
-use super::ledger::{MappingRecord, Range, ReservationGuard, locked_around};
+use super::ledger::{MappedRange, Range, ReservationGuard, locked_around};
 use super::{Access, Address, Expected, Shared, Vmm};
 use crate::agent::{AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
@@ -49,15 +49,14 @@ impl Vmm {
         size: usize,
     ) -> Result<(), Error> {
         self.run(Operation::Copy, |shared| {
-            let (index, found) = shared.agent(agent, Argument::Agent)?;
+            let found = shared.agent(agent, Argument::Agent)?;
             let (to, from) = two_ranges(destination, source, size)?;
-            let agent = (index, agent);
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
-                    .check_granted(guards, to, agent, Access::ReadWrite)
+                    .check_granted(guards, to, Expected::Any, agent, Access::ReadWrite)
                     .map_err(|kind| kind.about(Argument::Destination))?;
                 shared
-                    .check_granted(guards, from, agent, Access::Read)
+                    .check_granted(guards, from, Expected::Any, agent, Access::Read)
                     .map_err(|kind| kind.about(Argument::Source))?;
                 let engine = found.copy_engine();
                 // SAFETY: both reservations are locked, and the ledger was checked above: both ranges
@@ -189,11 +188,11 @@ impl Shared {
         }
         self.with_locked(&[range], |guards| {
             let mut parts: SmallVec<[_; 1]> = SmallVec::new();
-            for (start, record) in self.covering(guards, range, expected)? {
-                let end = (start + record.size).min(range.end());
-                let start = start.max(range.start);
+            for it in self.covering(guards, range, expected)? {
+                let end = it.range().end().min(range.end());
+                let start = it.start.max(range.start);
                 let part = Range { start, size: end - start };
-                parts.push((part, self.filler(guards, &record, part)?));
+                parts.push((part, self.filler(guards, it.owner, part)?));
             }
             for (part, engine) in parts {
                 // SAFETY: the reservation is locked, the part is inside one mapping, and `filler` has
@@ -210,18 +209,18 @@ impl Shared {
     fn filler(
         &self,
         guards: &[ReservationGuard<'_>],
-        record: &MappingRecord,
+        owner: Option<u8>,
         part: Range,
     ) -> Result<CopyEngine, ErrorKind> {
-        let owner = self.ledger.handles.with_live(record.handle, |it| it.payload.owner).flatten();
         let mut refusal = ErrorKind::invalid_list(Argument::Agent, Problem::NotAGpu);
-        let agents = self.runtime.agents().iter().enumerate();
-        let candidates = agents.filter(|&(index, agent)| match owner {
-            Some(owner) => index == owner,
+        let candidates = self.runtime.agents().iter().filter(|agent| match owner {
+            Some(owner) => agent.id().index() == usize::from(owner),
             None => agent.kind() == AgentKind::Gpu,
         });
-        for (index, agent) in candidates {
-            match self.check_granted(guards, part, (index, agent.id()), Access::ReadWrite) {
+        for agent in candidates {
+            let granted =
+                self.check_granted(guards, part, Expected::Any, agent.id(), Access::ReadWrite);
+            match granted {
                 Ok(()) => return Ok(agent.copy_engine()),
                 Err(reason) => refusal = reason,
             }
@@ -243,9 +242,9 @@ impl Shared {
         }
         let range = Range::new(address, size)?;
         self.with_locked(&[range], |guards| {
-            for (start, record) in self.covering(guards, range, expected)? {
-                if self.cpu_access_of(&record.access.requested) < needed {
-                    let at = Address::new(start.max(range.start));
+            for it in self.covering(guards, range, expected)? {
+                if self.cpu_access_of(&it.access.requested) < needed {
+                    let at = Address::new(it.start.max(range.start));
                     let agent = self.runtime.host().id();
                     return Err(range.invalid(Problem::NotGranted { at, agent, access: needed }));
                 }
@@ -264,14 +263,13 @@ impl Shared {
         (needed, expected): (Access, Expected<'_>),
         act: impl FnOnce(&Native, usize, CopyEngine) -> Result<(), Failure>,
     ) -> Result<(), ErrorKind> {
-        let (index, found) = self.agent(agent, Argument::Agent)?;
+        let found = self.agent(agent, Argument::Agent)?;
         if size == 0 {
             return Ok(());
         }
         let range = Range::new(address, size)?;
         self.with_locked(&[range], |guards| {
-            self.covering(guards, range, expected)?;
-            self.check_granted(guards, range, (index, agent), needed)?;
+            self.check_granted(guards, range, expected, agent, needed)?;
             act(self.native(), range.start, found.copy_engine())
                 .map_err(|failure| ErrorKind::of_call(failure, size))
         })
@@ -283,10 +281,9 @@ impl Shared {
         guards: &[ReservationGuard<'_>],
         range: Range,
         expected: Expected<'_>,
-    ) -> Result<SmallVec<[(usize, MappingRecord); 1]>, ErrorKind> {
-        let reservation = locked_around(guards, range)?.reservation;
-        let mappings = reservation.mappings();
-        expected.check_range(range, reservation.serial, &mappings)?;
+    ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
+        let mappings = locked_around(guards, range)?.mappings();
+        expected.check(range, mappings.touching(range))?;
         Ok(mappings.covering(range)?.collect())
     }
 }

@@ -11,32 +11,32 @@
 //! | 1 | mappings are in one reservation and disjoint | [`Ledger::check`], [`Mappings::check`] | `check_finds_broken_invariants` |
 //! | 2 | a reservation counts its mappings | it contains them: [`Mappings::len`] | `counts_follow_every_step` |
 //! | 3 | a handle counts its mappings, and lives while referenced or mapped | `Handles::check` | `check_finds_broken_invariants` |
-//! | 4 | references are created + retained − released, never negative | `begin_release`, `retain` | `memory_lives_while_referenced_or_mapped` |
+//! | 4 | references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 5 | a handle without references is refused | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
-//! | 8 | mapped on the granule, inside, over nothing, no more than the handle has | `Shared::begin_map`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
-//! | 9 | right after mapping no agent may do anything | `Shared::map_many` | case `map.access.none_at_first` |
+//! | 8 | mapped on the granule, inside, over nothing, no more than the handle has | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
+//! | 9 | right after mapping no agent may do anything | `Journal::add_new` | case `map.access.none_at_first` |
 //! | 10 | access is set on a run of whole mappings | [`Mappings::run`] | `runs_are_whole_contiguous_mappings` |
 //! | 11 | all of a list or nothing, and twice is once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
-//! | 12 | unmapped is a run of whole mappings; memory goes with the last | [`Mappings::run`], `end_mapping` | `memory_lives_while_referenced_or_mapped` |
+//! | 12 | unmapped is a run of whole mappings; memory goes with the last | [`Mappings::run`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leaves nothing | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
 //! | 14 | one answer for all of a mapping, none at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
 //! | 15 | aliases are the same memory, handles are not | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
 //! | 16 | an export is new, an import is a handle of its own | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
 //! | 17 | an import leaves the descriptor alone | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
 //! | 18 | properties are those of creation | nothing changes them | cases `properties.created.round_trip`, `properties.imported.told` |
-//! | 19 | the order of release and unmap does not matter | `end_mapping`, `begin_release` | `memory_lives_while_referenced_or_mapped` |
+//! | 19 | the order of release and unmap does not matter | `Handles::end`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
 //! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
 //! | 21 | what fails changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
 //! | 22 | threads on different reservations are as if one after another | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
 
-use super::{Ledger, Mappings, Range, Reservation};
+use super::{Ledger, MappedRange, Mappings, Range, Reservation};
 use crate::handle::Handle;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-impl<H> Ledger<H> {
+impl Ledger {
     /// Checks the invariants; says which one does not hold. Steps of other threads wait.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
@@ -52,8 +52,8 @@ impl<H> Ledger<H> {
                 }
                 end = base + it.reservation.size;
                 it.mappings.check()?;
-                for (start, mapping) in it.mappings.iter() {
-                    self.check_mapping(it.reservation, start, mapping.size, mapping.handle)?;
+                for mapping in it.mappings.iter() {
+                    self.check_mapping(it.reservation, &mapping)?;
                     *mapped.entry(mapping.handle).or_default() += 1;
                 }
             }
@@ -63,18 +63,13 @@ impl<H> Ledger<H> {
     }
 
     /// Invariants 1 and 8.
-    fn check_mapping(
-        &self,
-        reservation: &Reservation,
-        start: usize,
-        size: usize,
-        handle: Handle,
-    ) -> Result<(), String> {
+    fn check_mapping(&self, reservation: &Reservation, it: &MappedRange) -> Result<(), String> {
+        let Range { start, size } = it.range();
         let wrong = |what: &str| Err(format!("the mapping at {start:#x} {what}"));
-        if !reservation.contains_range(Range { start, size }) {
+        if !reservation.contains_range(it.range()) {
             return wrong("is not in its reservation");
         }
-        let found = self.handles.with_live(handle, |it| (it.size, it.granule));
+        let found = self.handles.with_live(it.handle, |it| (it.size, it.granule));
         let Some((most, granule)) = found else { return wrong("has no handle") };
         if size > most {
             return wrong("exceeds its handle");

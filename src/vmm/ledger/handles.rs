@@ -2,35 +2,57 @@
 
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
+use crate::native::NativeHandle;
 use crate::sync::{Mutex, MutexGuard, Ordered, Rank, lock};
 use crate::vmm::properties::AllocationProperties;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Physical memory. It is alive while anything of it is referenced, mapped or used.
 #[derive(Debug)]
-pub(crate) struct HandleRecord<H> {
+pub(crate) struct HandleRecord {
     pub size: usize,
     /// What sizes and addresses of its mappings must be multiples of.
     pub granule: usize,
     pub properties: AllocationProperties,
+    /// What the runtime knows it by.
+    pub native: NativeHandle,
+    pub imported: bool,
+    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
+    /// memory again.
+    pub descriptor: Option<OwnedFd>,
     pub name: Option<Arc<str>>,
     /// References of the caller: one for create or import, one for each retain.
     pub references: u32,
     /// Those that exist, and those that are being made.
     pub mappings: u32,
     /// Operations in progress that need it to stay alive.
-    pub(super) uses: u32,
-    pub payload: H,
+    pub uses: u32,
 }
 
-impl<H> HandleRecord<H> {
-    /// A record with one reference.
-    pub fn new(size: usize, granule: usize, properties: AllocationProperties, payload: H) -> Self {
-        let (references, mappings, uses) = (1, 0, 0);
-        Self { size, granule, properties, name: None, references, mappings, uses, payload }
+impl HandleRecord {
+    /// A record of memory that was created, with one reference.
+    pub fn new(
+        size: usize,
+        granule: usize,
+        properties: AllocationProperties,
+        native: NativeHandle,
+    ) -> Self {
+        Self {
+            size,
+            granule,
+            properties,
+            native,
+            imported: false,
+            descriptor: None,
+            name: None,
+            references: 1,
+            mappings: 0,
+            uses: 0,
+        }
     }
 
     pub(super) fn is_dead(&self) -> bool {
@@ -38,12 +60,12 @@ impl<H> HandleRecord<H> {
     }
 }
 
-type Records<H> = FxHashMap<Handle, HandleRecord<H>>;
+type Records = FxHashMap<Handle, HandleRecord>;
 
 /// A part of the table with a lock of its own, in cache lines of its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard<H>(Mutex<Records<H>>);
+struct Shard(Mutex<Records>);
 
 const SHARDS: usize = 16;
 
@@ -77,8 +99,8 @@ impl Numbers {
         if number == 0 {
             Problem::Null
         } else if self.blocks.contains(&block) {
-            let given = number < self.next || self.blocks.last() != Some(&block);
-            if given { Problem::Released } else { Problem::UnknownHandle }
+            // Blocks are taken in ascending order, and each but the last is used up.
+            if number < self.next { Problem::Released } else { Problem::UnknownHandle }
         } else if (1..NEXT_BLOCK.load(Ordering::Relaxed)).contains(&block) {
             Problem::ForeignHandle
         } else {
@@ -88,26 +110,19 @@ impl Numbers {
 }
 
 /// All handles of one `Vmm`. Threads that use different handles mostly lock different shards.
-#[derive(Debug)]
-pub(crate) struct Handles<H> {
-    shards: [Shard<H>; SHARDS],
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    shards: [Shard; SHARDS],
     numbers: Mutex<Numbers>,
 }
 
-impl<H> Default for Handles<H> {
-    fn default() -> Self {
-        let shards = core::array::from_fn(|_| Shard(Mutex::default()));
-        Self { shards, numbers: Mutex::default() }
-    }
-}
-
-impl<H> Handles<H> {
-    fn shard(&self, handle: Handle) -> Ordered<MutexGuard<'_, Records<H>>> {
+impl Handles {
+    fn shard(&self, handle: Handle) -> Ordered<MutexGuard<'_, Records>> {
         let Shard(records) = &self.shards[handle.0 as usize % SHARDS];
         Ordered::take(Rank::Handles, 0, || lock(records))
     }
 
-    fn shards(&self) -> impl Iterator<Item = Ordered<MutexGuard<'_, Records<H>>>> {
+    fn shards(&self) -> impl Iterator<Item = Ordered<MutexGuard<'_, Records>>> {
         self.shards.iter().map(|Shard(records)| Ordered::take(Rank::Handles, 0, || lock(records)))
     }
 
@@ -117,7 +132,7 @@ impl<H> Handles<H> {
     }
 
     /// Adds physical memory.
-    pub fn insert(&self, record: HandleRecord<H>) -> Handle {
+    pub fn insert(&self, record: HandleRecord) -> Handle {
         let handle = Handle(lock(&self.numbers).give());
         self.shard(handle).insert(handle, record);
         handle
@@ -127,28 +142,32 @@ impl<H> Handles<H> {
     pub fn with<T>(
         &self,
         handle: Handle,
-        act: impl FnOnce(&mut HandleRecord<H>) -> T,
+        act: impl FnOnce(&mut HandleRecord) -> T,
     ) -> Result<T, ErrorKind> {
         if let Some(record) = self.shard(handle).get_mut(&handle)
             && record.references > 0
         {
             return Ok(act(record));
         }
+        Err(self.invalid(handle))
+    }
+
+    fn invalid(&self, handle: Handle) -> ErrorKind {
         let problem = lock(&self.numbers).problem_with(handle.0);
-        Err(ErrorKind::invalid(Argument::Handle, handle, problem))
+        ErrorKind::invalid(Argument::Handle, handle, problem)
     }
 
     /// Calls `act` with a handle that is alive, with references or without.
     pub fn with_live<T>(
         &self,
         handle: Handle,
-        act: impl FnOnce(&mut HandleRecord<H>) -> T,
+        act: impl FnOnce(&mut HandleRecord) -> T,
     ) -> Option<T> {
         self.shard(handle).get_mut(&handle).map(act)
     }
 
     /// Calls `act` with every live handle, in the order in which they were created.
-    pub fn each<T>(&self, mut act: impl FnMut(Handle, &HandleRecord<H>) -> T) -> Vec<T> {
+    pub fn each<T>(&self, mut act: impl FnMut(Handle, &HandleRecord) -> T) -> Vec<T> {
         let mut all = Vec::new();
         for records in self.shards() {
             all.extend(records.iter().map(|(&handle, record)| (handle, act(handle, record))));
@@ -157,88 +176,39 @@ impl<H> Handles<H> {
         all.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Keeps a handle alive for an operation, if `check` accepts it. Undone by
-    /// [`end_use`](Self::end_use).
-    pub fn begin_use<T>(
-        &self,
-        handle: Handle,
-        check: impl FnOnce(&HandleRecord<H>) -> Result<T, ErrorKind>,
-    ) -> Result<T, ErrorKind> {
-        self.with(handle, |record| check(record).inspect(|_| record.uses += 1))?
-    }
-
-    /// Counts a mapping that is about to be made, if `check` accepts the handle. Undone by
-    /// [`end_mapping`](Self::end_mapping).
-    pub fn begin_mapping<T>(
-        &self,
-        handle: Handle,
-        check: impl FnOnce(&HandleRecord<H>) -> Result<T, ErrorKind>,
-    ) -> Result<T, ErrorKind> {
-        self.with(handle, |record| check(record).inspect(|_| record.mappings += 1))?
-    }
-
-    /// Counts one more mapping of memory that is mapped.
-    pub fn add_mapping(&self, handle: Handle) {
-        self.with_live(handle, |record| record.mappings += 1);
-    }
-
-    /// Ends a use. Returns the record if nothing keeps the memory alive any more: the caller then
-    /// releases the memory.
+    /// Lets `count` count a use or a mapping less. Returns the record if nothing keeps the memory alive
+    /// any more: the caller then releases the memory.
     #[must_use = "the memory is to be released"]
-    pub fn end_use(&self, handle: Handle) -> Option<HandleRecord<H>> {
-        self.end(handle, |record| record.uses -= 1)
-    }
-
-    /// Counts one mapping less; else as [`end_use`](Self::end_use).
-    #[must_use = "the memory is to be released"]
-    pub fn end_mapping(&self, handle: Handle) -> Option<HandleRecord<H>> {
-        self.end(handle, |record| record.mappings -= 1)
-    }
-
-    fn end(
+    pub fn end(
         &self,
         handle: Handle,
-        count: impl FnOnce(&mut HandleRecord<H>),
-    ) -> Option<HandleRecord<H>> {
+        count: impl FnOnce(&mut HandleRecord),
+    ) -> Option<HandleRecord> {
         let mut records = self.shard(handle);
         let record = records.get_mut(&handle)?;
         count(record);
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference. If nothing else keeps the memory alive, returns what `look` returns: the
-    /// handle is refused from now on, and the caller releases the memory, then calls
-    /// [`remove`](Self::remove), or [`restore`](Self::restore) if that failed.
-    pub fn begin_release<T>(
-        &self,
-        handle: Handle,
-        look: impl FnOnce(&HandleRecord<H>) -> T,
-    ) -> Result<Option<T>, ErrorKind> {
-        self.with(handle, |record| {
-            record.references -= 1;
-            let dead = record.is_dead();
-            // The release is a use, so that no mapping's end releases the memory again.
-            record.uses += u32::from(dead);
-            dead.then(|| look(record))
-        })
-    }
-
-    /// Removes a handle whose memory was released.
-    pub fn remove(&self, handle: Handle) -> Option<HandleRecord<H>> {
-        self.shard(handle).remove(&handle)
-    }
-
-    /// Undoes [`begin_release`](Self::begin_release).
-    pub fn restore(&self, handle: Handle) {
-        self.with_live(handle, |record| {
-            record.references += 1;
-            record.uses -= 1;
+    /// Drops a reference; else as [`end`](Self::end). The handle is refused from now on if it was the last
+    /// reference; [`restore`](Self::restore) undoes that.
+    pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
+        let mut is_referenced = false;
+        let ended = self.end(handle, |record| {
+            is_referenced = record.references > 0;
+            record.references -= u32::from(is_referenced);
         });
+        if is_referenced { Ok(ended) } else { Err(self.invalid(handle)) }
+    }
+
+    /// Undoes the release of the last reference, where the memory could not be released.
+    pub fn restore(&self, handle: Handle, record: HandleRecord) {
+        self.shard(handle).insert(handle, HandleRecord { references: 1, ..record });
     }
 
     /// Adds a reference to memory that is mapped.
     pub(super) fn retain(&self, handle: Handle) -> bool {
-        let more = |record: &mut HandleRecord<H>| {
+        let more = |record: &mut HandleRecord| {
             let more = record.references.checked_add(1);
             record.references = more.unwrap_or(record.references);
             more.is_some()
@@ -247,7 +217,7 @@ impl<H> Handles<H> {
     }
 
     /// Removes every handle, for the end of the `Vmm`.
-    pub fn drain(&self) -> Vec<HandleRecord<H>> {
+    pub fn drain(&self) -> Vec<HandleRecord> {
         self.shards().flat_map(|mut records| std::mem::take(&mut *records).into_values()).collect()
     }
 

@@ -5,17 +5,29 @@ use crate::access::{Access, AccessState};
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::handle::Handle;
+use crate::native::NativeHandle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A mapping, as a copy.
+/// A mapping, as a copy, with what the runtime needs to map it again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MappingRecord {
+pub(crate) struct MappedRange {
+    pub start: usize,
     pub size: usize,
     pub handle: Handle,
-    /// Given once in this reservation, unlike the address.
+    /// Given once in a process, unlike the address.
     pub serial: u64,
+    /// What the runtime knows the memory by.
+    pub native: NativeHandle,
+    /// The index of the agent whose memory it is, where known.
+    pub owner: Option<u8>,
     pub access: AccessState,
+}
+
+impl MappedRange {
+    pub fn range(&self) -> Range {
+        Range { start: self.start, size: self.size }
+    }
 }
 
 /// A mapping, as it is stored. Few combinations of access are in use at a time: equal ones are stored
@@ -25,18 +37,17 @@ pub(super) struct Entry {
     pub size: usize,
     pub handle: Handle,
     pub serial: u64,
+    native: NativeHandle,
+    owner: Option<u8>,
     /// `None`: no agent may do anything.
     pub access: Option<Arc<AccessState>>,
 }
 
 impl Entry {
-    fn access(&self) -> AccessState {
-        self.access.as_deref().copied().unwrap_or_default()
-    }
-
-    fn record(&self) -> MappingRecord {
-        let Self { size, handle, serial, .. } = *self;
-        MappingRecord { size, handle, serial, access: self.access() }
+    fn mapped_at(&self, start: usize) -> MappedRange {
+        let Self { size, handle, serial, native, owner, .. } = *self;
+        let access = self.access.as_deref().copied().unwrap_or_default();
+        MappedRange { start, size, handle, serial, native, owner, access }
     }
 }
 
@@ -50,7 +61,6 @@ pub(crate) struct Mappings {
     pub(super) names: BTreeMap<u64, Arc<str>>,
     /// The reservation's own name.
     pub name: Option<Arc<str>>,
-    next_serial: u64,
 }
 
 impl Mappings {
@@ -63,30 +73,31 @@ impl Mappings {
         (address - start < entry.size).then_some((start, entry))
     }
 
-    /// Returns the mapping that contains an address, and its start.
-    pub fn at(&self, address: usize) -> Option<(usize, MappingRecord)> {
+    /// Returns the mapping that contains an address.
+    pub fn at(&self, address: usize) -> Option<MappedRange> {
         let (start, entry) = self.entry_at(address)?;
-        Some((start, entry.record()))
+        Some(entry.mapped_at(start))
     }
 
-    /// Returns what an agent may do at an address, if something is mapped there.
-    pub fn access_at(&self, address: usize, agent: usize) -> Option<Access> {
+    /// Returns what an agent may do at an address, if something is mapped there; with a serial only if
+    /// that mapping is there.
+    pub fn access_at(&self, address: usize, agent: usize, serial: Option<u64>) -> Option<Access> {
         let (_, entry) = self.entry_at(address)?;
+        if serial.is_some_and(|serial| serial != entry.serial) {
+            return None;
+        }
         let access = entry.access.as_ref();
         Some(access.map_or(Access::None, |access| access.requested.get(agent)))
     }
 
     /// Returns the mapping that is exactly a range, as most runs are.
-    pub fn only(&self, range: Range) -> Option<MappingRecord> {
+    pub fn only(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
-        Some(entry.record())
+        Some(entry.mapped_at(range.start))
     }
 
     /// Checks that a range is exactly a run of whole mappings, and returns them.
-    pub fn run(
-        &self,
-        range: Range,
-    ) -> Result<impl Iterator<Item = (usize, MappingRecord)>, ErrorKind> {
+    pub fn run(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         if let Some((start, _)) = self.entry_at(range.start)
             && start != range.start
         {
@@ -106,29 +117,29 @@ impl Mappings {
         if next != range.end() {
             return Err(range.invalid(Problem::NotMapped(Address::new(next))));
         }
-        let inside = self.entries.range(range.start..range.end());
-        Ok(inside.map(|(&start, entry)| (start, entry.record())))
+        Ok(self.touching(range))
+    }
+
+    /// Returns the mappings that share bytes with a range, by address.
+    pub fn touching(&self, range: Range) -> impl Iterator<Item = MappedRange> {
+        let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
+        self.entries.range(first..range.end()).map(|(&start, entry)| entry.mapped_at(start))
     }
 
     /// Returns the mappings that share bytes with a range; every byte of it must be mapped. Unlike for
     /// [`run`](Self::run) it may begin and end inside mappings.
-    pub fn covering(
-        &self,
-        range: Range,
-    ) -> Result<impl Iterator<Item = (usize, MappingRecord)>, ErrorKind> {
-        let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
+    pub fn covering(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         let mut next = range.start;
-        for (&start, entry) in self.entries.range(first..range.end()) {
-            if start > next {
+        for it in self.touching(range) {
+            if it.start > next {
                 break;
             }
-            next = start + entry.size;
+            next = it.range().end();
         }
         if next < range.end() {
             return Err(range.invalid(Problem::NotMapped(Address::new(next))));
         }
-        let inside = self.entries.range(first..range.end());
-        Ok(inside.map(|(&start, entry)| (start, entry.record())))
+        Ok(self.touching(range))
     }
 
     /// Checks that nothing is mapped in a range, but mappings whose start `except` accepts.
@@ -142,36 +153,23 @@ impl Mappings {
         if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
             return Ok(());
         }
-        let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
-        let mut starts = self.entries.range(first..range.end()).map(|(&start, _)| start);
-        match starts.find(|&start| !except(start)) {
+        match self.touching(range).map(|it| it.start).find(|&start| !except(start)) {
             None => Ok(()),
             Some(at) => Err(range.invalid(Problem::AlreadyMapped(Address::new(at)))),
         }
     }
 
-    /// Returns the serials of the mappings that share bytes with a range, by address.
-    pub fn serials_in(&self, range: Range) -> impl Iterator<Item = u64> {
-        let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
-        self.entries.range(first..range.end()).map(|(_, entry)| entry.serial)
-    }
-
     /// Returns all mappings, by address.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, MappingRecord)> {
-        self.entries.iter().map(|(&start, entry)| (start, entry.record()))
-    }
-
-    /// Returns a serial for a new mapping.
-    pub fn new_serial(&mut self) -> u64 {
-        self.next_serial += 1;
-        self.next_serial
+    pub fn iter(&self) -> impl Iterator<Item = MappedRange> {
+        self.entries.iter().map(|(&start, entry)| entry.mapped_at(start))
     }
 
     /// Adds a mapping where none is.
-    pub fn insert(&mut self, start: usize, record: MappingRecord) {
-        let MappingRecord { size, handle, serial, access } = record;
+    pub fn insert(&mut self, it: MappedRange, name: Option<Arc<str>>) {
+        let MappedRange { start, size, handle, serial, native, owner, access } = it;
         let access = self.intern(access);
-        self.entries.insert(start, Entry { size, handle, serial, access });
+        self.entries.insert(start, Entry { size, handle, serial, native, owner, access });
+        self.names.extend(name.map(|name| (serial, name)));
         self.debug_check();
     }
 
@@ -185,7 +183,7 @@ impl Mappings {
         self.debug_check();
     }
 
-    /// Removes the mapping that begins here. Its name goes unless the mapping is `moved`.
+    /// Removes the mapping that begins here, and its name.
     pub fn remove(&mut self, start: usize) {
         let Some(entry) = self.entries.remove(&start) else { return };
         self.names.remove(&entry.serial);

@@ -22,7 +22,7 @@ mod mappings;
 mod reservations;
 
 pub(crate) use handles::{HandleRecord, Handles};
-pub(crate) use mappings::{MappingRecord, Mappings};
+pub(crate) use mappings::{MappedRange, Mappings};
 pub(crate) use reservations::{
     Frozen, Guards, Reservation, ReservationGuard, Reservations, locked_around, remember,
 };
@@ -30,6 +30,7 @@ pub(crate) use reservations::{
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem, Value};
 use crate::handle::Handle;
+use crate::vmm::Usage;
 
 /// A range of addresses that is not empty and does not wrap around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,34 +78,19 @@ impl From<Range> for Value {
     }
 }
 
-/// Identifies a mapping whose address may be that of another by now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Serial {
-    /// The reservation's serial.
-    pub reservation: u64,
-    /// The mapping's serial in its reservation.
-    pub mapping: u64,
-}
-
 /// The state of one `Vmm`.
-#[derive(Debug)]
-pub(crate) struct Ledger<H> {
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
     pub reservations: Reservations,
-    pub handles: Handles<H>,
+    pub handles: Handles,
 }
 
-impl<H> Default for Ledger<H> {
-    fn default() -> Self {
-        Self { reservations: Reservations::default(), handles: Handles::default() }
-    }
-}
-
-impl<H> Ledger<H> {
+impl Ledger {
     /// Counts reservations, live handles and mappings.
-    pub fn counts(&self) -> (usize, usize, usize) {
+    pub fn usage(&self) -> Usage {
         self.reservations.snapshot(|all| {
             let mappings = all.iter().map(|it| it.mappings.len()).sum();
-            (all.len(), self.handles.len(), mappings)
+            Usage { reservations: all.len(), handles: self.handles.len(), mappings }
         })
     }
 
@@ -114,8 +100,8 @@ impl<H> Ledger<H> {
         let retained = self.reservations.at(address, |reservation| {
             // The map is locked, so that the mapping is not removed meanwhile.
             let mappings = reservation.mappings();
-            let (_, record) = mappings.at(address)?;
-            self.handles.retain(record.handle).then_some(record.handle)
+            let handle = mappings.at(address)?.handle;
+            self.handles.retain(handle).then_some(handle)
         });
         retained.flatten().ok_or_else(|| not_mapped(address))
     }

@@ -21,6 +21,8 @@ pub(crate) struct Reservation {
     pub size: usize,
     /// Given once in a process, unlike the address.
     pub serial: u64,
+    /// The next mapping's.
+    next_serial: AtomicU64,
     /// Identifies the index that it belongs to.
     index: u64,
     /// Whether it was freed, or is being freed: its addresses may be another's.
@@ -32,19 +34,6 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    fn new(range: Range, serial: u64, index: u64) -> Self {
-        Self {
-            base: range.start,
-            size: range.size,
-            serial,
-            index,
-            freed: AtomicBool::new(false),
-            quarantined: OnceLock::new(),
-            writer: Mutex::new(()),
-            mappings: RwLock::default(),
-        }
-    }
-
     pub fn range(&self) -> Range {
         Range { start: self.base, size: self.size }
     }
@@ -81,6 +70,17 @@ impl Reservation {
         self.quarantined.get()
     }
 
+    /// Returns a serial for a new mapping. Called only while the reservation is locked.
+    pub fn new_serial(&self) -> u64 {
+        let next = self.next_serial.load(Ordering::Relaxed);
+        let serial = match next.is_multiple_of(BLOCK) {
+            true => NEXT.fetch_add(BLOCK, Ordering::Relaxed),
+            false => next,
+        };
+        self.next_serial.store(serial + 1, Ordering::Relaxed);
+        serial
+    }
+
     /// Excludes it from every further operation.
     pub fn quarantine(&self, why: Arc<Quarantined>) {
         let _ = self.quarantined.set(why);
@@ -111,8 +111,11 @@ thread_local! {
     static LAST: Cell<Option<Arc<Reservation>>> = const { Cell::new(None) };
 }
 
-/// Numbers indexes and reservations of the process.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+/// How many serials a reservation takes at a time, so that threads seldom meet at [`NEXT`].
+const BLOCK: u64 = 1 << 16;
+
+/// The next block of serials in this process, for indexes, reservations and mappings.
+static NEXT: AtomicU64 = AtomicU64::new(BLOCK);
 
 type Tree = BTreeMap<usize, Arc<Reservation>>;
 
@@ -125,7 +128,7 @@ pub(crate) struct Reservations {
 
 impl Default for Reservations {
     fn default() -> Self {
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), tree: RwLock::default() }
+        Self { number: NEXT.fetch_add(BLOCK, Ordering::Relaxed), tree: RwLock::default() }
     }
 }
 
@@ -167,8 +170,8 @@ impl Reservations {
         Some(done)
     }
 
-    /// Adds a reservation, and returns its serial; or the first address that is in another.
-    pub fn insert(&self, range: Range) -> Result<u64, usize> {
+    /// Adds a reservation, and returns it; or the first address that is in another.
+    pub fn insert(&self, range: Range) -> Result<Arc<Reservation>, usize> {
         let mut tree = self.tree_mut();
         // If any overlaps, the last one that begins before the range's end does.
         if let Some((&base, last)) = tree.range(..range.end()).next_back()
@@ -176,10 +179,20 @@ impl Reservations {
         {
             return Err(base.max(range.start));
         }
-        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        let reservation = Reservation::new(range, serial, self.number);
-        tree.insert(range.start, Arc::new(reservation));
-        Ok(serial)
+        let serial = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
+        let reservation = Arc::new(Reservation {
+            base: range.start,
+            size: range.size,
+            serial,
+            next_serial: AtomicU64::new(serial + 1),
+            index: self.number,
+            freed: AtomicBool::new(false),
+            quarantined: OnceLock::new(),
+            writer: Mutex::new(()),
+            mappings: RwLock::default(),
+        });
+        tree.insert(range.start, reservation.clone());
+        Ok(reservation)
     }
 
     /// Removes a reservation in which nothing is mapped. Threads that wait for it find it freed.
@@ -199,9 +212,8 @@ impl Reservations {
     /// uses nothing else of the ledger but handles.
     pub fn snapshot<T>(&self, act: impl FnOnce(&[Frozen<'_>]) -> T) -> T {
         let tree = self.tree();
-        let freeze =
-            |reservation| Frozen { reservation, mappings: Reservation::mappings(reservation) };
-        let all: Vec<Frozen<'_>> = tree.values().map(|it| freeze(it)).collect();
+        let freeze = |it| Frozen { reservation: it, mappings: Reservation::mappings(it) };
+        let all: Vec<Frozen<'_>> = tree.values().map(freeze).collect();
         act(&all)
     }
 }
@@ -215,7 +227,7 @@ pub(crate) fn remember(reservation: Arc<Reservation>) {
 /// A reservation while nothing in it can change.
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
-    pub reservation: &'a Reservation,
+    pub reservation: &'a Arc<Reservation>,
     pub mappings: Ordered<RwLockReadGuard<'a, Mappings>>,
 }
 
@@ -223,15 +235,13 @@ pub(crate) struct Frozen<'a> {
 pub(crate) type Guards<'a> = SmallVec<[ReservationGuard<'a>; 1]>;
 
 /// Returns the locked reservation that contains all of a range.
-pub(crate) fn locked_around<'a, 'b>(
-    guards: &'b [ReservationGuard<'a>],
+pub(crate) fn locked_around<'a>(
+    guards: &[ReservationGuard<'a>],
     range: Range,
-) -> Result<&'b ReservationGuard<'a>, ErrorKind> {
+) -> Result<&'a Reservation, ErrorKind> {
     let behind = guards.partition_point(|guard| guard.reservation.base <= range.start);
-    let guard = behind.checked_sub(1).and_then(|at| guards.get(at));
-    guard
-        .filter(|guard| guard.reservation.contains_range(range))
-        .ok_or_else(|| range.invalid(Problem::NotReserved))
+    let found = behind.checked_sub(1).and_then(|at| guards.get(at)).map(|it| it.reservation);
+    found.filter(|it| it.contains_range(range)).ok_or_else(|| range.invalid(Problem::NotReserved))
 }
 
 impl ReservationGuard<'_> {

@@ -5,6 +5,7 @@ use super::*;
 use crate::access::{Access, AccessState};
 use crate::agent::{AgentId, AgentKind};
 use crate::error::Quarantined;
+use crate::native::NativeHandle;
 use crate::vmm::properties::AllocationProperties;
 use proptest::prelude::*;
 
@@ -18,8 +19,9 @@ fn properties() -> AllocationProperties {
     AllocationProperties::on(AgentId::new(1, 1, AgentKind::Gpu, 0))
 }
 
-fn create(ledger: &Ledger<()>, pages: usize) -> Handle {
-    ledger.handles.insert(HandleRecord::new(pages * PAGE, PAGE, properties(), ()))
+fn create(ledger: &Ledger, pages: usize) -> Handle {
+    let native = NativeHandle(hsa_sys::hsa_amd_vmem_alloc_handle_t { handle: 1 });
+    ledger.handles.insert(HandleRecord::new(pages * PAGE, PAGE, properties(), native))
 }
 
 fn granted(agent: usize, access: Access) -> AccessState {
@@ -30,21 +32,26 @@ fn granted(agent: usize, access: Access) -> AccessState {
 }
 
 /// Maps as an operation does at its end.
-fn map(ledger: &Ledger<()>, range: Range, handle: Handle) {
-    ledger.handles.begin_mapping(handle, |_| Ok(())).unwrap();
+fn map(ledger: &Ledger, range: Range, handle: Handle) {
+    let count = |record: &mut HandleRecord| {
+        record.mappings += 1;
+        (record.native, record.properties.owner())
+    };
+    let (native, owner) = ledger.handles.with(handle, count).unwrap();
     ledger.reservations.at(range.start, |reservation| {
-        let mut mappings = reservation.mappings_mut();
-        let (serial, access) = (mappings.new_serial(), AccessState::default());
-        mappings.insert(range.start, MappingRecord { size: range.size, handle, serial, access });
+        let (Range { start, size }, access) = (range, AccessState::default());
+        let serial = reservation.new_serial();
+        let mapped = MappedRange { start, size, handle, serial, native, owner, access };
+        reservation.mappings_mut().insert(mapped, None);
     });
 }
 
-fn unmap(ledger: &Ledger<()>, start: usize) -> bool {
+fn unmap(ledger: &Ledger, start: usize) -> bool {
     let ended = ledger.reservations.at(start, |reservation| {
         let mut mappings = reservation.mappings_mut();
-        let (_, record) = mappings.at(start).unwrap();
+        let handle = mappings.at(start).unwrap().handle;
         mappings.remove(start);
-        ledger.handles.end_mapping(record.handle)
+        ledger.handles.end(handle, |record| record.mappings -= 1)
     });
     ended.unwrap().is_some()
 }
@@ -61,7 +68,7 @@ fn at(page: usize) -> Address {
 }
 
 /// Mappings of 2, 1 and 1 pages at pages 2, 4 and 6 of a reservation of pages 1 to 8.
-fn three() -> (Ledger<()>, Handle) {
+fn three() -> (Ledger, Handle) {
     let ledger = Ledger::default();
     ledger.reservations.insert(range(1, 8)).unwrap();
     let handle = create(&ledger, 2);
@@ -71,7 +78,7 @@ fn three() -> (Ledger<()>, Handle) {
     (ledger, handle)
 }
 
-fn run(ledger: &Ledger<()>, range: Range) -> Result<usize, ErrorKind> {
+fn run(ledger: &Ledger, range: Range) -> Result<usize, ErrorKind> {
     let found =
         ledger.reservations.at(range.start, |it| it.mappings().run(range).map(|it| it.count()));
     found.unwrap()
@@ -129,7 +136,7 @@ fn check_empty_finds_every_overlap() {
 fn look_ups_end_where_the_mapping_ends() {
     let (ledger, handle) = three();
     let found = |address| {
-        ledger.reservations.at(address, |it| it.mappings().at(address).map(|(start, _)| start))
+        ledger.reservations.at(address, |it| it.mappings().at(address).map(|it| it.start))
     };
     assert_eq!(found(2 * PAGE), Some(Some(2 * PAGE)));
     assert_eq!(found(4 * PAGE - 1), Some(Some(2 * PAGE)));
@@ -142,22 +149,21 @@ fn look_ups_end_where_the_mapping_ends() {
 #[test]
 fn memory_lives_while_referenced_or_mapped() {
     let (ledger, handle) = three();
-    let release = |handle| ledger.handles.begin_release(handle, |_| ());
-    assert_eq!(release(handle).unwrap(), None, "it is mapped");
+    let release = |handle| ledger.handles.release(handle);
+    assert!(release(handle).unwrap().is_none(), "it is mapped");
     assert_eq!(problem(release(handle)), Problem::Released);
     assert_eq!(ledger.retain(2 * PAGE).unwrap(), handle, "a mapping brings it back");
     assert!(!unmap(&ledger, 2 * PAGE) && !unmap(&ledger, 4 * PAGE));
     assert!(!unmap(&ledger, 6 * PAGE), "it is referenced");
-    assert_eq!(release(handle).unwrap(), Some(()));
+    let record = release(handle).unwrap().unwrap();
     assert_eq!(problem(release(handle)), Problem::Released, "its memory is being released");
-    ledger.handles.restore(handle);
-    assert_eq!(release(handle).unwrap(), Some(()));
-    assert!(ledger.handles.remove(handle).is_some());
-    assert_eq!(ledger.counts(), (1, 0, 0));
+    ledger.handles.restore(handle, record);
+    assert!(release(handle).unwrap().is_some());
+    assert_eq!(ledger.usage(), Usage { reservations: 1, handles: 0, mappings: 0 });
     // The other order: the last mapping ends it.
     let handle = create(&ledger, 1);
     map(&ledger, range(2, 1), handle);
-    assert_eq!(release(handle).unwrap(), None);
+    assert!(release(handle).unwrap().is_none());
     assert!(unmap(&ledger, 2 * PAGE));
     assert_eq!(ledger.check(), Ok(()));
 }
@@ -166,22 +172,22 @@ fn memory_lives_while_referenced_or_mapped() {
 fn a_use_keeps_memory_alive() {
     let ledger = Ledger::default();
     let handle = create(&ledger, 1);
-    ledger.handles.begin_use(handle, |_| Ok(())).unwrap();
-    assert_eq!(ledger.handles.begin_release(handle, |_| ()).unwrap(), None);
-    assert!(ledger.handles.end_use(handle).is_some());
+    ledger.handles.with(handle, |record| record.uses += 1).unwrap();
+    assert!(ledger.handles.release(handle).unwrap().is_none());
+    assert!(ledger.handles.end(handle, |record| record.uses -= 1).is_some());
     assert_eq!(ledger.handles.len(), 0);
 }
 
 #[test]
 fn wrong_handles_are_told_apart() {
-    let ledger = Ledger::<()>::default();
+    let ledger = Ledger::default();
     let with = |handle| problem(ledger.handles.with(handle, |_| ()));
     assert_eq!(with(Handle::from_bits(0)), Problem::Null);
     assert_eq!(with(Handle::from_bits(7)), Problem::UnknownHandle);
     let handle = create(&ledger, 1);
-    ledger.handles.remove(handle);
+    assert!(ledger.handles.release(handle).unwrap().is_some());
     assert_eq!(with(handle), Problem::Released);
-    let other = Ledger::<()>::default();
+    let other = Ledger::default();
     let foreign = create(&other, 1);
     assert_eq!(with(foreign), Problem::ForeignHandle);
     let next = Handle(handle.0 + 9);
@@ -211,10 +217,11 @@ fn reservations_are_freed_whole_and_empty() {
 
 #[test]
 fn reservations_are_disjoint() {
-    let ledger = Ledger::<()>::default();
+    let ledger = Ledger::default();
     ledger.reservations.insert(range(10, 4)).unwrap();
     for (first, pages, at) in [(8, 3, 10), (12, 1, 12), (13, 9, 13), (1, 30, 10)] {
-        assert_eq!(ledger.reservations.insert(range(first, pages)), Err(at * PAGE));
+        let taken = ledger.reservations.insert(range(first, pages)).map(drop);
+        assert_eq!(taken, Err(at * PAGE));
     }
     ledger.reservations.insert(range(14, 1)).unwrap();
     ledger.reservations.insert(range(9, 1)).unwrap();
@@ -223,14 +230,29 @@ fn reservations_are_disjoint() {
     let found = [ledger.reservations.find(9 * PAGE), ledger.reservations.find(14 * PAGE)];
     let found = found.map(Option::unwrap);
     let guards: Vec<_> = found.iter().map(|it| it.lock().unwrap()).collect();
-    assert_eq!(locked_around(&guards, range(14, 1)).unwrap().reservation.base, 14 * PAGE);
+    assert_eq!(locked_around(&guards, range(14, 1)).unwrap().base, 14 * PAGE);
     assert!(locked_around(&guards, range(10, 1)).is_err());
     assert!(locked_around(&guards, range(1, 1)).is_err());
 }
 
 #[test]
+fn serials_are_given_once() {
+    let ledger = Ledger::default();
+    let reserve = |first| ledger.reservations.insert(range(first, 1)).unwrap();
+    let reservations = [reserve(1), reserve(2)];
+    let mut given: Vec<u64> = reservations.iter().map(|it| it.serial).collect();
+    for number in 0..300_000 {
+        given.push(reservations[number % 2].new_serial());
+    }
+    let all = given.len();
+    given.sort_unstable();
+    given.dedup();
+    assert_eq!(given.len(), all);
+}
+
+#[test]
 fn a_waiting_thread_finds_a_freed_reservation_unusable() {
-    let ledger = Ledger::<()>::default();
+    let ledger = Ledger::default();
     ledger.reservations.insert(range(1, 1)).unwrap();
     let reservation = ledger.reservations.find(PAGE).unwrap();
     let guard = reservation.lock().unwrap();
@@ -264,7 +286,7 @@ fn equal_access_is_stored_once() {
     mappings.set_access(4 * PAGE, AccessState::default());
     mappings.remove(2 * PAGE);
     assert_eq!(stored(&mappings), 1);
-    assert_eq!(mappings.access_at(6 * PAGE, 1), Some(Access::Read));
+    assert_eq!(mappings.at(6 * PAGE).unwrap().access.requested.get(1), Access::Read);
     mappings.remove(6 * PAGE);
     assert_eq!(stored(&mappings), 0);
 }
@@ -274,7 +296,7 @@ fn names_belong_to_one_mapping() {
     let (ledger, _) = three();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let mut mappings = reservation.mappings_mut();
-    let serial = mappings.at(3 * PAGE).unwrap().1.serial;
+    let serial = mappings.at(3 * PAGE).unwrap().serial;
     assert!(mappings.set_name(3 * PAGE, Some(serial), Some("weights".into())).is_ok());
     assert_eq!(mappings.name_of(serial).map(|name| &**name), Some("weights"));
     assert!(mappings.set_name(3 * PAGE, Some(serial + 9), None).is_err());
@@ -300,7 +322,10 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("exceeds") || found.contains("reservation"), "{found}");
     let found = broken(|it, _| drop(it.entries.remove(&(6 * PAGE))));
     assert!(found.contains("counts 3 mappings and has 2"), "{found}");
-    let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().serial = 2);
+    let found = broken(|it, _| {
+        let serial = it.entries[&(4 * PAGE)].serial;
+        it.entries.get_mut(&(2 * PAGE)).unwrap().serial = serial;
+    });
     assert!(found.contains("twice"), "{found}");
     let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle(0));
     assert!(found.contains("no handle"), "{found}");
@@ -376,7 +401,7 @@ proptest! {
             let mappings = reservation.mappings();
             for (page, expected) in pages.iter().enumerate().skip(1) {
                 let found = mappings.at(page * PAGE + 1);
-                let found = found.map(|(start, record)| (start / PAGE, record.access));
+                let found = found.map(|it| (it.start / PAGE, it.access));
                 prop_assert_eq!(found, *expected);
             }
         }

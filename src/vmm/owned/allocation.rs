@@ -1,7 +1,6 @@
 //! Physical memory that is released when its last owner is dropped.
 
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vmm::{Address, AllocationProperties, Handle, HandleType, Vmm};
 use core::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,7 +42,7 @@ struct Inner {
     handle: Handle,
     size: usize,
     properties: AllocationProperties,
-    released: AtomicBool,
+    released: bool,
 }
 
 impl Allocation {
@@ -84,8 +83,8 @@ impl Allocation {
     fn of(vmm: &Vmm, handle: Handle) -> Result<Self, Error> {
         let size = vmm.allocation_size(handle)?;
         let properties = vmm.allocation_properties(handle)?;
-        let (vmm, released) = (vmm.clone(), AtomicBool::new(false));
-        Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released }) })
+        let vmm = vmm.clone();
+        Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released: false }) })
     }
 
     /// Names it in reports and logs; mappings without a name have the same one.
@@ -128,17 +127,13 @@ impl Allocation {
     ///
     /// # Errors
     /// As for [`Vmm::release`]; the allocation is returned with the error.
-    pub fn release(self) -> Result<(), Rejected<Self>> {
-        match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner
-                .release()
-                .map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error }),
-            Err(inner) => {
-                let kind = ErrorKind::invalid(Argument::Handle, inner.handle, Problem::InUse);
-                let error = Error::new(Operation::Release, kind);
-                Err(Rejected { value: Self { inner }, error })
-            }
-        }
+    pub fn release(mut self) -> Result<(), Rejected<Self>> {
+        let in_use = ErrorKind::invalid(Argument::Handle, self.handle(), Problem::InUse);
+        let released = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.release(),
+            None => Err(Error::new(Operation::Release, in_use)),
+        };
+        released.map_err(|error| Rejected { value: self, error })
     }
 
     /// The handle, if it is one of this `Vmm`.
@@ -152,16 +147,16 @@ impl Allocation {
 }
 
 impl Inner {
-    fn release(&self) -> Result<(), Error> {
+    fn release(&mut self) -> Result<(), Error> {
         self.vmm.release(self.handle)?;
-        self.released.store(true, Ordering::Relaxed);
+        self.released = true;
         Ok(())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.released.load(Ordering::Relaxed)
+        if !self.released
             && !self.vmm.shared.runtime.has_forked()
             && let Err(error) = self.release()
         {

@@ -6,9 +6,8 @@
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
-use crate::vmm::permission::check_disjoint;
 use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 
 /// A mapping that [`Mapping::map_many`] or [`Mapping::replace_many`] makes: all of `allocation`,
@@ -45,7 +44,7 @@ pub struct MapRequest<'a> {
 struct Sorted<'a> {
     mappings: Vec<&'a Mapping>,
     ranges: Vec<Range>,
-    serials: Vec<Serial>,
+    serials: Vec<u64>,
 }
 
 impl<'a> Sorted<'a> {
@@ -61,6 +60,12 @@ impl<'a> Sorted<'a> {
 
     fn expected(&self) -> Expected<'_> {
         Expected::Only(&self.serials)
+    }
+
+    /// Returns the range from the first to the last.
+    fn range(&self) -> Option<Range> {
+        let (first, last) = (self.ranges.first()?, self.ranges.last()?);
+        Some(Range { start: first.start, size: last.end() - first.start })
     }
 }
 
@@ -127,17 +132,13 @@ impl Mapping {
         let Some(first) = ours.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
-            let [from, to] = [Sorted::new(&vmm, ours.iter())?, Sorted::new(&vmm, theirs.iter())?];
-            let range = |run: &Sorted<'_>| {
-                let (first, last) = (run.ranges.first()?, run.ranges.last()?);
-                Some(Range { start: first.start, size: last.end() - first.start })
-            };
-            let different = || ErrorKind::invalid_list(Argument::Source, Problem::DifferentLayout);
-            let (Some(from_range), Some(to_range)) = (range(&from), range(&to)) else {
-                return Err(different());
+            let [to, from] = [Sorted::new(&vmm, ours.iter())?, Sorted::new(&vmm, theirs.iter())?];
+            let different = Problem::DifferentLayout;
+            let (Some(to_range), Some(from_range)) = (to.range(), from.range()) else {
+                return Err(ErrorKind::invalid_list(Argument::Source, different));
             };
             if from_range.size != to_range.size {
-                return Err(different());
+                return Err(ErrorKind::invalid(Argument::Source, from_range, different));
             }
             shared.exchange(to_range, from_range, (to.expected(), from.expected()))
         })?;
@@ -159,7 +160,6 @@ impl Mapping {
             let mut runs: Vec<_> =
                 changes.iter().map(|&(mapping, access)| (mapping.range(), access)).collect();
             runs.sort_by_key(|(range, _)| range.start);
-            check_disjoint(sorted.ranges.iter().copied())?;
             shared.set_access(&runs, sorted.expected())
         })
     }
@@ -173,7 +173,6 @@ impl Mapping {
         let vmm = first.vmm();
         vmm.run(Operation::Revoke, |shared| {
             let sorted = Sorted::new(vmm, mappings.iter().copied())?;
-            check_disjoint(sorted.ranges.iter().copied())?;
             shared.revoke(&sorted.ranges, agents, sorted.expected())
         })
     }
@@ -230,29 +229,19 @@ fn replace(
 ) -> Result<Vec<Mapping>, ErrorKind> {
     let sorted = Sorted::new(vmm, old.iter())?;
     let mut wanted = Vec::with_capacity(new.len());
-    for (index, request) in new.iter().enumerate() {
+    for request in new {
         let handle = request.allocation.handle_of(vmm)?;
         let range = request.reservation.part(request.offset, request.allocation.size())?;
         let reservation = Some(request.reservation.serial());
-        wanted.push((index, NewRange { range, handle, access: request.access, reservation }));
-    }
-    wanted.sort_by_key(|(_, new)| new.range.start);
-    let (order, wanted): (Vec<usize>, Vec<NewRange<'_>>) = wanted.into_iter().unzip();
-    for ranges in [sorted.ranges.clone(), wanted.iter().map(|new| new.range).collect()] {
-        if !ranges.is_empty() {
-            check_disjoint(ranges.into_iter())?;
-        }
+        wanted.push(NewRange { range, handle, access: request.access, reservation });
     }
     let serials = shared.replace(operation, &sorted.ranges, sorted.expected(), &wanted)?;
-    let mut made: Vec<(usize, Mapping)> = Vec::with_capacity(new.len());
-    for ((index, it), serial) in order.into_iter().zip(wanted).zip(serials) {
-        let MapRequest { reservation, allocation, .. } = new[index];
-        let (reservation, allocation) = (reservation.clone(), allocation.clone());
+    let made = new.iter().zip(wanted).zip(serials).map(|((request, it), serial)| {
+        let (reservation, allocation) = (request.reservation.clone(), request.allocation.clone());
         let (address, size) = (it.range.address(), it.range.size);
-        made.push((index, Mapping::new(reservation, allocation, address, size, serial)));
-    }
-    made.sort_by_key(|(index, _)| *index);
-    Ok(made.into_iter().map(|(_, mapping)| mapping).collect())
+        Mapping { reservation, allocation, address, size, serial, mapped: true }
+    });
+    Ok(made.collect())
 }
 
 /// Accesses bytes reservation by reservation.
@@ -272,18 +261,17 @@ fn across(
         let sorted = Sorted::new(first.vmm(), mappings.iter().copied())?;
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
-        let mut at = 0;
         let same =
             |one: &&Mapping, next: &&Mapping| one.reservation.serial() == next.reservation.serial();
         for run in sorted.mappings.chunk_by(same) {
-            let serials = &sorted.serials[at..at + run.len()];
+            let serials: Vec<u64> = run.iter().map(|mapping| mapping.serial).collect();
             let until = run.last().map_or(next, |last| last.range().end()).min(end);
             let begins = run.first().is_none_or(|first| first.address.get() <= next);
             if !begins || until <= next {
                 return Err(not_mapped());
             }
-            act(shared, Expected::Only(serials), Address::new(next), until - next)?;
-            (next, at) = (until, at + run.len());
+            act(shared, Expected::Only(&serials), Address::new(next), until - next)?;
+            next = until;
         }
         if next == end { Ok(()) } else { Err(not_mapped()) }
     })

@@ -3,9 +3,9 @@
 use super::{Allocation, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::ledger::Range;
 use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
-use core::fmt;
+use core::{fmt, slice};
 
 /// Physical memory mapped at reserved addresses; dropping it unmaps it.
 ///
@@ -37,7 +37,7 @@ pub struct Mapping {
     pub(super) allocation: Allocation,
     pub(super) address: Address,
     pub(super) size: usize,
-    pub(super) serial: Serial,
+    pub(super) serial: u64,
     pub(super) mapped: bool,
 }
 
@@ -52,16 +52,6 @@ impl fmt::Debug for Mapping {
 }
 
 impl Mapping {
-    pub(super) fn new(
-        reservation: Reservation,
-        allocation: Allocation,
-        address: Address,
-        size: usize,
-        serial: Serial,
-    ) -> Self {
-        Self { reservation, allocation, address, size, serial, mapped: true }
-    }
-
     /// Names it in reports and logs. One that was unmapped by its address meanwhile stays as it is.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
@@ -217,11 +207,10 @@ impl Mapping {
         act: impl FnOnce(Address) -> T,
     ) -> Result<T, Error> {
         self.run(Operation::GetAccess, |shared, only| {
-            let (index, _) = shared.agent(agent, Argument::Agent)?;
+            shared.agent(agent, Argument::Agent)?;
             let range = self.range();
             shared.with_locked(&[range], |guards| {
-                shared.check_mapped(range, only)?;
-                shared.check_granted(guards, range, (index, agent), access)?;
+                shared.check_granted(guards, range, only, agent, access)?;
                 Ok(act(self.address))
             })
         })
@@ -233,17 +222,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other is another `Vmm`'s.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
-        self.run(Operation::Exchange, |shared, only| {
-            other.allocation.handle_of(self.vmm())?;
-            if self.size != other.size {
-                let problem = Problem::DifferentLayout;
-                return Err(ErrorKind::invalid(Argument::Source, other.range(), problem));
-            }
-            let others = [other.serial];
-            shared.exchange(self.range(), other.range(), (only, Expected::Only(&others)))
-        })?;
-        core::mem::swap(&mut self.allocation, &mut other.allocation);
-        Ok(())
+        Self::exchange_run(slice::from_mut(self), slice::from_mut(other))
     }
 
     /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a

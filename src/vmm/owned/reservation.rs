@@ -2,11 +2,10 @@
 
 use super::{Allocation, Mapping};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::vmm::ledger::{Range, Serial};
+use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
-use crate::vmm::reserve::Placement;
-use crate::vmm::{Address, Expected, Vmm};
+use crate::vmm::query::name_of;
+use crate::vmm::{Address, Expected, Reserved, Vmm};
 use core::fmt;
 use std::sync::Arc;
 
@@ -32,20 +31,16 @@ pub struct Reservation {
 
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { address, size, .. } = &*self.inner;
         f.debug_struct("Reservation")
-            .field("address", address)
-            .field("size", size)
+            .field("address", &self.address())
+            .field("size", &self.size())
             .finish_non_exhaustive()
     }
 }
 
 struct Inner {
     vmm: Vmm,
-    address: Address,
-    size: usize,
-    serial: u64,
-    freed: AtomicBool,
+    reserved: Arc<Reserved>,
 }
 
 /// A reservation to be made; see [`Reservation::builder`].
@@ -54,7 +49,8 @@ struct Inner {
 pub struct ReservationBuilder {
     size: usize,
     alignment: usize,
-    placement: Placement,
+    address: Address,
+    exact: bool,
 }
 
 impl ReservationBuilder {
@@ -66,13 +62,13 @@ impl ReservationBuilder {
 
     /// Prefers an address; another is chosen if that one is in use or not aligned.
     pub fn near(mut self, address: Address) -> Self {
-        self.placement = Placement::Near(address);
+        (self.address, self.exact) = (address, false);
         self
     }
 
     /// Requires an address.
     pub fn exactly_at(mut self, address: Address) -> Self {
-        self.placement = Placement::Exactly(address);
+        (self.address, self.exact) = (address, true);
         self
     }
 
@@ -81,39 +77,38 @@ impl ReservationBuilder {
     /// # Errors
     /// As for [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the exact address is not available.
     pub fn reserve(self, vmm: &Vmm) -> Result<Reservation, Error> {
-        let Self { size, alignment, placement } = self;
-        let reserved =
-            vmm.run(Operation::AddressReserve, |shared| shared.reserve(size, alignment, placement));
-        let (address, serial) = reserved?;
-        let (vmm, freed) = (vmm.clone(), AtomicBool::new(false));
-        Ok(Reservation { inner: Arc::new(Inner { vmm, address, size, serial, freed }) })
+        let Self { size, alignment, address, exact } = self;
+        let reserved = vmm.run(Operation::AddressReserve, |shared| {
+            shared.reserve(size, alignment, address, exact)
+        })?;
+        Ok(Reservation { inner: Arc::new(Inner { vmm: vmm.clone(), reserved }) })
     }
 }
 
 impl Reservation {
     /// Returns a builder for a reservation of `size` bytes, a multiple of the granule.
     pub fn builder(size: usize) -> ReservationBuilder {
-        ReservationBuilder { size, alignment: 0, placement: Placement::Anywhere }
+        ReservationBuilder { size, alignment: 0, address: Address::NULL, exact: false }
     }
 
     /// Returns its start address.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.inner.address
+        self.inner.reserved.range().address()
     }
 
     /// Returns its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.inner.size
+        self.inner.reserved.size
     }
 
     /// Names it in reports and logs. One that was freed by its address meanwhile keeps its name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let Inner { vmm, address, serial, .. } = &*self.inner;
-        let _ = vmm
-            .run(Operation::Name, |shared| shared.name_reservation(*address, Some(*serial), name));
+        if !self.vmm().runtime().has_forked() {
+            self.inner.reserved.mappings_mut().name = name_of(name);
+        }
         self
     }
 
@@ -121,12 +116,10 @@ impl Reservation {
     /// [child of a fork](crate::Runtime::has_forked).
     #[must_use]
     pub fn name(&self) -> Option<String> {
-        let Inner { vmm, address, serial, .. } = &*self.inner;
-        let name = vmm.ledger()?.reservations.at(address.get(), |reservation| {
-            let is_own = reservation.serial == *serial;
-            if is_own { reservation.mappings().name.clone() } else { None }
-        });
-        name?.as_deref().map(str::to_owned)
+        if self.vmm().runtime().has_forked() || self.inner.reserved.is_freed() {
+            return None;
+        }
+        self.inner.reserved.mappings().name.as_deref().map(str::to_owned)
     }
 
     /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
@@ -147,49 +140,44 @@ impl Reservation {
         size: usize,
         allocation: &Allocation,
     ) -> Result<Mapping, Error> {
-        let Inner { vmm, address, serial, .. } = &*self.inner;
-        let mapped = vmm.run(Operation::Map, |shared| {
+        let allocation = allocation.clone();
+        let (address, serials) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
             let range = Range::new(range.address(), size)?;
-            let handle = allocation.handle_of(vmm)?;
-            let new = NewRange { range, handle, access: &[], reservation: Some(*serial) };
+            let handle = allocation.handle_of(self.vmm())?;
+            let reservation = Some(self.serial());
+            let new = NewRange { range, handle, access: &[], reservation };
             let mapped = shared.replace(Operation::Map, &[], Expected::Any, &[new]);
-            Ok((
-                range.address(),
-                mapped.map_err(|kind| kind.about_offset(Argument::Address, *address))?,
-            ))
-        });
-        let (address, serials) = mapped?;
+            let address = self.address();
+            let mapped = mapped.map_err(|kind| kind.about_offset(Argument::Address, address))?;
+            Ok((range.address(), mapped))
+        })?;
         // One range makes one mapping.
-        let serial = serials.first().copied().unwrap_or(Serial { reservation: 0, mapping: 0 });
-        Ok(Mapping::new(self.clone(), allocation.clone(), address, size, serial))
+        let serial = serials.first().copied().unwrap_or_default();
+        Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
     }
 
     /// Frees the reservation now (`hipMemAddressFree`). Fails while clones or mappings of it exist.
     ///
     /// # Errors
     /// As for [`Vmm::address_free`]; the reservation is returned with the error.
-    pub fn free(self) -> Result<(), Rejected<Self>> {
-        match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner
-                .free()
-                .map_err(|error| Rejected { value: Self { inner: Arc::new(inner) }, error }),
-            Err(inner) => {
-                let error = inner.still_in_use();
-                Err(Rejected { value: Self { inner }, error })
-            }
-        }
+    pub fn free(mut self) -> Result<(), Rejected<Self>> {
+        let freed = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.free(),
+            None => Err(self.inner.still_in_use()),
+        };
+        freed.map_err(|error| Rejected { value: self, error })
     }
 
     /// Returns the range of `size` bytes at an offset, if it is inside.
     pub(super) fn part(&self, offset: usize, size: usize) -> Result<Range, ErrorKind> {
-        let Inner { address, size: end, .. } = *self.inner;
+        let end = self.size();
         // Another reservation may begin where this one ends.
         if offset.checked_add(size).is_none_or(|last| last > end) {
             let problem = Problem::OutOfBounds { size, end };
             return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
         }
-        Ok(Range { start: address.get() + offset, size })
+        Ok(Range { start: self.address().get() + offset, size })
     }
 
     /// Returns the `Vmm` that it belongs to.
@@ -199,47 +187,43 @@ impl Reservation {
     }
 
     pub(super) fn serial(&self) -> u64 {
-        self.inner.serial
+        self.inner.reserved.serial
     }
 }
 
 impl Inner {
-    fn range(&self) -> Range {
-        Range { start: self.address.get(), size: self.size }
-    }
-
     fn free(&self) -> Result<(), Error> {
-        self.vmm
-            .run(Operation::AddressFree, |shared| shared.free(self.range(), Some(self.serial)))?;
-        self.freed.store(true, Ordering::Relaxed);
-        Ok(())
+        let range = self.reserved.range();
+        self.vmm.run(Operation::AddressFree, |shared| shared.free(&self.reserved, range))
     }
 
     /// Returns why it cannot be freed: mappings before clones.
     fn still_in_use(&self) -> Error {
-        let invalid = |problem| ErrorKind::invalid(Argument::Address, self.address, problem);
-        let refused = self.vmm.run(Operation::AddressFree, |shared| {
-            let count = shared.ledger.reservations.at(self.address.get(), |reservation| {
-                (reservation.serial == self.serial).then(|| reservation.mappings().len())
-            });
+        let address = self.reserved.range().address();
+        let invalid = |problem| ErrorKind::invalid(Argument::Address, address, problem);
+        let kind = if self.vmm.runtime().has_forked() {
+            ErrorKind::Forked
+        } else if self.reserved.is_freed() {
             // The addresses may be another reservation's by now.
-            Err::<(), _>(invalid(match count.flatten() {
-                None => Problem::NotAReservation,
-                Some(0) => Problem::InUse,
-                Some(mappings) => Problem::StillMapped(mappings),
-            }))
-        });
-        refused.err().unwrap_or(Error::new(Operation::AddressFree, invalid(Problem::InUse)))
+            invalid(Problem::NotAReservation)
+        } else {
+            match self.reserved.mappings().len() {
+                0 => invalid(Problem::InUse),
+                mappings => invalid(Problem::StillMapped(mappings)),
+            }
+        };
+        Error::new(Operation::AddressFree, kind)
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.freed.load(Ordering::Relaxed)
+        if !self.reserved.is_freed()
             && !self.vmm.runtime().has_forked()
             && let Err(error) = self.free()
         {
-            crate::log::warning!(%error, address = %self.address, "a reservation was not freed");
+            let address = self.reserved.range().address();
+            crate::log::warning!(%error, %address, "a reservation was not freed");
         }
     }
 }
