@@ -29,7 +29,6 @@ pub enum Access {
 
 impl Access {
     /// Returns HIP's and HSA's number.
-    #[must_use]
     pub fn to_bits(self) -> u32 {
         self as u32
     }

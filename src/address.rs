@@ -30,13 +30,11 @@ impl Address {
     }
 
     /// Returns the number.
-    #[must_use]
     pub const fn get(self) -> usize {
         self.0
     }
 
     /// Returns a pointer, for kernels and for unsafe code.
-    #[must_use]
     pub const fn as_ptr(self) -> *mut c_void {
         self.0 as *mut c_void
     }

@@ -36,13 +36,11 @@ impl AgentId {
     }
 
     /// Returns the agent's index in [`Runtime::agents`](crate::Runtime::agents).
-    #[must_use]
     pub fn index(self) -> usize {
         (self.0 >> INDEX_SHIFT & 0xffff) as usize
     }
 
     /// Returns the identifier as a number, for C and for traces.
-    #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
@@ -210,18 +208,15 @@ pub struct Agent {
 
 impl Agent {
     /// Returns the identifier that other functions take.
-    #[must_use]
     pub fn id(&self) -> AgentId {
         self.id
     }
     /// Returns the runtime's own handle of this agent, for HSA calls that the caller makes itself
     /// ([`Runtime::function`](crate::Runtime::function)).
-    #[must_use]
     pub fn hsa_agent(&self) -> hsa_agent_t {
         self.native.raw()
     }
     /// Returns whether it is a CPU or a GPU.
-    #[must_use]
     pub fn kind(&self) -> AgentKind {
         self.kind
     }
@@ -233,7 +228,6 @@ impl Agent {
         }
     }
     /// Returns the runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -241,20 +235,17 @@ impl Agent {
     /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
     ///
     /// `None` for CPUs: AMD's runtime makes no handles of system memory before ROCm 10.
-    #[must_use]
     pub fn handle_pool(&self) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.holds_handles())
     }
 
     /// Returns whether this agent can be granted access to the memory of `owner`
     /// (`hipDeviceCanAccessPeer`; true for its own).
-    #[must_use]
     pub fn reaches(&self, owner: AgentId) -> bool {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 
     /// Returns whether the permissions of this agent are enforced.
-    #[must_use]
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,

@@ -32,7 +32,6 @@ const _: () = assert!(SPREAD.wrapping_mul(GATHER) == 1);
 
 impl Handle {
     /// Returns the handle as a number, for C and for traces. Never zero.
-    #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0.wrapping_mul(SPREAD)
     }

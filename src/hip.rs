@@ -82,13 +82,11 @@ pub enum HipError {
 
 impl HipError {
     /// Returns HIP's number.
-    #[must_use]
     pub fn code(self) -> i32 {
         self as i32
     }
 
     /// Returns HIP's name.
-    #[must_use]
     pub fn name(self) -> String {
         format!("hipError{self:?}")
     }

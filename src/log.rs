@@ -16,24 +16,7 @@ macro_rules! event {
     };
 }
 
-macro_rules! trace {
-    ($($fields:tt)*) => { $crate::log::event!(TRACE, $($fields)*) };
-}
-
-macro_rules! debug {
-    ($($fields:tt)*) => { $crate::log::event!(DEBUG, $($fields)*) };
-}
-
-macro_rules! warning {
-    ($($fields:tt)*) => { $crate::log::event!(WARN, $($fields)*) };
-}
-
-macro_rules! error {
-    ($($fields:tt)*) => { $crate::log::event!(ERROR, $($fields)*) };
-}
-
-// `warn` is also the name of a built-in attribute.
-pub(crate) use {debug, error, event, trace, warning};
+pub(crate) use event;
 
 /// Runs `send` and ends a panic in it.
 pub(crate) fn catch(send: impl FnOnce()) {

@@ -97,12 +97,10 @@ pub struct Pool {
 impl Pool {
     /// Returns the runtime's own handle of this pool, for HSA calls that the caller makes itself
     /// ([`Runtime::function`](crate::Runtime::function)).
-    #[must_use]
     pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
         self.native.raw()
     }
     /// Returns whether physical handles come from it.
-    #[must_use]
     pub fn holds_handles(&self) -> bool {
         self.segment == Segment::Global
             && self.allocatable

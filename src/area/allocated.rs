@@ -83,7 +83,7 @@ impl MappedMemory {
                 Ok(()) => rejected.error.into_kind(),
                 Err(error) => {
                     let address = reservation.address();
-                    crate::log::warning!(%error, %address, "an area was not restored");
+                    crate::log::event!(WARN, %error, %address, "an area was not restored");
                     ErrorKind::PartlyFreed(Box::new(rejected.error))
                 }
             });
@@ -159,7 +159,7 @@ impl Drop for LockedMemory {
             && let Err(kind) = self.free()
         {
             let address = Address::new(self.start);
-            crate::log::warning!(?kind, %address, "memory stays locked");
+            crate::log::event!(WARN, ?kind, %address, "memory stays locked");
             // The runtime decides whether it can be locked again.
             locked().remove(&self.start);
         }

@@ -6,8 +6,8 @@ use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::memory::Span;
 use crate::vmm::{Access, Address};
-use core::fmt;
 use core::marker::PhantomData;
+use derive_more::Debug;
 
 /// The bytes of a copy that are in this process's memory at a time, where no GPU can copy.
 const PORTION: usize = 1 << 20;
@@ -32,6 +32,8 @@ const PORTION: usize = 1 << 20;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("AreaMemory({}, {span:?})", self.backing())]
 pub struct AreaMemory<'a> {
     /// Of the size that was requested; its agent is the owner.
     pub(super) span: Span,
@@ -41,26 +43,22 @@ pub struct AreaMemory<'a> {
 
 impl AreaMemory<'_> {
     /// Returns the start address for every agent with access; for the caller's memory, for this process.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.span.address()
     }
 
     /// Returns the start address for the device (`hipHostGetDevicePointer`): the same, except for the
     /// caller's memory.
-    #[must_use]
     pub fn device_address(&self) -> Address {
         Address::new(self.span.device_start)
     }
 
     /// Returns the size in bytes that was requested.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.span.size()
     }
 
     /// Returns the size in bytes in whole granules; for the caller's memory, the size.
-    #[must_use]
     pub fn allocated_size(&self) -> usize {
         match &self.allocated.memory {
             Memory::Mapped(memory) => memory.allocated_size(),
@@ -70,25 +68,21 @@ impl AreaMemory<'_> {
     }
 
     /// Returns the GPU that it was allocated for.
-    #[must_use]
     pub fn device(&self) -> AgentId {
         self.allocated.device
     }
 
     /// Returns the agent that owns the memory: the device or a CPU.
-    #[must_use]
     pub fn owner(&self) -> AgentId {
         self.span.agent()
     }
 
     /// Returns the agents with access; the CPU among them if this process's loads and stores have it.
-    #[must_use]
     pub fn agents(&self) -> &[AgentId] {
         &self.allocated.agents
     }
 
     /// Returns what implements the memory.
-    #[must_use]
     pub fn backing(&self) -> Backing {
         match &self.allocated.memory {
             Memory::Mapped(_) => Backing::Virtual,
@@ -199,11 +193,5 @@ impl AreaMemory<'_> {
             Memory::Locked(memory) => memory.free(),
         });
         freed.map_err(|kind| Rejected { value: self, error: Error::new(Operation::Munmap, kind) })
-    }
-}
-
-impl fmt::Debug for AreaMemory<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AreaMemory({}, {:?})", self.backing(), self.span)
     }
 }

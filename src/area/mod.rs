@@ -75,6 +75,7 @@ use crate::vmm::Vmm;
 use allocated::{Allocated, LockedMemory, MappedMemory, Memory};
 use core::fmt;
 use core::marker::PhantomData;
+use derive_more::Debug;
 
 /// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
 /// any thread.
@@ -89,7 +90,8 @@ use core::marker::PhantomData;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Area({device}: {flags})")]
 pub struct Area {
     runtime: Runtime,
     vmm: Option<Vmm>,
@@ -143,19 +145,16 @@ impl Area {
     }
 
     /// Returns the runtime.
-    #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
     /// Returns the device.
-    #[must_use]
     pub fn device(&self) -> Device {
         self.device
     }
 
     /// Returns the flags.
-    #[must_use]
     pub fn flags(&self) -> AreaFlags {
         self.flags
     }
@@ -290,12 +289,6 @@ impl fmt::Display for Area {
     }
 }
 
-impl fmt::Debug for Area {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Area({}: {})", self.device, self.flags)
-    }
-}
-
 impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
@@ -313,7 +306,6 @@ impl Error {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn aml(&self) -> i32 {
         match *self.kind() {
             ErrorKind::OutOfMemory { .. } => 2,

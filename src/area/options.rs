@@ -6,6 +6,7 @@ use crate::runtime::Runtime;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use derive_more::{Display, From};
 
 bitflags::bitflags! {
     /// The kind of memory that an area allocates, under AML's names and numbers.
@@ -47,7 +48,6 @@ impl AreaFlags {
     pub const DEFAULT: Self = Self::empty();
 
     /// Returns whether each `mmap` takes host memory of the caller.
-    #[must_use]
     pub fn maps_existing_memory(self) -> bool {
         self.contains(Self::MAPPED) && !self.intersects(Self::HOST | Self::UNIFIED)
     }
@@ -86,29 +86,19 @@ impl fmt::Display for AreaFlags {
 /// assert_eq!(Device::from(1), Device::Number(1));
 /// assert_eq!(Device::default().to_string(), "the current device");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Display, Eq, Hash, PartialEq, From)]
 #[non_exhaustive]
 pub enum Device {
     /// The current device (a negative number in AML). It is the first one, as in HIP before
     /// `hipSetDevice`, which this library does not have.
     #[default]
+    #[display("the current device")]
     Current,
     /// The device of this number in the order of [`Runtime::gpus`], which is HIP's; from 0.
+    #[display("device {_0}")]
     Number(usize),
     /// This GPU.
     Agent(AgentId),
-}
-
-impl From<usize> for Device {
-    fn from(number: usize) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<AgentId> for Device {
-    fn from(agent: AgentId) -> Self {
-        Self::Agent(agent)
-    }
 }
 
 impl Device {
@@ -129,16 +119,6 @@ impl Device {
     }
 }
 
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Current => f.write_str("the current device"),
-            Self::Number(number) => write!(f, "device {number}"),
-            Self::Agent(agent) => write!(f, "{agent}"),
-        }
-    }
-}
-
 /// What implements the memory of an area.
 ///
 /// ```
@@ -153,27 +133,20 @@ impl fmt::Display for Device {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Backing {
     /// Physical memory of the device, mapped at reserved addresses (`hsa_amd_vmem_*`).
+    #[display("virtual memory")]
     Virtual,
     /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`): always for the
     /// host, because AMD's runtimes have no virtual memory there before ROCm 10, and for the device of an
     /// area that has no [`Vmm`](crate::Vmm).
+    #[display("pool memory")]
     Pool,
     /// The caller's memory, locked for agents (`hsa_amd_memory_lock`).
+    #[display("locked memory")]
     Locked,
-}
-
-impl fmt::Display for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Virtual => "virtual memory",
-            Self::Pool => "pool memory",
-            Self::Locked => "locked memory",
-        })
-    }
 }
 
 /// Options of one [`mmap`](super::Area::mmap): another device than the area's, and the host memory that
@@ -185,7 +158,8 @@ impl fmt::Display for Backing {
 /// let options = MmapOptions::new().with_device(1).with_host_memory(&mut bytes);
 /// # drop(options);
 /// ```
-#[derive(Default)]
+#[derive(Debug, Default)]
+
 pub struct MmapOptions<'a> {
     pub(super) device: Option<Device>,
     /// Start and size of host memory of the caller. The size is `usize::MAX` if only the caller of `mmap`
@@ -227,13 +201,6 @@ impl<'a> MmapOptions<'a> {
     pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
         self.host = Some((pointer.as_ptr() as usize, usize::MAX));
         self
-    }
-}
-
-impl fmt::Debug for MmapOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.host.map(|(start, _)| start as *const u8);
-        f.debug_struct("MmapOptions").field("device", &self.device).field("host", &host).finish()
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
 };
-use core::fmt;
+use derive_more::Debug;
 
 /// Builds a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,8 @@ impl GrowableBuilder {
 /// ```
 ///
 /// The contents of added memory are undefined: they may be those from before the buffer last shrank.
+#[derive(Debug)]
+#[debug("GrowableBuffer({size:#x} of {:#x} bytes at {})", self.maximum(), self.address())]
 pub struct GrowableBuffer {
     run: Run,
     pool: HandlePool,
@@ -114,37 +116,31 @@ impl GrowableBuffer {
     }
 
     /// Returns its address, which never changes.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.run.address
     }
 
     /// Returns its size in bytes, as requested.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Returns the mapped bytes: its size in whole steps.
-    #[must_use]
     pub fn mapped(&self) -> usize {
         self.run.mappings.len() * self.run.step
     }
 
     /// Returns the size in bytes that it can grow to.
-    #[must_use]
     pub fn maximum(&self) -> usize {
         self.reservations.iter().map(Reservation::size).sum()
     }
 
     /// Returns the size of a step in bytes.
-    #[must_use]
     pub fn step(&self) -> usize {
         self.run.step
     }
 
     /// Returns the number of handles that are ready; see [`GrowableBuilder::with_handle_pool`].
-    #[must_use]
     pub fn pooled_handles(&self) -> usize {
         self.pool.ready()
     }
@@ -327,12 +323,5 @@ impl GrowableBuffer {
 
     fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
         self.run.span(operation, (offset, size), self.size)
-    }
-}
-
-impl fmt::Debug for GrowableBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (address, size, maximum) = (self.address(), self.size, self.maximum());
-        write!(f, "GrowableBuffer({size:#x} of {maximum:#x} bytes at {address})")
     }
 }

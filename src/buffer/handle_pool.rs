@@ -55,7 +55,7 @@ impl HandlePool {
             let thread = thread::Builder::new().name("hsa-vmm pool".to_owned());
             match thread.spawn(move || shared.refill()) {
                 Ok(thread) => refill_thread = Some(thread),
-                Err(error) => crate::log::warning!(%error, "no thread refills a handle pool"),
+                Err(error) => crate::log::event!(WARN, %error, "no thread refills a handle pool"),
             }
         }
         Self { shared, refill_thread }
@@ -125,7 +125,7 @@ impl Shared {
         drop(state);
         if let Err(rejected) = memory.release() {
             let error = rejected.error;
-            crate::log::warning!(%error, "memory was not released and is used again");
+            crate::log::event!(WARN, %error, "memory was not released and is used again");
             lock(&self.state).ready.push(rejected.value);
         }
     }
@@ -148,7 +148,7 @@ impl Shared {
             state = lock(&self.state);
             state.creating = false;
             if let Err(error) = created {
-                crate::log::debug!(%error, "a handle pool is not refilled");
+                crate::log::event!(DEBUG, %error, "a handle pool is not refilled");
                 state.paused = true;
             }
             self.changed.notify_all();
@@ -167,7 +167,7 @@ impl Drop for HandlePool {
         if let Some(thread) = self.refill_thread.take()
             && thread.join().is_err()
         {
-            crate::log::warning!("the thread that refills a handle pool has panicked");
+            crate::log::event!(WARN, "the thread that refills a handle pool has panicked");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Grants, Run, Span, owner, whole_granules};
 use crate::agent::AgentId;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
-use core::fmt;
+use derive_more::Debug;
 
 /// What happens to the contents while a [`PausableBuffer`] is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub enum Contents {
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("PausableBuffer({size:#x} bytes at {}, paused: {paused})", self.address())]
 pub struct PausableBuffer {
     owner: AgentId,
     size: usize,
@@ -101,38 +103,32 @@ impl PausableBuffer {
     }
 
     /// Returns its address; while it is paused, the one that it will have.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.run.address
     }
 
     /// Returns its size in bytes, as requested.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Returns the bytes of addresses, and of memory while it is not paused: the size in whole
     /// granules.
-    #[must_use]
     pub fn extent(&self) -> usize {
         self.run.step
     }
 
     /// Returns whether it is paused.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
     /// Returns whether its addresses are reserved: always, except after [`ErrorKind::AddressLost`].
-    #[must_use]
     pub fn holds_addresses(&self) -> bool {
         self.reservation.is_some()
     }
 
     /// Returns the bytes of this process's memory that contain the saved contents.
-    #[must_use]
     pub fn saved(&self) -> usize {
         self.saved.as_ref().map_or(0, Vec::len)
     }
@@ -229,7 +225,7 @@ impl PausableBuffer {
             self.saved = saved;
         } else if let Err(error) = self.restore() {
             // The memory still has the contents.
-            crate::log::error!(%error, address = %self.address(), "a buffer stays paused");
+            crate::log::event!(ERROR, %error, address = %self.address(), "a buffer stays paused");
         } else {
             self.paused = false;
         }
@@ -256,7 +252,7 @@ impl PausableBuffer {
             }
             Err(error) => {
                 if !had_memory && let Err(error) = self.release(Operation::Resume) {
-                    crate::log::warning!(%error, "a paused buffer keeps memory or lost its addresses");
+                    crate::log::event!(WARN, %error, "a paused buffer keeps memory or lost its addresses");
                 }
                 Err(error)
             }
@@ -377,12 +373,5 @@ impl PausableBuffer {
         act(&window)?;
         window.unmap()?;
         Ok(reservation.free()?)
-    }
-}
-
-impl fmt::Debug for PausableBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.paused { ", paused" } else { "" };
-        write!(f, "PausableBuffer({:#x} bytes at {}{state})", self.size, self.address())
     }
 }

@@ -6,7 +6,7 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
 };
-use core::fmt;
+use derive_more::Debug;
 
 /// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
 ///
@@ -35,6 +35,8 @@ use core::fmt;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
     /// A step is once the memory.
     run: Run,
@@ -74,25 +76,21 @@ impl RingBuffer {
     }
 
     /// Returns the address of its first mapping.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.run.address
     }
 
     /// Returns the size of its memory in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.run.step
     }
 
     /// Returns how often its memory is mapped.
-    #[must_use]
     pub fn times(&self) -> usize {
         self.run.mappings.len()
     }
 
     /// Returns the address of a position; at least [`size`](Self::size) contiguous bytes follow.
-    #[must_use]
     pub fn address_of(&self, position: u64) -> Address {
         Address::new(self.run.address.get() + self.offset(position))
     }
@@ -163,17 +161,5 @@ impl RingBuffer {
             return Err(Error::new(operation, kind));
         }
         self.run.span(operation, (self.offset(position), size), 2 * self.size())
-    }
-}
-
-impl fmt::Debug for RingBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "RingBuffer({:#x} bytes at {}, {} times)",
-            self.size(),
-            self.address(),
-            self.times()
-        )
     }
 }

@@ -3,7 +3,7 @@
 use super::GrowableBuffer;
 use crate::error::Error;
 use bytemuck::Pod;
-use core::fmt;
+use derive_more::Debug;
 use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`] that never moves them.
@@ -29,6 +29,9 @@ use std::marker::PhantomData;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug(bound(T: Pod))]
+#[debug("GrowableVec({} values at {})", self.len(), self.buffer.address())]
 #[non_exhaustive]
 pub struct GrowableVec<T> {
     /// The buffer, for example to grant access. Resizing it resizes the vector.
@@ -49,13 +52,11 @@ impl<T: Pod> GrowableVec<T> {
     }
 
     /// Returns the number of values.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.buffer.size() / Self::SIZE
     }
 
     /// Returns whether it is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -78,7 +79,7 @@ impl<T: Pod> GrowableVec<T> {
         self.buffer.resize(size)?;
         self.write(index, values).inspect_err(|_| {
             if let Err(undo) = self.buffer.resize(before) {
-                crate::log::warning!(%undo, "a buffer stays larger than what was written to it");
+                crate::log::event!(WARN, %undo, "a buffer stays larger than what was written to it");
             }
         })
     }
@@ -149,11 +150,5 @@ impl<T: Pod> GrowableVec<T> {
         let mut values = vec![T::zeroed(); self.len()];
         self.read(0, &mut values)?;
         Ok(values)
-    }
-}
-
-impl<T: Pod> fmt::Debug for GrowableVec<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GrowableVec({} values at {})", self.len(), self.buffer.address())
     }
 }

@@ -28,7 +28,6 @@ impl Error {
     /// | the runtime or the other process failed otherwise | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the range is quarantined; pages are lost | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the process is a child of a fork; the runtime did not start | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
-    #[must_use]
     pub fn hip(&self, profile: HipProfile) -> HipError {
         let operation = self.operation;
         match self.kind {

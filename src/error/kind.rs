@@ -393,6 +393,11 @@ impl ErrorKind {
         }
     }
 
+    /// Says what a failed system call of the standard library means.
+    pub(crate) fn of_io(call: &'static str, error: &std::io::Error) -> Self {
+        Self::of_system(call, Errno::from_io_error(error).unwrap_or(Errno::IO))
+    }
+
     /// Blames another argument in place of the address, because the caller passed that one.
     pub(crate) fn about(self, argument: Argument) -> Self {
         match self {

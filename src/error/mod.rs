@@ -59,25 +59,21 @@ impl Error {
     }
 
     /// Returns the operation that failed.
-    #[must_use]
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
     /// Returns why it failed.
-    #[must_use]
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
     /// Returns why it failed, by value.
-    #[must_use]
     pub fn into_kind(self) -> ErrorKind {
         self.kind
     }
 
     /// Returns the invalid argument, if one is invalid.
-    #[must_use]
     pub fn argument(&self) -> Option<Argument> {
         match self.kind {
             ErrorKind::InvalidArgument { argument, .. } => Some(argument),
@@ -86,7 +82,6 @@ impl Error {
     }
 
     /// Returns what is wrong with the argument, if one is invalid.
-    #[must_use]
     pub fn problem(&self) -> Option<Problem> {
         match self.kind {
             ErrorKind::InvalidArgument { problem, .. } => Some(problem),
@@ -95,7 +90,6 @@ impl Error {
     }
 
     /// Returns the function of the runtime that failed, and its status.
-    #[must_use]
     pub fn call(&self) -> Option<(&'static str, Status)> {
         match self.kind {
             ErrorKind::Runtime { call, status }
@@ -183,7 +177,6 @@ pub struct Quarantined {
 
 impl Quarantined {
     /// Returns why, in words: the failed call and its status, and those of the failed rollback.
-    #[must_use]
     pub fn reason(&self) -> String {
         match &self.rollback {
             Some(rollback) => format!("{}; rolling it back failed: {rollback}", self.failure),

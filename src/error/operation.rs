@@ -21,7 +21,6 @@ macro_rules! operations {
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// Returns the method's name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }

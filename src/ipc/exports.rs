@@ -50,7 +50,7 @@ impl Exported for Export {
     /// Ends the export while `free` frees the memory; if that fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.end(&self.handle, self.generation, free).unwrap_or_else(|errno| {
-            crate::log::warning!(%errno, "an export could not be ended");
+            crate::log::event!(WARN, %errno, "an export could not be ended");
             Err(ErrorKind::BeingOpened)
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
-use core::fmt;
+use derive_more::Debug;
 
 /// Identifies pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
 ///
@@ -33,7 +33,8 @@ use core::fmt;
 /// let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
 /// assert_eq!((handle.allocation_size, handle.is_registered()), (0, false));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, Pod, Zeroable)]
+#[debug("IpcHandle(process {process}, {allocation_size:#x} bytes, offset {offset:#x}, slot {})", u16::from_le_bytes(registration.slot))]
 #[repr(C)]
 #[non_exhaustive]
 pub struct IpcHandle {
@@ -103,20 +104,8 @@ impl IpcHandle {
     ///
     /// Such a handle is rejected at once when its memory was freed, also if its address is in use again.
     /// Of HIP's own handles this cannot be known.
-    #[must_use]
     pub fn is_registered(&self) -> bool {
         (self.registration, self.check) != Zeroable::zeroed()
-    }
-}
-
-impl fmt::Debug for IpcHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IpcHandle")
-            .field("process", &self.process)
-            .field("allocation_size", &self.allocation_size)
-            .field("offset", &self.offset)
-            .field("slot", &u16::from_le_bytes(self.registration.slot))
-            .finish_non_exhaustive()
     }
 }
 

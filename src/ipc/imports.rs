@@ -11,8 +11,8 @@ use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::trust::Process;
 use crate::vmm::Address;
-use core::fmt;
 use core::ops::Deref;
+use derive_more::Debug;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -32,6 +32,8 @@ use std::os::fd::OwnedFd;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("OpenedMemory({:#x} bytes at {})", self.size(), self.address())]
 pub struct OpenedMemory {
     span: Span,
     /// The start address of the whole allocation.
@@ -88,14 +90,8 @@ impl Drop for OpenedMemory {
             && !self.runtime().has_forked()
             && let Err(error) = close_owned(self.runtime(), self.base)
         {
-            crate::log::warning!(%error, address = %self.address(), "opened memory was not closed");
+            crate::log::event!(WARN, %error, address = %self.address(), "opened memory was not closed");
         }
-    }
-}
-
-impl fmt::Debug for OpenedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OpenedMemory({:#x} bytes at {})", self.size(), self.address())
     }
 }
 
@@ -135,7 +131,7 @@ impl Attachment for Imports {
             // SAFETY: it was in the list, so that it is attached. No value uses it: each keeps the
             // runtime from stopping.
             if let Err(failure) = unsafe { native.ipc_detach(start) } {
-                crate::log::warning!(?failure, "memory of another process stays mapped");
+                crate::log::event!(WARN, ?failure, "memory of another process stays mapped");
             }
         }
     }
@@ -270,7 +266,7 @@ impl Ipc {
             // not contain it, and is locked.
             let detached = unsafe { runtime.native().ipc_detach(start) };
             if let Err(failure) = detached {
-                crate::log::warning!(?failure, "memory of another process stays mapped");
+                crate::log::event!(WARN, ?failure, "memory of another process stays mapped");
             }
         }
         Err(kind)

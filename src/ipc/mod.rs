@@ -61,7 +61,7 @@ use crate::native::{Failure, Status, out_of_descriptors};
 use crate::runtime::Runtime;
 use crate::trust::{Trust, pid_namespace};
 use crate::vmm::{Address, Quirks};
-use core::fmt;
+use derive_more::Debug;
 use imports::Holder;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -88,7 +88,8 @@ pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Ipc({agents:?}, trusts {trust:?})")]
 pub struct Ipc {
     runtime: Runtime,
     /// Never empty.
@@ -168,13 +169,11 @@ impl Ipc {
     }
 
     /// Returns the runtime.
-    #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
     /// Returns the GPUs that memory is opened for. The first one copies.
-    #[must_use]
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
@@ -223,12 +222,6 @@ impl Ipc {
     /// memory that only [`OpenedMemory`] has open ([`Problem::OwnedMemory`]).
     pub fn close_mem_handle(&self, address: Address) -> Result<(), Error> {
         self.close_at(address).map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
-    }
-}
-
-impl fmt::Debug for Ipc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ipc({:?}, trusts {:?})", self.agents, self.trust)
     }
 }
 

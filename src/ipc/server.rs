@@ -192,10 +192,7 @@ pub(super) fn with_relay<T>(
         let relay = std::thread::Builder::new()
             .name("hsa-vmm ipc".to_owned())
             .spawn_scoped(scope, || relay(&listener, descriptor, &done));
-        let relay = relay.map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-            ErrorKind::of_system("clone", errno)
-        })?;
+        let relay = relay.map_err(|error| ErrorKind::of_io("clone", &error))?;
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
@@ -250,7 +247,7 @@ fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option
             return Some(stream);
         }
         if !has_warned {
-            crate::log::warning!(?peer, "another process connected to this process's relay");
+            crate::log::event!(WARN, ?peer, "another process connected to this process's relay");
             has_warned = true;
         }
     }
@@ -268,7 +265,7 @@ fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
     let again = |errno| passes(errno) && !done.load(Ordering::Relaxed);
     let sent = retry(again, || send(stream.as_fd(), b"y", Some(descriptor.as_fd())));
     if let Err(errno) = sent {
-        crate::log::warning!(%errno, "the relay did not send the memory");
+        crate::log::event!(WARN, %errno, "the relay did not send the memory");
     }
 }
 

@@ -195,7 +195,7 @@ impl Drop for SlotLock<'_> {
     fn drop(&mut self) {
         // Closing the file is not enough: a forked child can have the same open file.
         if let Err(errno) = lock_byte(self.file, self.at, ByteLock::Unlocked) {
-            crate::log::warning!(%errno, "the lock of an export was not released");
+            crate::log::event!(WARN, %errno, "the lock of an export was not released");
         }
     }
 }

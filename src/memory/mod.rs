@@ -134,13 +134,11 @@ impl PoolMemory {
     }
 
     /// Returns the size in bytes in whole granules of the pool.
-    #[must_use]
     pub fn allocated_size(&self) -> usize {
         self.record.allocated_size
     }
 
     /// Returns the flags of its pool: when agents see what others write.
-    #[must_use]
     pub fn flags(&self) -> PoolFlags {
         self.record.flags
     }
@@ -176,7 +174,6 @@ impl PoolMemory {
 
     /// Returns whether an agent can access the memory. In a [child of a fork](Runtime::has_forked) only
     /// the owner can.
-    #[must_use]
     pub fn is_open_to(&self, agent: AgentId) -> bool {
         agent == self.agent()
             || !self.runtime().has_forked() && lock(&self.record.allowed).contains(&agent)
@@ -266,7 +263,7 @@ impl Drop for PoolMemory {
             && let Err(error) = Operation::Free.run(|| self.release())
         {
             // It stays allocated: another process could be about to map it.
-            crate::log::warning!(%error, address = %self.address(), "pool memory was not freed");
+            crate::log::event!(WARN, %error, address = %self.address(), "pool memory was not freed");
         }
     }
 }

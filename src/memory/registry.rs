@@ -44,7 +44,6 @@ impl Runtime {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn pool_memory(&self) -> Vec<PoolMemoryInfo> {
         // Locks may be held by threads that the child does not have.
         if self.has_forked() { Vec::new() } else { self.attachment::<Registry>().list() }
@@ -102,7 +101,7 @@ impl Attachment for Registry {
     fn close(&self, _: &Native) {
         for PoolMemoryInfo { address, size, name, .. } in self.list() {
             let name = name.unwrap_or_default();
-            crate::log::warning!(%address, size, name, "pool memory was leaked");
+            crate::log::event!(WARN, %address, size, name, "pool memory was leaked");
         }
     }
 }

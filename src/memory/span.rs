@@ -59,25 +59,21 @@ impl Span {
     }
 
     /// Returns the runtime on which it was allocated or opened.
-    #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
     /// Returns the start address, which is the same for this process and for all agents.
-    #[must_use]
     pub fn address(&self) -> Address {
         Address::new(self.start)
     }
 
     /// Returns the size in bytes: that which was requested.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Returns the agent that owns the memory, or the first one that it was opened for.
-    #[must_use]
     pub fn agent(&self) -> AgentId {
         self.agent
     }

@@ -59,9 +59,9 @@ impl Failure {
 /// a call that never returns can be found.
 macro_rules! logged {
     ($function:expr, $name:ident $arguments:tt) => {{
-        $crate::log::trace!(calling = stringify!($name));
+        $crate::log::event!(TRACE, calling = stringify!($name));
         let status = $crate::native::Status(($function)$arguments);
-        $crate::log::trace!(call = stringify!($name), %status);
+        $crate::log::event!(TRACE, call = stringify!($name), %status);
         status.check(stringify!($name))
     }};
 }

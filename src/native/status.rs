@@ -15,7 +15,6 @@ pub struct Status(pub u32);
 macro_rules! names {
     ($($name:ident)*) => {
         /// The constant's name.
-        #[must_use]
         pub fn name(self) -> Option<&'static str> {
             match self.0 {
                 $(sys::$name => Some(stringify!($name)),)*

@@ -163,7 +163,9 @@ impl Native {
             loop {
                 // SAFETY: the signal is alive until it is destroyed below.
                 match unsafe { wait(signal, below, 1, u64::MAX, blocked) } {
-                    value @ 1.. => crate::log::trace!(value, "a wait for a copy returned early"),
+                    value @ 1.. => {
+                        crate::log::event!(TRACE, value, "a wait for a copy returned early")
+                    }
                     0 => return Ok(()),
                     _ => return Err(Failure { call, status: Status::MEMORY_FAULT }),
                 }
@@ -171,7 +173,7 @@ impl Native {
         });
         // SAFETY: nothing waits for the signal any more.
         if let Err(failure) = unsafe { call_optional!(self.hsa_signal_destroy(signal)) } {
-            crate::log::warning!(?failure, "a signal could not be destroyed");
+            crate::log::event!(WARN, ?failure, "a signal could not be destroyed");
         }
         outcome
     }
@@ -198,7 +200,7 @@ impl Drop for Pinned<'_> {
         // SAFETY: `new` locked them, and no copy from or to them is under way.
         let unlocked = unsafe { self.native.unlock(self.bytes.as_mut_ptr() as usize) };
         if let Err(failure) = unlocked {
-            crate::log::warning!(?failure, "memory of this process stays pinned");
+            crate::log::event!(WARN, ?failure, "memory of this process stays pinned");
             // An agent can still access it, so it must never be used for anything else.
             core::mem::forget(core::mem::take(&mut self.bytes));
         }

@@ -40,13 +40,14 @@ use crate::agent::AgentKind;
 use crate::error::Quarantined;
 use crate::memory::PoolMemoryInfo;
 use crate::vmm::{Access, Vmm};
-use core::fmt;
+use derive_more::Debug;
 
 /// Everything that a [`Vmm`] holds, and the pool memory of its runtime. Sizes are in bytes.
 ///
 /// Serialised, addresses and handles are hexadecimal text, and agents are indices in
 /// [`agents`](Self::agents).
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[debug("Report({} reservations, {} memory, {} pool memory, {} quarantined)", reservations.len(), memory.len(), pool_memory.len(), quarantine.len())]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
@@ -118,7 +119,6 @@ impl Vmm {
     ///
     /// Reservations, mappings and memory are of one moment ([`Vmm::snapshot`]). In a
     /// [child of a fork](crate::Runtime::has_forked) it lists agents and nothing else.
-    #[must_use]
     pub fn report(&self) -> Report {
         let runtime = self.runtime();
         let (reservations, memory) = self.snapshot();
@@ -139,7 +139,6 @@ impl Vmm {
 
 impl Report {
     /// Returns whether nothing is reserved, allocated or quarantined.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.reservations.is_empty()
             && self.memory.is_empty()
@@ -148,7 +147,6 @@ impl Report {
     }
 
     /// Lists what is allocated and not in use.
-    #[must_use]
     pub fn idle(&self) -> Vec<Idle<'_>> {
         let in_use = self.reservations.iter().filter(|it| !it.quarantined);
         let empty = in_use.clone().filter(|it| it.mappings.is_empty()).map(Idle::Reservation);
@@ -160,27 +158,13 @@ impl Report {
     }
 }
 
-impl fmt::Debug for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [reservations, memory] = [self.reservations.len(), self.memory.len()];
-        let [pool, quarantine] = [self.pool_memory.len(), self.quarantine.len()];
-        write!(
-            f,
-            "Report({reservations} reservations, {memory} memory, {pool} pool memory, {quarantine} \
-             quarantined)"
-        )
-    }
-}
-
 impl ReservationEntry {
     /// Returns how many bytes of it are mapped.
-    #[must_use]
     pub fn mapped(&self) -> usize {
         self.mappings.iter().map(|mapping| mapping.size).sum()
     }
 
     /// Returns how much of it is not mapped, and in how many holes.
-    #[must_use]
     pub fn free(&self) -> Free {
         let mut free = Free::default();
         for run in self.runs().iter().filter(|run| run.mapping.is_none()) {
@@ -192,7 +176,6 @@ impl ReservationEntry {
     }
 
     /// Returns the whole reservation in order, with similar mappings combined.
-    #[must_use]
     pub fn runs(&self) -> Vec<Run<'_>> {
         let mut runs: Vec<Run<'_>> = Vec::new();
         let mut end = 0;
@@ -228,7 +211,6 @@ fn is_similar(one: &MappingEntry, other: &MappingEntry) -> bool {
 
 impl Free {
     /// Returns how much of it is not in the largest hole, in percent: 0 if there is one hole.
-    #[must_use]
     pub fn fragmentation(&self) -> u32 {
         // The fields are public: `largest` may exceed `size`.
         let scattered = self.size.saturating_sub(self.largest) as u128;

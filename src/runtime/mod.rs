@@ -211,7 +211,7 @@ impl Runtime {
             stop(&native, generation);
             Error::new(Operation::Discover, kind)
         })?;
-        crate::log::debug!(name = info.name, extension = ?info.extension, agents = agents.len());
+        crate::log::event!(DEBUG, name = info.name, extension = ?info.extension, agents = agents.len());
         Ok(Self {
             inner: Arc::new(Inner {
                 native,
@@ -227,13 +227,11 @@ impl Runtime {
     }
 
     /// Returns the runtime's properties.
-    #[must_use]
     pub fn info(&self) -> &RuntimeInfo {
         &self.inner.info
     }
 
     /// Returns all agents, in the runtime's order.
-    #[must_use]
     pub fn agents(&self) -> &[Agent] {
         &self.inner.agents
     }
@@ -244,20 +242,17 @@ impl Runtime {
     }
 
     /// Returns the first CPU, whose access is that of this process's own loads and stores.
-    #[must_use]
     pub fn host(&self) -> &Agent {
         &self.inner.agents[self.inner.first_cpu]
     }
 
     /// Returns the agent with an identifier; `None` if it is not one of this runtime.
-    #[must_use]
     pub fn agent(&self, id: AgentId) -> Option<&Agent> {
         self.inner.agents.get(id.index()).filter(|agent| agent.id == id)
     }
 
     /// Returns how many bytes of an agent's memory are free, of all processes together
     /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not know.
-    #[must_use]
     pub fn memory_left(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -288,14 +283,12 @@ impl Runtime {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         self.inner.native.function(name)
     }
 
     /// Returns the simulation, if this is one.
     #[cfg(feature = "simulation")]
-    #[must_use]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
         self.inner.native.simulation()
     }
@@ -337,7 +330,6 @@ impl Runtime {
     ///
     /// In such a child every operation returns an error. Functions that return lists or counts and no
     /// `Result` return nothing and zero: their locks may be held by a thread that the child lacks.
-    #[must_use]
     pub fn has_forked(&self) -> bool {
         self.inner.generation.has_forked()
     }
@@ -352,7 +344,7 @@ impl Drop for Inner {
         // The kernel frees everything when the process ends. Other users of the runtime in this
         // process have references of their own.
         if *self.stays_started.get_mut() {
-            crate::log::debug!("the runtime has exported memory, and stays started");
+            crate::log::event!(DEBUG, "the runtime has exported memory, and stays started");
         } else {
             stop(&self.native, self.generation);
         }
@@ -381,6 +373,6 @@ fn stop(native: &Native, generation: Generation) {
     if !generation.has_forked()
         && let Err(failure) = native.shut_down()
     {
-        crate::log::warning!(?failure, "the runtime did not stop");
+        crate::log::event!(WARN, ?failure, "the runtime did not stop");
     }
 }

@@ -85,8 +85,7 @@ impl Channel {
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
     pub fn pair() -> Result<(Self, Self), Error> {
         let (one, other) = UnixStream::pair().map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            Error::new(Operation::Connect, ErrorKind::of_system("socketpair", errno))
+            Error::new(Operation::Connect, ErrorKind::of_io("socketpair", &error))
         })?;
         Ok((Self::over(one), Self::over(other)))
     }
@@ -109,7 +108,6 @@ impl Channel {
     }
 
     /// Returns the socket.
-    #[must_use]
     pub fn into_socket(self) -> UnixStream {
         self.socket
     }
@@ -244,7 +242,7 @@ impl Channel {
     /// long as they are there.
     fn shut_down(&self) {
         if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
-            crate::log::debug!(%errno, "a channel was not shut down");
+            crate::log::event!(DEBUG, %errno, "a channel was not shut down");
         }
         discard(self.socket.as_fd());
     }

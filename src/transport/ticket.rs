@@ -5,8 +5,8 @@ use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation, Unavailable};
 use crate::trust::{Process, Trust, pid_namespace};
 use crate::vmm::Allocation;
-use core::fmt;
 use core::str::FromStr;
+use derive_more::Display;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -40,7 +40,8 @@ pub struct Offer {
 /// descriptor, its device and inode. A ticket of a process that has ended, or of an offer that was
 /// withdrawn, is rejected, also if another process and another file have these numbers by now. It is not a
 /// secret: the kernel decides which processes can take descriptors of that process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq)]
+#[display("hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")]
 #[non_exhaustive]
 pub struct Ticket {
     /// The number of the process that offers the memory.
@@ -76,7 +77,6 @@ impl Offer {
     }
 
     /// Returns the ticket by which another process fetches the memory.
-    #[must_use]
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -168,13 +168,6 @@ impl Ticket {
 fn identity(descriptor: &OwnedFd) -> Result<(u64, u64), Errno> {
     let status = fstat(descriptor)?;
     Ok((status.st_dev, status.st_ino))
-}
-
-impl fmt::Display for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, namespace, start_time, descriptor, device, inode } = self;
-        write!(f, "hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")
-    }
 }
 
 /// The error for text that is not a [`Ticket`].

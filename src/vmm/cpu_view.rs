@@ -168,8 +168,8 @@ impl Shared {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
             errno => {
                 if !imported && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
-                    crate::log::warning!(
-                        %errno,
+                    crate::log::event!(
+                        WARN, %errno,
                         "dma-bufs cannot be mapped here; the runtime gives the CPU its access"
                     );
                 }

@@ -95,10 +95,9 @@ use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
 use crate::native::Native;
 use crate::runtime::Runtime;
-use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, lock};
-use core::fmt;
 use cpu_view::CpuAccess;
+use derive_more::Debug;
 use journal::Journal;
 use ledger::{HandleRecord, Ledger, MappedRange, Range, Reservation as Reserved};
 use std::sync::Arc;
@@ -129,18 +128,10 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Vmm({}, {:?})", self.runtime().info().name, self.usage())]
 pub struct Vmm {
     shared: Arc<Shared>,
-}
-
-impl fmt::Debug for Vmm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vmm")
-            .field("runtime", &self.runtime().info().name)
-            .field("usage", &self.usage())
-            .finish_non_exhaustive()
-    }
 }
 
 /// Counts of what a [`Vmm`] holds ([`Vmm::usage`]).
@@ -197,7 +188,6 @@ struct Shared {
     reached_by: Vec<AgentSet>,
     ledger: Ledger,
     /// Whether the runtime was seen to export descriptors that are closed on exec.
-    exports_close_on_exec: AtomicBool,
     cpu_access: CpuAccess,
     /// What is never used again.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
@@ -238,31 +228,26 @@ impl Vmm {
     }
 
     /// Returns whether the two are clones of one another.
-    #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Returns the runtime below.
-    #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.shared.runtime
     }
 
     /// Returns the profile: which of HIP's releases it answers like where they differ.
-    #[must_use]
     pub fn profile(&self) -> HipProfile {
         self.shared.profile
     }
 
     /// Returns the quirks of the runtime that are worked around.
-    #[must_use]
     pub fn quirks(&self) -> Quirks {
         self.shared.quirks
     }
 
     /// Returns what sizes of reservations are multiples of, in bytes: the largest granule of any GPU.
-    #[must_use]
     pub fn reservation_granule(&self) -> usize {
         self.shared.granule
     }
@@ -336,7 +321,6 @@ impl Shared {
             cpus: cpus.map(|(index, _)| index).collect(),
             reached_by: runtime.agents().iter().map(reached_by).collect(),
             ledger: Ledger::default(),
-            exports_close_on_exec: AtomicBool::new(false),
             cpu_access: CpuAccess::default(),
             quarantine: Mutex::default(),
         })
@@ -386,7 +370,7 @@ impl Shared {
     ) -> Arc<Quarantined> {
         let (address, size) = (range.address(), range.size);
         let entry = Arc::new(Quarantined { address, size, operation, failure, rollback });
-        crate::log::error!(range = %entry, "quarantined");
+        crate::log::event!(ERROR, range = %entry, "quarantined");
         lock(&self.quarantine).push(entry.clone());
         entry
     }
@@ -420,7 +404,7 @@ impl Drop for Shared {
             if let Err(error) = unmapped {
                 // Its state is unknown, but the runtime must not stop with it.
                 let answer = self.unmap_in_runtime(range);
-                crate::log::warning!(%error, ?answer, "a mapping was unmapped in an unknown state");
+                crate::log::event!(WARN, %error, ?answer, "a mapping was unmapped in an unknown state");
             }
         }
         let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {
@@ -429,7 +413,7 @@ impl Drop for Shared {
         });
         for reservation in reservations {
             if let Err(error) = self.free(&reservation, reservation.range()) {
-                crate::log::warning!(%error, "a reservation was not freed");
+                crate::log::event!(WARN, %error, "a reservation was not freed");
             }
         }
         // Last, because what is quarantined may still be mapped.

@@ -10,41 +10,35 @@ use std::sync::Arc;
 impl Vmm {
     /// Returns the mapping that contains an address, if one does (`hipPointerGetAttributes`,
     /// `hipMemGetAddressRange`).
-    #[must_use]
     pub fn mapping_at(&self, address: Address) -> Option<MappingInfo> {
         self.find_mapping(address).map(|it| self.describe(&it))
     }
 
     /// Returns start and size in bytes of the mapping that contains an address, if one does
     /// (`hipMemGetAddressRange`): [`mapping_at`](Self::mapping_at) without access, and without allocating.
-    #[must_use]
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
         self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }
 
     /// Returns whose memory is mapped at an address, if any is.
-    #[must_use]
     pub fn location_at(&self, address: Address) -> Option<Location> {
         let owner = self.find_mapping(address)?.owner;
         Some(self.shared.owner(owner).map_or(Location::Unknown, Location::Agent))
     }
 
     /// Returns start and size in bytes of the reservation that contains an address, if one does.
-    #[must_use]
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
         let range = |it: &Reserved| (it.range().address(), it.size);
         self.ledger()?.reservations.at(address.get(), range)
     }
 
     /// Counts what is held. Zeros in a [child of a fork](crate::Runtime::has_forked).
-    #[must_use]
     pub fn usage(&self) -> Usage {
         self.ledger().map(Ledger::usage).unwrap_or_default()
     }
 
     /// Lists ranges that are never used again, and why. Empty in a
     /// [child of a fork](crate::Runtime::has_forked).
-    #[must_use]
     pub fn quarantine(&self) -> Vec<Quarantined> {
         if self.runtime().has_forked() {
             return Vec::new();
@@ -65,7 +59,6 @@ impl Vmm {
 
     /// Lists every mapping, by address, and what each agent may do. Empty in a
     /// [child of a fork](crate::Runtime::has_forked).
-    #[must_use]
     pub fn mappings(&self) -> Vec<MappingInfo> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.reservations.snapshot(|all| {
@@ -76,7 +69,6 @@ impl Vmm {
 
     /// Lists every reservation, by address, with its size in bytes. Empty in a
     /// [child of a fork](crate::Runtime::has_forked).
-    #[must_use]
     pub fn reservations(&self) -> Vec<(Address, usize)> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.reservations.snapshot(|all| {

@@ -6,9 +6,8 @@ use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::Agent;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::native::{NativeHandle, Status, out_of_descriptors};
-use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 impl Vmm {
@@ -94,7 +93,8 @@ impl Shared {
         let exported = self.call_unlocked(|runtime| unsafe { runtime.export(native, kept) });
         let exported = exported?.map_err(failed)?;
         if !kept {
-            close_on_exec(&exported, &self.exports_close_on_exec).map_err(failed)?;
+            // AMD's runtime marks it by itself (libhsakmt: hsaKmtExportDMABufHandle); others may not.
+            fcntl_setfd(&exported, FdFlags::CLOEXEC).map_err(failed)?;
         }
         Ok(exported)
     }
@@ -157,19 +157,6 @@ impl Shared {
     }
 }
 
-/// Has a descriptor that the runtime made closed on exec, as AMD's runtime does by itself (libhsakmt's
-/// `hsaKmtExportDMABufHandle`). What does so once does so always: it is `known` then, and not asked again.
-fn close_on_exec(exported: &OwnedFd, known: &AtomicBool) -> Result<(), Errno> {
-    if known.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    if fcntl_getfd(exported)?.contains(FdFlags::CLOEXEC) {
-        known.store(true, Ordering::Relaxed);
-        return Ok(());
-    }
-    fcntl_setfd(exported, FdFlags::CLOEXEC)
-}
-
 /// The size of a dma-buf in bytes.
 fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
     let file = fstat(descriptor)?;
@@ -218,23 +205,5 @@ mod tests {
         seek(&file, SeekFrom::Start(123)).unwrap();
         assert_eq!(size_of_buffer(file.as_fd()), Ok(4096));
         assert_eq!(seek(&file, SeekFrom::Current(0)), Ok(123));
-    }
-
-    #[test]
-    fn a_runtime_is_believed_to_close_on_exec_once_it_was_seen_to() {
-        let made = |flags| rustix::fs::memfd_create("exported", flags).unwrap();
-        let closes = |file: &OwnedFd| fcntl_getfd(file).unwrap().contains(FdFlags::CLOEXEC);
-        let known = AtomicBool::new(false);
-        for _ in 0..2 {
-            let bare = made(MemfdFlags::empty());
-            assert_eq!(close_on_exec(&bare, &known), Ok(()));
-            assert!(closes(&bare) && !known.load(Ordering::Relaxed));
-        }
-        let marked = made(MemfdFlags::CLOEXEC);
-        assert_eq!(close_on_exec(&marked, &known), Ok(()));
-        assert!(closes(&marked) && known.load(Ordering::Relaxed));
-        let bare = made(MemfdFlags::empty());
-        assert_eq!(close_on_exec(&bare, &known), Ok(()));
-        assert!(!closes(&bare), "it was asked all the same");
     }
 }

@@ -4,11 +4,13 @@ use super::ledger::{Frozen, MappedRange};
 use super::{Access, Address, Handle, Shared, Vmm};
 use crate::agent::{Agent, AgentId, Enforcement};
 use core::fmt;
+use derive_more::Debug;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A reservation.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[debug("ReservationEntry({address}, {size} bytes, {} mappings)", mappings.len())]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReservationEntry {
@@ -97,7 +99,6 @@ impl Vmm {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn snapshot(&self) -> (Vec<ReservationEntry>, Vec<MemoryEntry>) {
         let Some(ledger) = self.ledger() else { return Default::default() };
         ledger.reservations.snapshot(|reservations| {
@@ -129,14 +130,14 @@ impl Shared {
                 let (address, size) = (it.reservation.range().address(), it.reservation.size);
                 let (mappings, name) = (it.mappings.len(), &it.mappings.name);
                 let name = name.as_deref().unwrap_or_default();
-                crate::log::warning!(%address, size, mappings, name, "a reservation was leaked");
+                crate::log::event!(WARN, %address, size, mappings, name, "a reservation was leaked");
             }
         });
         self.ledger.handles.each(|handle, record| {
             let (size, references) = (record.size, record.references);
             let name = record.name.as_deref().unwrap_or_default();
             if references > 0 {
-                crate::log::warning!(%handle, size, references, name, "physical memory was leaked");
+                crate::log::event!(WARN, %handle, size, references, name, "physical memory was leaked");
             }
         });
     }
@@ -177,13 +178,6 @@ impl Shared {
     /// Returns the agent whose memory it is, by its index.
     pub(super) fn owner(&self, index: Option<u8>) -> Option<AgentId> {
         self.runtime.agents().get(usize::from(index?)).map(Agent::id)
-    }
-}
-
-impl fmt::Debug for ReservationEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, size, mappings, .. } = self;
-        write!(f, "ReservationEntry({address}, {size} bytes, {} mappings)", mappings.len())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::sync::thread;
 use crate::vmm::{Access, AccessDescriptor, Address, Location, Mapping};
-use core::fmt;
+use derive_more::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 use table::{Core, Page, apply, invalid};
@@ -57,6 +57,8 @@ use crate::vmm::Vmm;
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). There the buffer keeps the memory
 /// of unmapped pages for the next ones: it never uses more than at its fullest, and releases all of it
 /// when it is dropped.
+#[derive(Debug)]
+#[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.pages(), self.page_size(), self.address())]
 pub struct PagedBuffer {
     core: Arc<Core>,
     /// The thread that maps ahead.
@@ -70,25 +72,21 @@ impl PagedBuffer {
     }
 
     /// Returns its address.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.core.address_of(0)
     }
 
     /// Returns the bytes of addresses: the capacity in whole pages.
-    #[must_use]
     pub fn capacity(&self) -> usize {
         self.core.count * self.core.page
     }
 
     /// Returns the size of a page in bytes.
-    #[must_use]
     pub fn page_size(&self) -> usize {
         self.core.page
     }
 
     /// Returns the number of pages.
-    #[must_use]
     pub fn pages(&self) -> usize {
         self.core.count
     }
@@ -362,7 +360,6 @@ impl PagedBuffer {
     }
 
     /// Counts its pages and its calls. Zeros in a [child of a fork](crate::Runtime::has_forked).
-    #[must_use]
     pub fn statistics(&self) -> PagedStatistics {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
@@ -455,15 +452,8 @@ impl Drop for PagedBuffer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            crate::log::error!("the thread that maps pages ahead has panicked");
+            crate::log::event!(ERROR, "the thread that maps pages ahead has panicked");
         }
         self.core.lock().unmap_all();
-    }
-}
-
-impl fmt::Debug for PagedBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pages, size, address) = (self.pages(), self.page_size(), self.address());
-        write!(f, "PagedBuffer({pages} pages of {size:#x} bytes at {address})")
     }
 }

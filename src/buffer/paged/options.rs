@@ -111,10 +111,7 @@ impl PagedBuilder {
             let core = buffer.core.clone();
             let thread = thread::Builder::new().name("hsa-vmm ahead".to_owned());
             let thread = thread.spawn(move || core.map_ahead()).map_err(|error| {
-                let errno = rustix::io::Errno::from_io_error(&error);
-                let errno = errno.unwrap_or(rustix::io::Errno::AGAIN);
-                let kind = ErrorKind::of_system("pthread_create", errno);
-                Error::new(Operation::AddressReserve, kind)
+                Error::new(Operation::AddressReserve, ErrorKind::of_io("pthread_create", &error))
             });
             buffer.thread = Some(thread?);
         }
@@ -181,7 +178,6 @@ pub struct PagedStatistics {
 impl PagedStatistics {
     /// Returns the bytes of memory that the buffer uses. Memory shared with another buffer counts in
     /// both.
-    #[must_use]
     pub fn memory(&self) -> usize {
         let zero_page = usize::from(self.zero > 0);
         let pages = self.mapped - self.repeated + self.ahead + self.ready + zero_page;

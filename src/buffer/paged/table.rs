@@ -129,7 +129,7 @@ impl Core {
                 locked.change(Operation::MapPages, ahead.collect())
             });
             if let Err(error) = answer {
-                crate::log::debug!(%error, "a page was not mapped ahead");
+                crate::log::event!(DEBUG, %error, "a page was not mapped ahead");
                 // Mapping ahead pauses until more is wanted.
                 locked.table.wanted.clear();
                 locked.table.figures.failures_ahead += 1;
@@ -228,7 +228,7 @@ impl Locked<'_> {
         let near = self.ahead(page..page.saturating_add(ahead));
         let idle: Vec<_> = near.filter(|&page| !follows_a_mapped_page(page)).collect();
         if let Err(error) = self.make_idle(idle) {
-            crate::log::warning!(%error, "pages stay mapped ahead");
+            crate::log::event!(WARN, %error, "pages stay mapped ahead");
         }
     }
 
@@ -306,7 +306,7 @@ impl Locked<'_> {
             pages.into_values().map(|page| (page.mapping, page.memory)).unzip();
         // On failure the mappings are dropped, each by itself.
         if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
-            crate::log::warning!(error = %rejected.error, "pages were not unmapped at once");
+            crate::log::event!(WARN, error = %rejected.error, "pages were not unmapped at once");
         }
         drop(memory);
     }
@@ -400,7 +400,7 @@ pub(super) fn apply(
             }
             let Some(&first) = lost.first() else { return Err(error) };
             let count = lost.into_iter().zip(first..).take_while(|(one, next)| one == next).count();
-            crate::log::error!(%error, first, count, "pages are lost");
+            crate::log::event!(ERROR, %error, first, count, "pages are lost");
             let cause = Box::new(error);
             Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))
         }

@@ -2,7 +2,7 @@
 
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::{Address, AllocationProperties, Handle, HandleType, Vmm};
-use core::fmt;
+use derive_more::Debug;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -22,19 +22,10 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Allocation({:#x} bytes, {:?})", inner.size, inner.handle)]
 pub struct Allocation {
     inner: Arc<Inner>,
-}
-
-impl fmt::Debug for Allocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { handle, size, .. } = &*self.inner;
-        f.debug_struct("Allocation")
-            .field("handle", handle)
-            .field("size", size)
-            .finish_non_exhaustive()
-    }
 }
 
 struct Inner {
@@ -96,19 +87,16 @@ impl Allocation {
     }
 
     /// Returns the handle, to be used with [`Vmm`]'s calls while this value lives.
-    #[must_use]
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }
 
     /// Returns the size in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.inner.size
     }
 
     /// Returns the properties that it was created with.
-    #[must_use]
     pub fn properties(&self) -> AllocationProperties {
         self.inner.properties
     }
@@ -160,7 +148,7 @@ impl Drop for Inner {
             && !self.vmm.shared.runtime.has_forked()
             && let Err(error) = self.release()
         {
-            crate::log::warning!(%error, handle = %self.handle, "physical memory was not released");
+            crate::log::event!(WARN, %error, handle = %self.handle, "physical memory was not released");
         }
     }
 }

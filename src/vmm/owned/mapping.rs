@@ -5,7 +5,8 @@ use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::ledger::Range;
 use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
-use core::{fmt, slice};
+use core::slice;
+use derive_more::Debug;
 
 /// Physical memory mapped at reserved addresses; dropping it unmaps it.
 ///
@@ -32,6 +33,8 @@ use core::{fmt, slice};
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("Mapping({size:#x} bytes at {address})")]
 pub struct Mapping {
     pub(super) reservation: Reservation,
     pub(super) allocation: Allocation,
@@ -39,16 +42,6 @@ pub struct Mapping {
     pub(super) size: usize,
     pub(super) serial: u64,
     pub(super) mapped: bool,
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mapping")
-            .field("address", &self.address)
-            .field("size", &self.size)
-            .field("handle", &self.allocation.handle())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Mapping {
@@ -62,25 +55,21 @@ impl Mapping {
     }
 
     /// Returns its start address.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.address
     }
 
     /// Returns its size in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Returns the reservation that it is in.
-    #[must_use]
     pub fn reservation(&self) -> &Reservation {
         &self.reservation
     }
 
     /// Returns its physical memory.
-    #[must_use]
     pub fn allocation(&self) -> &Allocation {
         &self.allocation
     }
@@ -128,12 +117,8 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::read`]; also if the bytes extend past the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.run(Operation::Read, |shared, only| {
-            let address = self.at(offset, bytes.len())?;
-            shared
-                .read(address, bytes, only)
-                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
-        })
+        let size = bytes.len();
+        self.run_at(Operation::Read, offset, size, |shared, at, only| shared.read(at, bytes, only))
     }
 
     /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
@@ -143,11 +128,9 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::write`]; also if the bytes extend past the mapping.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.run(Operation::Write, |shared, only| {
-            let address = self.at(offset, bytes.len())?;
-            shared
-                .write(address, bytes, only)
-                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
+        let size = bytes.len();
+        self.run_at(Operation::Write, offset, size, |shared, at, only| {
+            shared.write(at, bytes, only)
         })
     }
 
@@ -159,11 +142,8 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::fill`]; also if the bytes extend past the mapping.
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.run(Operation::Fill, |shared, only| {
-            let address = self.at(offset, size)?;
-            shared
-                .fill(address, value, size, only)
-                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
+        self.run_at(Operation::Fill, offset, size, |shared, at, only| {
+            shared.fill(at, value, size, only)
         })
     }
 
@@ -177,8 +157,7 @@ impl Mapping {
         bytes: &mut [u8],
         offset: usize,
     ) -> Result<(), Error> {
-        self.run(Operation::CopyToHost, |shared, only| {
-            let source = self.at(offset, bytes.len())?;
+        self.run_at(Operation::CopyToHost, offset, bytes.len(), |shared, source, only| {
             shared.copy_to_host(agent, bytes, source, only)
         })
     }
@@ -188,8 +167,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
     pub fn copy_from_host(&self, agent: AgentId, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.run(Operation::CopyFromHost, |shared, only| {
-            let destination = self.at(offset, bytes.len())?;
+        self.run_at(Operation::CopyFromHost, offset, bytes.len(), |shared, destination, only| {
             shared.copy_from_host(agent, destination, bytes, only)
         })
     }
@@ -295,14 +273,23 @@ impl Mapping {
         self.vmm().run(operation, |shared| act(shared, Expected::Only(&[self.serial])))
     }
 
-    /// Returns the address at an offset, if `size` bytes from there are inside.
-    fn at(&self, offset: usize, size: usize) -> Result<Address, ErrorKind> {
-        let problem = Problem::OutOfBounds { size, end: self.size };
-        let outside = || ErrorKind::invalid(Argument::Offset, offset, problem);
-        match offset.checked_add(size) {
-            Some(end) if end <= self.size => self.address.checked_add(offset).ok_or_else(outside),
-            _ => Err(outside()),
-        }
+    /// The same for a part of the mapping; errors blame the offset instead of the address.
+    fn run_at<T>(
+        &self,
+        operation: Operation,
+        offset: usize,
+        size: usize,
+        act: impl FnOnce(&Shared, Address, Expected<'_>) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        self.run(operation, |shared, only| {
+            let part = offset.checked_add(size).filter(|end| *end <= self.size);
+            let address = part.and_then(|_| self.address.checked_add(offset)).ok_or_else(|| {
+                let problem = Problem::OutOfBounds { size, end: self.size };
+                ErrorKind::invalid(Argument::Offset, offset, problem)
+            })?;
+            act(shared, address, only)
+                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
+        })
     }
 
     fn unmap_now(&self) -> Result<(), Error> {
@@ -318,7 +305,7 @@ impl Drop for Mapping {
             && !self.vmm().runtime().has_forked()
             && let Err(error) = self.unmap_now()
         {
-            crate::log::warning!(%error, address = %self.address, "a mapping was not unmapped");
+            crate::log::event!(WARN, %error, address = %self.address, "a mapping was not unmapped");
         }
     }
 }

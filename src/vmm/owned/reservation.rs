@@ -6,7 +6,7 @@ use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
 use crate::vmm::query::name_of;
 use crate::vmm::{Address, Expected, Reserved, Vmm};
-use core::fmt;
+use derive_more::Debug;
 use std::sync::Arc;
 
 /// A reserved range of addresses. Cheap to clone; freed when the last clone and the last
@@ -24,18 +24,10 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Reservation({:#x} bytes at {})", self.size(), self.address())]
 pub struct Reservation {
     inner: Arc<Inner>,
-}
-
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("address", &self.address())
-            .field("size", &self.size())
-            .finish_non_exhaustive()
-    }
 }
 
 struct Inner {
@@ -92,13 +84,11 @@ impl Reservation {
     }
 
     /// Returns its start address.
-    #[must_use]
     pub fn address(&self) -> Address {
         self.inner.reserved.range().address()
     }
 
     /// Returns its size in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.inner.reserved.size
     }
@@ -114,7 +104,6 @@ impl Reservation {
 
     /// Returns its name, if it has one. `None` in a
     /// [child of a fork](crate::Runtime::has_forked).
-    #[must_use]
     pub fn name(&self) -> Option<String> {
         if self.vmm().runtime().has_forked() || self.inner.reserved.is_freed() {
             return None;
@@ -181,7 +170,6 @@ impl Reservation {
     }
 
     /// Returns the `Vmm` that it belongs to.
-    #[must_use]
     pub fn vmm(&self) -> &Vmm {
         &self.inner.vmm
     }
@@ -223,7 +211,7 @@ impl Drop for Inner {
             && let Err(error) = self.free()
         {
             let address = self.reserved.range().address();
-            crate::log::warning!(%error, %address, "a reservation was not freed");
+            crate::log::event!(WARN, %error, %address, "a reservation was not freed");
         }
     }
 }
