@@ -187,7 +187,6 @@ struct Shared {
     /// For each agent, the agents that can be granted access to its memory.
     reached_by: Vec<AgentSet>,
     ledger: Ledger,
-    /// Whether the runtime was seen to export descriptors that are closed on exec.
     cpu_access: CpuAccess,
     /// What is never used again.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
