@@ -10,6 +10,17 @@ use hsa_sys::hsa_agent_t;
 ///
 /// An identifier of another runtime, or an invented one, is an error wherever it is used. Shown as
 /// `GPU 1`, counted in the order of [`Runtime::gpus`](crate::Runtime::gpus), or as `CPU 0`.
+///
+/// ```
+/// # use hsa_vmm::Runtime;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// let gpu = runtime.gpus().next().ok_or("no GPU")?;
+/// assert_eq!(gpu.id().to_string(), "GPU 0");
+/// assert_eq!(runtime.host().id().to_string(), "CPU 0");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);

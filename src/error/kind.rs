@@ -11,6 +11,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why an operation failed.
+///
+/// ```
+/// # use hsa_vmm::{Error, ErrorKind};
+/// /// Returns whether to free something and try again.
+/// fn is_out_of_memory(error: &Error) -> bool {
+///     matches!(error.kind(), ErrorKind::OutOfMemory { .. })
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {

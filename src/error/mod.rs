@@ -44,6 +44,20 @@ use derive_more::{Debug, Display};
 ///
 /// Its `Debug` is its `Display` followed by its [sources](core::error::Error::source), so that a `main`
 /// that returns it prints the whole message.
+///
+/// ```
+/// # use hsa_vmm::{Runtime, Vmm};
+/// use hsa_vmm::error::{Argument, Operation};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// let error = vmm.address_reserve(0, 0, None).unwrap_err();
+/// assert_eq!(error.operation(), Operation::AddressReserve);
+/// assert_eq!(error.argument(), Some(Argument::Size));
+/// println!("{error}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Display, PartialEq, Eq)]
 #[display("cannot {}: {kind}", operation.phrase())]
 pub struct Error {

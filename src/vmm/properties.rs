@@ -4,6 +4,18 @@ use crate::agent::AgentId;
 use crate::handle::HandleType;
 
 /// The kind of physical memory (`hipMemAllocationType`).
+///
+/// ```
+/// # use hsa_vmm::{AllocationProperties, Runtime};
+/// use hsa_vmm::vmm::AllocationKind;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let uncached = AllocationProperties::on(gpu).of_kind(AllocationKind::Uncached);
+/// assert_ne!(uncached.kind, AllocationKind::default());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AllocationKind {
@@ -15,6 +27,17 @@ pub enum AllocationKind {
 }
 
 /// Where physical memory is (`hipMemLocation`).
+///
+/// ```
+/// # use hsa_vmm::{AllocationProperties, Runtime};
+/// use hsa_vmm::vmm::Location;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// assert_eq!(AllocationProperties::on(gpu).location, Location::Agent(gpu));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Location {
@@ -83,6 +106,20 @@ impl AllocationProperties {
 }
 
 /// Which granularity is asked for (`hipMemAllocationGranularity_flags`).
+///
+/// ```
+/// # use hsa_vmm::{AllocationProperties, Runtime, Vmm};
+/// use hsa_vmm::vmm::Granularity;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let on_gpu = AllocationProperties::on(runtime.gpus().next().ok_or("no GPU")?.id());
+/// let minimum = vmm.allocation_granularity(&on_gpu, Granularity::Minimum)?;
+/// let recommended = vmm.allocation_granularity(&on_gpu, Granularity::Recommended)?;
+/// assert_eq!(recommended % minimum, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Granularity {
     /// The least unit of size and address.

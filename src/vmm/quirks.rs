@@ -8,6 +8,13 @@
 use core::ops::RangeInclusive;
 
 /// A defect or deviation of the runtime that this library works around: a row of [`Quirks::KNOWN`].
+///
+/// ```
+/// use hsa_vmm::vmm::Quirks;
+/// for quirk in Quirks::KNOWN {
+///     println!("{}: {}", quirk.name, quirk.what);
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Quirk {

@@ -9,6 +9,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A reservation.
+///
+/// ```
+/// # use hsa_vmm::{Reservation, Runtime, Vmm};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// let cache = Reservation::builder(64 << 20).reserve(&vmm)?.named("cache");
+/// let (reservations, _) = vmm.snapshot();
+/// assert_eq!(reservations[0].name.as_deref(), Some("cache"));
+/// assert!(reservations[0].mappings.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[debug("ReservationEntry({address}, {size} bytes, {} mappings)", mappings.len())]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -27,6 +40,22 @@ pub struct ReservationEntry {
 }
 
 /// A mapping.
+///
+/// ```
+/// # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// # let reservation = Reservation::builder(64 << 20).reserve(&vmm)?;
+/// # let memory = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
+/// let mapping = reservation.map(0, &memory)?;
+/// let (reservations, _) = vmm.snapshot();
+/// assert_eq!(reservations[0].mappings[0].address, mapping.address());
+/// assert_eq!(reservations[0].mappings[0].agent, Some(gpu));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -47,6 +76,25 @@ pub struct MappingEntry {
 }
 
 /// An agent's access to a mapping.
+///
+/// ```
+/// # use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// # let reservation = Reservation::builder(64 << 20).reserve(&vmm)?;
+/// # let memory = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
+/// let mapping = reservation.map(0, &memory)?;
+/// mapping.grant(&[gpu], Access::Read)?;
+/// let (reservations, _) = vmm.snapshot();
+/// let entry = reservations[0].mappings[0].access[0];
+/// assert_eq!((entry.agent, entry.access), (gpu, Access::Read));
+/// // AMD's runtime maps everything readable and writable for GPUs.
+/// assert!(entry.can_do_more);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AccessEntry {
@@ -60,6 +108,19 @@ pub struct AccessEntry {
 }
 
 /// Physical memory.
+///
+/// ```
+/// # use hsa_vmm::{Allocation, AllocationProperties, Runtime, Vmm};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let memory = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
+/// let (_, entries) = vmm.snapshot();
+/// assert_eq!((entries[0].size, entries[0].mappings), (memory.size(), 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

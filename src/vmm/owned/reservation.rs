@@ -36,6 +36,17 @@ struct Inner {
 }
 
 /// A reservation to be made; see [`Reservation::builder`].
+///
+/// ```
+/// # use hsa_vmm::{Reservation, Runtime, Vmm};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// let reservation = Reservation::builder(64 << 20).aligned_to(1 << 30).reserve(&vmm)?;
+/// assert_eq!(reservation.size(), 64 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
 pub struct ReservationBuilder {
