@@ -153,12 +153,6 @@ pub const PLANTED: &[Planted] = &[
         Conform(BY_PAGE_TABLE, "Read was granted: it is writable"),
     ),
     planted(
-        "the CPU may write what it may read",
-        BY_RUNTIME,
-        "hsa_amd_vmem_set_access=wide",
-        Conform("access.cpu.as_the_kernel_has_it", "Read was granted, and the kernel has rw-"),
-    ),
-    planted(
         "the CPU may only read",
         BY_RUNTIME,
         "hsa_amd_vmem_set_access=narrow",
