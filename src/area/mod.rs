@@ -19,8 +19,8 @@
 //! |---|---|---|---|
 //! | `aml_area_hip_create` | `hipGetDeviceCount` | [`Area::new`], [`Area::without_vmm`] | none |
 //! | `aml_area_hip_destroy` | none | dropping the [`Area`] | none |
-//! | `aml_area_hip` | | [`Device::Current`], [`AreaFlags::DEFAULT`] | |
-//! | `aml_area_hip_unified` | | [`Device::Current`], [`AreaFlags::UNIFIED`] | |
+//! | `aml_area_hip` | | [`Area::new`] with [`Device::Current`], [`AreaFlags::DEFAULT`] | |
+//! | `aml_area_hip_unified` | | [`Area::new`] with [`Device::Current`], [`AreaFlags::UNIFIED`] | |
 //! | `aml_area_mmap`, no flags | `hipMalloc` | [`Area::mmap`] | `hsa_amd_vmem_address_reserve_align`, `hsa_amd_vmem_handle_create`, `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access` |
 //! | … `ALLOC_HOST` | `hipHostMalloc` | | `hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access` |
 //! | … `ALLOC_MAPPED` | `hipHostRegister` | with [`MmapOptions::with_host_memory`] | `hsa_amd_memory_lock` |

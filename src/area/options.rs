@@ -244,7 +244,9 @@ mod tests {
     fn debug_of_options_shows_no_host_memory() {
         let mut bytes = [0xab_u8; 3];
         let address = bytes.as_ptr() as usize;
-        let expected = format!("MmapOptions {{ device: None, host: Some(({address}, 3)) }}");
+        let borrowed = "borrowed: PhantomData<&mut [u8]>";
+        let expected =
+            format!("MmapOptions {{ device: None, host: Some(({address}, 3)), {borrowed} }}");
         let options = MmapOptions::new().with_host_memory(&mut bytes);
         assert_eq!(format!("{options:?}"), expected);
     }

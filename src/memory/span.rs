@@ -23,7 +23,8 @@ use derive_more::Debug;
 /// }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
-/// clear(&PoolMemory::allocate(&runtime, runtime.host().id(), 4096)?)?;
+/// let memory = PoolMemory::allocate(&runtime, runtime.host().id(), 4096)?;
+/// clear(&memory)?;
 /// # Ok(())
 /// # }
 /// ```
