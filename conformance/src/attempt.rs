@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_a_failure() {
+    fn panic_is_a_failure() {
         let attempt = failing(|_| panic!("went {}", "wrong"));
         assert_eq!(attempt.detail, "panicked: went wrong");
         assert_eq!(attempt.address_space, None, "there was nothing to be seen");
     }
 
     #[test]
-    fn what_a_case_has_changed_by_a_refusal_is_a_failure() {
+    fn change_by_rejected_call_is_a_failure() {
         let attempt = failing(|context| {
             context
                 .refuses(HipError::InvalidValue, || {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_was_when_a_case_failed_is_drawn() {
+    fn failed_case_has_drawing_of_address_space() {
         for run in [
             (|context| {
                 context.mapped(2, 7)?;

@@ -2,7 +2,7 @@
 //! was refused has changed anything.
 
 use crate::case::{ensure, ensure_eq};
-use crate::partner::Partner;
+use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::error::Argument;
@@ -24,7 +24,7 @@ pub struct Context {
     gpus: Vec<AgentId>,
     granule: usize,
     count_descriptors: bool,
-    partner: Vec<OsString>,
+    peer: Vec<OsString>,
     handles: RefCell<Vec<Handle>>,
     refused: RefCell<Vec<HipError>>,
 }
@@ -49,7 +49,7 @@ impl Context {
             gpus: gpus.iter().map(|agent| agent.id()).collect(),
             runtime: runtime.clone(),
             count_descriptors: options.count_descriptors,
-            partner: options.partner.clone(),
+            peer: options.peer.clone(),
             handles: RefCell::default(),
             refused: RefCell::default(),
         })
@@ -76,8 +76,8 @@ impl Context {
     }
 
     /// A second process with the same runtime.
-    pub(crate) fn partner(&self) -> Verdict<Partner> {
-        Partner::start(&self.partner)
+    pub(crate) fn peer(&self) -> Verdict<Peer> {
+        Peer::start(&self.peer)
     }
 
     /// Another `Vmm` on the same runtime.

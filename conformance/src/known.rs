@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn known_is_told_by_runtime_version_agent_and_case() {
+    fn known_failure_matches_case_runtime_version_agent() {
         let of = |minor, case: &str, words: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_list_is_told() {
+    fn errors_in_a_list_are_reported() {
         for (words, told) in [
             ("nonsense = 1", "nonsense"),
             ("first = \"2\"", "version of AMD's extension"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_list_can_be_read() {
+    fn built_in_list_is_valid() {
         let list: KnownFailures = include_str!("../data/known.toml").parse().unwrap();
         assert!(!list.entries().is_empty());
         assert_eq!(&list, KnownFailures::built_in());

@@ -42,7 +42,7 @@ mod known;
 pub mod model;
 pub mod operations;
 mod page_table;
-pub mod partner;
+pub mod peer;
 pub mod picture;
 mod plan;
 mod process_maps;

@@ -42,14 +42,14 @@ mod tests {
     }
 
     #[test]
-    fn filters_add_up() {
+    fn several_filters_are_combined() {
         let names: Vec<_> = plan(1, None).chosen.iter().map(|case| case.name).collect();
         assert!(names.contains(&"map.flags.refused") && names.contains(&"release.handle.zero"));
         assert!(!names.contains(&"release.handle.twice"));
     }
 
     #[test]
-    fn each_round_has_every_case_once() {
+    fn each_round_contains_every_case_once() {
         for seed in [None, Some(1)] {
             let plan = plan(3, seed);
             for round in plan.steps.chunks(plan.chosen.len()) {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_an_order() {
+    fn seed_determines_order() {
         assert_eq!(plan(2, Some(7)).steps, plan(2, Some(7)).steps);
         assert_ne!(plan(2, Some(7)).steps, plan(2, Some(8)).steps);
         let steps = plan(2, Some(7)).steps;

@@ -30,9 +30,9 @@ pub struct Options {
     /// Whether open file descriptors are counted. That means something only while no other
     /// thread of this process opens or closes any.
     pub count_descriptors: bool,
-    /// A program whose process calls [`partner::serve`](crate::partner::serve) on the same runtime,
+    /// A program whose process calls [`peer::serve`](crate::peer::serve) on the same runtime,
     /// and its arguments: for cases that take two processes. Empty: those are skipped.
-    pub partner: Vec<OsString>,
+    pub peer: Vec<OsString>,
 }
 
 impl Default for Options {
@@ -46,7 +46,7 @@ impl Default for Options {
             profile: HipProfile::default(),
             quirks: Quirks::default(),
             count_descriptors: true,
-            partner: Vec::new(),
+            peer: Vec::new(),
         }
     }
 }

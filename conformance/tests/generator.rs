@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 type Tally = BTreeMap<String, (u32, u32)>;
 
 #[test]
-fn each_operation_is_often_done_and_often_refused() {
+fn generator_draws_valid_and_invalid_operations() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut tally = Tally::new();
     for _ in 0..12 {

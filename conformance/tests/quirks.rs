@@ -100,8 +100,8 @@ fn stays_behind(runtime: &Runtime, quirks: Quirks) -> bool {
 }
 
 #[test]
-fn what_was_unmapped_stays_behind_its_addresses_without_the_quirk() {
-    let name = "what_was_unmapped_stays_behind_its_addresses_without_the_quirk";
+fn unmapped_memory_stays_accessible_without_quirk() {
+    let name = "unmapped_memory_stays_accessible_without_quirk";
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(2), |ground| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
@@ -132,11 +132,11 @@ fn let_in_without_descriptor(path: &OsStr) {
 }
 
 #[test]
-fn without_the_quirk_a_process_ends_when_descriptors_run_out() {
+fn grant_without_descriptor_aborts_without_quirk() {
     if let Some(path) = env::var_os(RUNTIME) {
         return let_in_without_descriptor(&path);
     }
-    let name = "without_the_quirk_a_process_ends_when_descriptors_run_out";
+    let name = "grant_without_descriptor_aborts_without_quirk";
     test::on_each_release(name, &Emulation::gpus(2), |ground| {
         let start = || {
             let mut command = ground.this_program();

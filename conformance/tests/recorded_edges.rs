@@ -21,7 +21,7 @@ fn file() -> BTreeMap<&'static str, &'static str> {
 }
 
 #[test]
-fn every_name_of_the_file_is_in_one_table() {
+fn every_recorded_name_is_in_one_table() {
     let file = file();
     assert_eq!(file.len(), 175);
     let mut named: BTreeMap<&str, u32> = BTreeMap::new();
@@ -39,7 +39,7 @@ fn every_name_of_the_file_is_in_one_table() {
 }
 
 #[test]
-fn every_difference_has_a_reason_and_a_call() {
+fn differences_have_reason_and_call() {
     let mut seen = BTreeMap::new();
     for different in DIFFERENT {
         let name = different.name;
@@ -68,7 +68,7 @@ fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
 }
 
 #[test]
-fn the_simulation_answers_as_recorded() {
+fn simulation_matches_the_record() {
     for era in Era::ALL {
         // The recorded GPUs' granule.
         let config = Config::mi300x(2).with_era(era).with_granule(2 << 20);
@@ -78,8 +78,8 @@ fn the_simulation_answers_as_recorded() {
 }
 
 #[test]
-fn amds_runtime_answers_as_recorded() {
-    let name = "amds_runtime_answers_as_recorded";
+fn amds_runtime_matches_the_record() {
+    let name = "amds_runtime_matches_the_record";
     test::on_each_release(name, &Emulation::gpus(2), |ground| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();

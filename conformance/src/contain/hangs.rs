@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_known_by_the_third_case_that_hung_in_it() {
+    fn function_is_known_after_three_hangs() {
         let mut hangs = Hangs::default();
         let hung = |call| lost(Ended::TimeLimit(1000), call);
         for other in [

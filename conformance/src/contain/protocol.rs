@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// To the worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum Request {
     /// Put this case to the runtime once.
     Run(String),
     /// Stop the runtime and end.

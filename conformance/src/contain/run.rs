@@ -1,14 +1,14 @@
 //! Putting cases to a runtime in a process of its own.
 
 use super::hangs::{Hangs, SHORT};
-use super::protocol::{Answer, Order};
+use super::protocol::{Answer, Request};
 use super::{STARTS, STOPS};
 use crate::attempt::{Attempt, Ended, Lost};
 use crate::describe::Description;
 use crate::plan::Plan;
 use crate::run::{FAILED_BEFORE, Progress};
 use crate::tally::Tally;
-use crate::worker::{End, Heard, Prints, Worker, signal_name};
+use crate::worker::{End, Output, Received, Worker, signal_name};
 use crate::{Options, Report, Status};
 use std::fmt;
 use std::io;
@@ -114,7 +114,7 @@ pub fn run(
             },
         };
         let began = Instant::now();
-        working.tell(&Order::Run(case.name.to_owned()));
+        working.send(&Request::Run(case.name.to_owned()));
         let attempt = match answer_unless(&hangs, working, time_limit) {
             Ok(Answer::Ended(attempt)) => attempt,
             Ok(other) => unexpected(&other),
@@ -146,7 +146,7 @@ fn begin(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
 ) -> Result<(Worker, String, Description), NotRun> {
-    let mut worker = Worker::start(command()?, Prints::Here)?;
+    let mut worker = Worker::start(command()?, Output::Inherit)?;
     match answer(&mut worker, limit) {
         Ok(Answer::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Answer::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
@@ -172,9 +172,9 @@ fn begin_again(
 }
 
 fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
-    ask(&mut worker, &Order::Stop, limit)?;
-    match worker.hear::<Answer>(limit) {
-        Heard::Ended(End::Exited(0)) => Ok(()),
+    ask(&mut worker, &Request::Stop, limit)?;
+    match worker.receive::<Answer>(limit) {
+        Received::Exited(End::Exited(0)) => Ok(()),
         other => Err(match answered(&worker, other, limit) {
             Ok(more) => Lost { how: Ended::Garbage(format!("{more:?}")), last_call: None },
             Err(lost) => lost,
@@ -183,8 +183,8 @@ fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
 }
 
 /// Tells the worker something, and waits for the answer.
-fn ask(worker: &mut Worker, order: &Order, limit: Duration) -> Result<Answer, Lost> {
-    worker.tell(order);
+fn ask(worker: &mut Worker, request: &Request, limit: Duration) -> Result<Answer, Lost> {
+    worker.send(request);
     answer(worker, limit)
 }
 
@@ -193,9 +193,9 @@ fn answer_unless(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<
     if !hangs.any() || limit <= SHORT {
         return answer(worker, limit);
     }
-    match worker.hear(SHORT) {
-        Heard::Late if !hangs.is_known(worker.last_call().as_deref()) => {
-            let heard = worker.hear(limit.saturating_sub(SHORT));
+    match worker.receive(SHORT) {
+        Received::Timeout if !hangs.is_known(worker.last_call().as_deref()) => {
+            let heard = worker.receive(limit.saturating_sub(SHORT));
             answered(worker, heard, limit)
         }
         heard => answered(worker, heard, SHORT),
@@ -204,17 +204,17 @@ fn answer_unless(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<
 
 /// Waits for an answer. Without one, the worker is of no use any more, and it is said why.
 fn answer(worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
-    let heard = worker.hear(limit);
+    let heard = worker.receive(limit);
     answered(worker, heard, limit)
 }
 
-fn answered(worker: &Worker, heard: Heard<Answer>, limit: Duration) -> Result<Answer, Lost> {
+fn answered(worker: &Worker, heard: Received<Answer>, limit: Duration) -> Result<Answer, Lost> {
     let how = match heard {
-        Heard::Answer(answer) => return Ok(answer),
-        Heard::Garbage(text) => Ended::Garbage(text),
-        Heard::Ended(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
-        Heard::Ended(End::Exited(status)) => Ended::Exit(status),
-        Heard::Late | Heard::Ended(End::Stopped) => {
+        Received::Answer(answer) => return Ok(answer),
+        Received::Invalid(text) => Ended::Garbage(text),
+        Received::Exited(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
+        Received::Exited(End::Exited(status)) => Ended::Exit(status),
+        Received::Timeout | Received::Exited(End::Killed) => {
             Ended::TimeLimit(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
         }
     };

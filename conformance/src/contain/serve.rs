@@ -1,6 +1,6 @@
 //! The process that has the runtime.
 
-use super::protocol::{Answer, Order};
+use super::protocol::{Answer, Request};
 use crate::attempt::attempt;
 use crate::describe::describe_with;
 use crate::worker::{NotAWorker, begin};
@@ -30,25 +30,25 @@ pub fn serve(
     open: impl FnOnce() -> Result<(Runtime, String), NotOpened>,
     options: &Options,
 ) -> Result<(), NotAWorker> {
-    let (mut orders, answers) = begin()?;
+    let (mut requests, answers) = begin()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
             let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
             let description = describe_with(&runtime, quirks);
-            answers.tell(&Answer::Started { note, runtime: Box::new(description) })?;
+            answers.send(&Answer::Started { note, runtime: Box::new(description) })?;
             runtime
         }
         Err(NotOpened { error, no_runtime }) => {
-            return Ok(answers.tell(&Answer::NotStarted { error, no_runtime })?);
+            return Ok(answers.send(&Answer::NotStarted { error, no_runtime })?);
         }
     };
     let cases = cases();
-    while let Some(Order::Run(name)) = orders.hear()? {
+    while let Some(Request::Run(name)) = requests.receive()? {
         let Some(case) = cases.iter().find(|case| case.name == name) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no case has that name").into());
         };
-        answers.tell(&Answer::Ended(attempt(&runtime, options, case)))?;
+        answers.send(&Answer::Ended(attempt(&runtime, options, case)))?;
     }
     drop(runtime);
-    Ok(answers.tell(&Answer::Stopped)?)
+    Ok(answers.send(&Answer::Stopped)?)
 }

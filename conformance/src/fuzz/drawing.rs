@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_the_same_sequence_whoever_asks() {
+    fn sequence_depends_on_seed_and_number_only() {
         let all: Vec<_> = (0..50).map(|number| drawing().sequence(number)).collect();
         for (number, sequence) in all.iter().enumerate().rev() {
             assert_eq!(*sequence, drawing().sequence(number as u64));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_what_it_is_performed_on() {
+    fn sequence_names_the_requested_machine() {
         let on = |machine| Drawing { machine, faults: false, ..drawing() }.sequence(3);
         assert_eq!(on(Machine::Loaded).machine, None);
         assert_eq!(on(Machine::Simulated("era=c".into())).machine.as_deref(), Some("era=c"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_sequence() {
+    fn any_bytes_give_a_sequence() {
         for length in [0, 1, 5, HEAD, HEAD + 1, HEAD + 3 * Operation::BYTES + 7] {
             let sequence = Sequence::drawn_from(&vec![0xa5; length]);
             let expected = length.saturating_sub(HEAD).div_ceil(Operation::BYTES);

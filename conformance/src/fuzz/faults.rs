@@ -41,7 +41,7 @@ mod tests {
     use hsa_vmm::simulation::FaultPlan;
 
     #[test]
-    fn each_plan_is_understood() {
+    fn drawn_plans_can_be_parsed() {
         let mut random = Rng::with_seed(7);
         for _ in 0..200 {
             let bytes = random.u128(..).to_le_bytes();

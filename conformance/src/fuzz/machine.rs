@@ -36,7 +36,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn there_are_many_and_each_is_understood() {
+    fn drawn_machines_vary_and_can_be_parsed() {
         let mut random = Rng::with_seed(7);
         let drawn: BTreeSet<_> =
             (0..500).map(|_| any(&mut Choices::new(&random.u64(..).to_le_bytes()))).collect();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_stays_in_its_simplest_form() {
+    fn shrink_keeps_required_operations() {
         let matters = |it: &Operation| match it {
             Operation::Create { size: Amount::Granules(count), .. } => *count >= 3,
             _ => false,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_in_time() {
+    fn shrink_stops_in_time() {
         let begun = Instant::now();
         let mut tries = 0;
         let mut shows = |_: &Sequence| {

@@ -88,7 +88,7 @@ mod tests {
     use crate::fuzz::{Drawing, Machine};
 
     #[test]
-    fn every_operation_comes_to_an_end() {
+    fn simplification_terminates() {
         let drawing =
             Drawing { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
         for operation in drawing.sequence(0).operations {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_argument_becomes_simpler_by_itself() {
+    fn each_argument_is_simplified_separately() {
         let map = json!({
             "operation": "map", "handle": {"past": 7}, "extent": "too_much",
             "span": {"place": {"gap": [3, 2]}, "start": "none", "end": "byte_on"},
