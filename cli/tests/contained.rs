@@ -168,7 +168,7 @@ fn runtime_that_does_not_restart_is_reported_once() {
     let skipped = with(&report, "skip");
     assert!(!skipped.is_empty());
     for case in skipped {
-        assert_eq!(case["detail"], "not tried: the runtime does not start any more");
+        assert_eq!(case["detail"], "not tried: the runtime no longer starts");
     }
 }
 

@@ -1,14 +1,14 @@
-//! Which cases are put to a runtime, in what order, how often.
+//! Selects the cases of a run and their order.
 
 use crate::filter::matches;
 use crate::{Case, Options, cases};
 
-/// The cases that were chosen, and the order in which they are put.
+/// The selected cases and their order.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// In the order of the areas.
+    /// The cases, in the order of the areas.
     pub chosen: Vec<&'static Case>,
-    /// Places in `chosen`, round after round.
+    /// Indexes into `chosen`, round after round.
     pub steps: Vec<usize>,
 }
 
@@ -66,6 +66,10 @@ mod tests {
         assert_eq!(plan(2, Some(7)).steps, plan(2, Some(7)).steps);
         assert_ne!(plan(2, Some(7)).steps, plan(2, Some(8)).steps);
         let steps = plan(2, Some(7)).steps;
-        assert_ne!(steps[..steps.len() / 2], steps[steps.len() / 2..], "no two rounds alike");
+        assert_ne!(
+            steps[..steps.len() / 2],
+            steps[steps.len() / 2..],
+            "each round has another order"
+        );
     }
 }

@@ -15,9 +15,9 @@ fn saved_sequences_pass() {
                 panic!("{} has a trace", path.display());
             };
             let runtime = sequence.simulation().unwrap().expect("a simulation is named");
-            let tally = perform(&runtime, &sequence, &mut |_| ())
+            let counts = perform(&runtime, &sequence, &mut |_| ())
                 .unwrap_or_else(|found| panic!("{}: {found}", path.display()));
-            assert!(tally.operations > 0, "{}", path.display());
+            assert!(counts.operations > 0, "{}", path.display());
             sequences += 1;
         }
     }

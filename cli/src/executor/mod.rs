@@ -12,7 +12,7 @@ pub use serve::serve;
 
 use crate::arguments::Common;
 use anyhow::Context;
-use hsa_vmm_conformance::fuzz::{Drawing, Found, Sequence, Tally};
+use hsa_vmm_conformance::fuzz::{Counts, Drawing, Found, Sequence};
 use hsa_vmm_conformance::worker::{End, Output, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub enum Answer {
     /// The operation with this index begins; the number of operations stands for the final checks.
     At(usize),
     /// A sequence has ended without a finding.
-    Done(Tally),
+    Done(Counts),
     /// A sequence has failed.
     Found(Found),
     /// The request is done.

@@ -2,7 +2,7 @@
 
 use super::{Sequence, faults, machine};
 use crate::operations::choices::Choices;
-use crate::operations::{Operation, Stock};
+use crate::operations::{ObjectCounts, Operation};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -67,10 +67,10 @@ impl Sequence {
         let (machine, faults) = head.split_at(MACHINE.min(head.len()));
         // The usual are none.
         let faults = (*faulty >= 0x80).then(|| faults::any(&mut Choices::new(faults)).to_string());
-        let mut stock = Stock::default();
+        let mut object_counts = ObjectCounts::default();
         let draw = |bytes: &[u8]| {
-            let operation = Operation::drawn_from(bytes, stock);
-            stock = stock.after(&operation);
+            let operation = Operation::drawn_from(bytes, object_counts);
+            object_counts = object_counts.after(&operation);
             operation
         };
         Self {

@@ -16,6 +16,6 @@ mod simpler;
 
 pub use drawing::{Drawing, Machine};
 pub use found::{Found, Kind, Moment};
-pub use perform::{Beginning, Tally, perform, perform_beginning};
+pub use perform::{Beginning, Counts, perform, perform_beginning};
 pub use sequence::{Sequence, SequenceError};
 pub use shrink::shrink;

@@ -42,7 +42,7 @@ impl Model {
         let parts = self.parts(RANGE, address, bytes.len())?;
         let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
         Rules::default().refuse(ADDRESS, parts.iter().any(forbidden)).verdict()?;
-        store(&parts, |memory, place, done| memory.write(place.start, &bytes[done]));
+        store_parts(&parts, |memory, place, done| memory.write(place.start, &bytes[done]));
         forget_what_is_written_twice(&parts);
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Model {
             .verdict()?;
         let (target, source) = (target?, source?);
         let new = contents(&source);
-        store(&target, |memory, place, done| memory.overwrite(place.start, &new, done));
+        store_parts(&target, |memory, place, done| memory.overwrite(place.start, &new, done));
         forget_what_is_written_twice(&target);
         if target.iter().any(|one| source.iter().any(|other| in_common(one, other).is_some())) {
             // The order of the bytes is nobody's promise.
@@ -93,7 +93,7 @@ impl Model {
             .refuse(NOT_GRANTED, parts.as_ref().is_ok_and(|parts| !filled(parts)))
             .verdict()?;
         // Mappings are of whole words.
-        store(&parts?, |memory, place, _| memory.fill(place, value.to_ne_bytes()));
+        store_parts(&parts?, |memory, place, _| memory.fill(place, value.to_ne_bytes()));
         Ok(())
     }
 
@@ -144,11 +144,11 @@ fn contents(parts: &[Part]) -> Contents {
 
 /// Changes the memory of each part; `put` is told where in it, and which bytes of all those are to be
 /// there.
-fn store(parts: &[Part], put: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
+fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {
         let end = done + part.bytes.len();
-        put(&mut part.held.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
+        store(&mut part.held.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
         done = end;
     }
 }

@@ -5,8 +5,8 @@
 
 use super::choices::Choices;
 use super::{
-    Alignment, Amount, Descriptor, Edge, Extent, Hint, Name, Operation, Place, Shift, Span, Spot,
-    Who,
+    AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Operation, Region,
+    Shift, Span, Spot,
 };
 
 /// What is drawn, and how often in 256 times.
@@ -61,17 +61,17 @@ impl Operation {
 
     /// The operation that these bytes choose where there is this much; missing ones count as 0.
     #[must_use]
-    pub fn drawn_from(bytes: &[u8], stock: Stock) -> Self {
+    pub fn drawn_from(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let by = &mut Choices::new(bytes);
         let kind = kind(by);
         let unlikely = by.percent(10);
-        draw(if unlikely { kind } else { possible(kind, stock) }, by)
+        draw(if unlikely { kind } else { possible(kind, object_counts) }, by)
     }
 }
 
 /// How much there is to work on, or about how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stock {
+pub struct ObjectCounts {
     /// Reservations.
     pub reservations: usize,
     /// Handles.
@@ -82,7 +82,7 @@ pub struct Stock {
     pub exported: usize,
 }
 
-impl Stock {
+impl ObjectCounts {
     /// About how much there is after an operation, if it is done.
     #[must_use]
     pub fn after(self, operation: &Operation) -> Self {
@@ -105,16 +105,16 @@ impl Stock {
 }
 
 /// What is drawn instead of an operation that has nothing to work on: what makes it.
-fn possible(kind: Kind, stock: Stock) -> Kind {
+fn possible(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
-        Kind::Import | Kind::Close if stock.exported > 0 => kind,
-        _ if stock.reservations == 0 => Kind::Reserve,
+        Kind::Import | Kind::Close if object_counts.exported > 0 => kind,
+        _ if object_counts.reservations == 0 => Kind::Reserve,
         Kind::Free => kind,
-        _ if stock.handles == 0 => Kind::Create,
+        _ if object_counts.handles == 0 => Kind::Create,
         Kind::Import | Kind::Close => Kind::Export,
         Kind::Map | Kind::Release | Kind::Export | Kind::Properties => kind,
-        _ if stock.mappings == 0 => Kind::Map,
+        _ if object_counts.mappings == 0 => Kind::Map,
         _ => kind,
     }
 }
@@ -130,7 +130,7 @@ fn draw(kind: Kind, by: &mut Choices) -> Operation {
         Kind::Free => Operation::Free { span: reservation(by) },
         Kind::Create => Operation::Create {
             size: amount(by, 4),
-            on: if by.percent(5) { agent(by) } else { Who::Gpu(by.byte()) },
+            on: if by.percent(5) { agent(by) } else { AgentName::Gpu(by.byte()) },
             uncached: by.percent(5),
             // File descriptors mostly, nothing sometimes, Windows rarely.
             handle_types: by.one_of([1, 1, 1, 1, 1, 1, 0, 0, 0, 2]),
@@ -209,19 +209,19 @@ fn hint(by: &mut Choices) -> Hint {
     }
 }
 
-fn name(by: &mut Choices) -> Name {
+fn name(by: &mut Choices) -> HandleName {
     match by.below(20) {
-        0..17 => Name::Live(by.byte()),
-        17..19 => Name::Past(by.byte()),
-        _ => Name::Invented(by.number()),
+        0..17 => HandleName::Live(by.byte()),
+        17..19 => HandleName::Past(by.byte()),
+        _ => HandleName::Invented(by.number()),
     }
 }
 
-fn agent(by: &mut Choices) -> Who {
+fn agent(by: &mut Choices) -> AgentName {
     match by.below(100) {
-        0..98 => Who::Agent(by.byte()),
-        98 => Who::Invented(by.byte()),
-        _ => Who::Foreign(by.byte()),
+        0..98 => AgentName::Agent(by.byte()),
+        98 => AgentName::Invented(by.byte()),
+        _ => AgentName::Foreign(by.byte()),
     }
 }
 
@@ -251,12 +251,12 @@ fn descriptor(by: &mut Choices) -> Descriptor {
 }
 
 /// Everybody everything, or some something.
-fn grants(by: &mut Choices) -> Vec<(Who, u8)> {
+fn grants(by: &mut Choices) -> Vec<(AgentName, u8)> {
     if by.percent(35) {
         return list(by, |by| (agent(by), access(by)));
     }
     let access = by.one_of([3, 3, 3, 3, 3, 1, 0]);
-    (0..4).map(|agent| (Who::Agent(agent), access)).collect()
+    (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
 }
 
 /// One to four of something, and seldom none.
@@ -280,15 +280,15 @@ fn writable(by: &mut Choices) -> Span {
     if by.percent(30) {
         return run(by);
     }
-    let place = Place::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
+    let place = Region::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
     shifted(by, place)
 }
 
 /// Mostly mappings.
 fn run(by: &mut Choices) -> Span {
     let place = match by.below(20) {
-        0..17 => Place::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
-        17 => Place::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
+        0..17 => Region::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
+        17 => Region::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
         _ => elsewhere(by),
     };
     shifted(by, place)
@@ -297,9 +297,9 @@ fn run(by: &mut Choices) -> Span {
 /// Mostly room for a mapping.
 fn gap(by: &mut Choices) -> Span {
     let place = match by.below(20) {
-        0..14 => Place::Gap(by.byte(), 1 + by.below(4)),
+        0..14 => Region::Gap(by.byte(), 1 + by.below(4)),
         // Perhaps over what is mapped there.
-        14..18 => Place::Granules(by.byte(), by.below(12), 1 + by.below(4)),
+        14..18 => Region::Granules(by.byte(), by.below(12), 1 + by.below(4)),
         _ => elsewhere(by),
     };
     shifted(by, place)
@@ -308,25 +308,25 @@ fn gap(by: &mut Choices) -> Span {
 /// Mostly a reservation.
 fn reservation(by: &mut Choices) -> Span {
     let place = match by.below(10) {
-        0..8 => Place::Reservation(by.byte()),
+        0..8 => Region::Reservation(by.byte()),
         _ => elsewhere(by),
     };
     shifted(by, place)
 }
 
 /// Any kind of place.
-fn elsewhere(by: &mut Choices) -> Place {
+fn elsewhere(by: &mut Choices) -> Region {
     match by.below(6) {
-        0 | 1 => Place::Granules(by.byte(), by.below(12), 1 + by.below(6)),
-        2 => Place::Gap(by.byte(), 1 + by.below(4)),
-        3 => Place::Reservation(by.byte()),
-        4 => Place::Freed(by.byte()),
-        _ if by.percent(50) => Place::Anything(by.number(), by.number() >> by.below(64)),
-        _ => Place::Anything(0, u64::from(by.byte()) << 12),
+        0 | 1 => Region::Granules(by.byte(), by.below(12), 1 + by.below(6)),
+        2 => Region::Gap(by.byte(), 1 + by.below(4)),
+        3 => Region::Reservation(by.byte()),
+        4 => Region::Freed(by.byte()),
+        _ if by.percent(50) => Region::Anything(by.number(), by.number() >> by.below(64)),
+        _ => Region::Anything(0, u64::from(by.byte()) << 12),
     }
 }
 
-fn shifted(by: &mut Choices, place: Place) -> Span {
+fn shifted(by: &mut Choices, place: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];
     let (start, end) = match by.below(25) {

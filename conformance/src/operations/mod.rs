@@ -5,15 +5,15 @@
 //! and the one after it, the first live handle, a reservation that was freed), so that any
 //! operation means something in any state, and any part of a sequence is a sequence.
 //! [`Operation::drawn_from`] makes one of bytes: those of a random generator, a fuzzer, or a
-//! property test. [`Trial`] performs them, and tells the first difference.
+//! property test. [`DifferentialTest`] performs them, and tells the first difference.
 
 pub(crate) mod choices;
+mod differential;
 mod draw;
 mod names;
 mod operation;
-mod trial;
 
-pub use draw::Stock;
-pub use names::{Amount, Edge, Name, Place, Shift, Span, Spot, Who};
+pub use differential::{Comparisons, Difference, DifferentialTest, with_retries};
+pub use draw::ObjectCounts;
+pub use names::{AgentName, Amount, Edge, HandleName, Region, Shift, Span, Spot};
 pub use operation::{Alignment, Descriptor, Extent, Hint, Operation};
-pub use trial::{Care, Difference, Trial, tried_again};

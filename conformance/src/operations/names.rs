@@ -17,7 +17,7 @@ pub enum Amount {
 /// A handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Name {
+pub enum HandleName {
     /// One that names something, by its place.
     Live(u8),
     /// One that was given out once, by its place from the newest.
@@ -29,7 +29,7 @@ pub enum Name {
 /// An agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Who {
+pub enum AgentName {
     /// One of this runtime, by its place in the list.
     Agent(u8),
     /// A GPU, by its place among them.
@@ -44,7 +44,7 @@ pub enum Who {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The range.
-    pub place: Place,
+    pub place: Region,
     /// How its start is moved.
     pub start: Shift,
     /// How its end is moved.
@@ -62,7 +62,7 @@ impl Span {
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum Region {
     /// From one mapping on, so many, as long as each begins where the one before it ends.
     Run(u8, u8),
     /// The same among the mappings that some agent may write.

@@ -1,6 +1,6 @@
 //! What can be asked for.
 
-use super::names::{Amount, Name, Span, Spot, Who};
+use super::names::{AgentName, Amount, HandleName, Span, Spot};
 use serde::{Deserialize, Serialize};
 
 /// A call with all its arguments; numbers that are too large begin again at the first.
@@ -13,29 +13,29 @@ pub enum Operation {
     /// Frees addresses.
     Free { span: Span },
     /// Makes memory.
-    Create { size: Amount, on: Who, uncached: bool, handle_types: u8, flags: u8 },
+    Create { size: Amount, on: AgentName, uncached: bool, handle_types: u8, flags: u8 },
     /// Drops a reference to memory.
-    Release { handle: Name },
+    Release { handle: HandleName },
     /// Maps memory.
-    Map { handle: Name, span: Span, extent: Extent, offset: Amount, flags: u8 },
+    Map { handle: HandleName, span: Span, extent: Extent, offset: Amount, flags: u8 },
     /// Unmaps memory.
     Unmap { span: Span },
     /// Says who may do what: 0 nothing, 1 read, 3 read and write.
-    SetAccess { span: Span, grants: Vec<(Who, u8)> },
+    SetAccess { span: Span, grants: Vec<(AgentName, u8)> },
     /// Asks what an agent may do.
-    GetAccess { agent: Who, spot: Spot },
+    GetAccess { agent: AgentName, spot: Spot },
     /// Takes memory away from agents.
-    Revoke { span: Span, agents: Vec<Who> },
+    Revoke { span: Span, agents: Vec<AgentName> },
     /// Takes a reference to what is mapped somewhere.
     Retain { spot: Spot },
     /// Makes a descriptor of memory.
-    Export { handle: Name, handle_type: u8, flags: u8 },
+    Export { handle: HandleName, handle_type: u8, flags: u8 },
     /// Makes a handle of a descriptor.
     Import { descriptor: Descriptor, handle_type: u8 },
     /// Closes an exported descriptor.
     Close { exported: u8 },
     /// Asks what memory is.
-    Properties { handle: Name },
+    Properties { handle: HandleName },
     /// Has the CPU write so many bytes, each this one.
     Write { spot: Spot, size: u8, byte: u8 },
     /// Has the CPU read so many bytes.
@@ -43,7 +43,7 @@ pub enum Operation {
     /// Has the memory's owner fill a span.
     Fill { span: Span, value: u32 },
     /// Has an agent copy as much as both spans hold.
-    Copy { agent: Who, to: Span, from: Span },
+    Copy { agent: AgentName, to: Span, from: Span },
     /// Drops the library with all that it holds, and opens it again.
     Shutdown,
 }

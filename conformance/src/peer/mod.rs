@@ -1,12 +1,12 @@
-//! A second process with the same runtime, for cases that take two: it exports pool memory by IPC,
-//! and frees it when it is told to.
+//! A second process with the same runtime, for cases that need two. It exports pool memory by IPC and frees
+//! it on request.
 //!
 //! ```text
-//!   the process of the cases                 the peer
-//!   ┌──────────────────┐      requests       ┌────────────────┐
-//!   │ Context::peer ├──────────────────►│ PoolMemory     │
-//!   │ opens what the   │◄──────────────────┤ of a runtime   │
-//!   │ handle names     │      handles      │ of its own     │
+//!   the process of the cases               the peer
+//!   ┌──────────────────┐     requests      ┌────────────────┐
+//!   │ Context::peer    ├──────────────────►│ PoolMemory of  │
+//!   │ opens the handle │◄──────────────────┤ its own        │
+//!   │                  │      handles      │ runtime        │
 //!   └──────────────────┘                   └────────────────┘
 //! ```
 
@@ -22,17 +22,17 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long it may take to start its runtime, or to answer. Less than a case may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit of its start and its answers, less than that of a case.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// To the peer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// Allocate so many bytes on the first GPU, write this at their beginning, and export them.
+    /// Allocate memory on the first GPU, write a text to its beginning, and export it.
     Export { size: usize, text: String },
-    /// What is at the beginning?
+    /// Read the beginning of the memory.
     Read { count: usize },
-    /// Free them.
+    /// Free the memory.
     Free,
 }
 
@@ -43,20 +43,20 @@ enum Answer {
     Exported(Vec<u8>),
     Bytes(Vec<u8>),
     Freed,
-    /// The runtime, or what drives it, cannot share memory.
+    /// The runtime or the driver cannot share memory.
     NotShared(String),
     Failed(String),
 }
 
-/// The second process. Dropped, it is killed.
+/// The second process. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Peer(Worker);
 
 impl Peer {
-    /// Starts it: the words are a program, which calls [`serve`], and its arguments.
+    /// Starts a program, which calls [`serve`], with arguments.
     pub fn start(words: &[OsString]) -> Verdict<Self> {
         let Some((program, arguments)) = words.split_first() else {
-            let why = "takes a second process, and none can be started here";
+            let why = "needs a second process, which cannot be started here";
             return Err(NotPassed::Skipped(why.to_owned()));
         };
         let mut command = Command::new(program);
@@ -66,7 +66,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Has it export new memory that begins with a text.
+    /// Lets it export new memory that begins with a text.
     pub fn export(&mut self, size: usize, text: &str) -> Verdict<IpcHandle> {
         let answer = self.ask(&Request::Export { size, text: text.to_owned() })?;
         let Answer::Exported(bytes) = &answer else { return Err(unexpected(&answer)) };
@@ -75,7 +75,7 @@ impl Peer {
         Ok(IpcHandle::from_bytes(bytes))
     }
 
-    /// What it finds at the beginning of its memory.
+    /// Returns the beginning of its memory.
     pub fn read(&mut self, count: usize) -> Verdict<Vec<u8>> {
         match self.ask(&Request::Read { count })? {
             Answer::Bytes(bytes) => Ok(bytes),
@@ -83,12 +83,12 @@ impl Peer {
         }
     }
 
-    /// Has it free its memory.
+    /// Lets it free its memory.
     pub fn free(&mut self) -> Verdict {
         self.ask(&Request::Free).map(drop)
     }
 
-    /// Ends it at once, whatever it has.
+    /// Kills it without releasing anything.
     pub fn kill(mut self) {
         self.0.kill();
     }
@@ -99,17 +99,17 @@ impl Peer {
     }
 
     fn receive(&mut self) -> Verdict<Answer> {
-        let why = match self.0.receive(PATIENCE) {
+        let why = match self.0.receive(TIME_LIMIT) {
             Received::Answer(Answer::NotShared(why)) => return Err(NotPassed::Skipped(why)),
             Received::Answer(Answer::Failed(why)) => why,
             Received::Answer(answer) => return Ok(answer),
-            Received::Invalid(text) => format!("answered garbage: {text:?}"),
-            Received::Timeout => format!("did not answer within {} s", PATIENCE.as_secs()),
+            Received::Invalid(text) => format!("sent an invalid answer: {text:?}"),
+            Received::Timeout => format!("did not answer within {} s", TIME_LIMIT.as_secs()),
             Received::Exited(end) => end.to_string(),
         };
         let last = self.0.last_call().map(|call| format!(", {call}")).unwrap_or_default();
         let printed = self.0.captured_output();
-        let printed = printed.lines().last().map(|line| format!("; it printed: {line}"));
+        let printed = printed.lines().last().map(|line| format!("; its last output: {line}"));
         let printed = printed.unwrap_or_default();
         Err(NotPassed::Failed(format!("the second process: {why}{last}{printed}")))
     }

@@ -4,13 +4,13 @@ use super::{Answer, Request};
 use crate::worker::{NotAWorker, begin};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
-/// Works for a process that puts cases to a runtime, as the second process of some of them
-/// ([`Options::peer`](crate::Options::peer)), until that one has no more requests or is gone.
+/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent sends no
+/// more requests or exits.
 ///
-/// `open` gives the runtime, or says why there is none.
+/// `open` returns the runtime, or the reason why there is none.
 ///
 /// # Errors
-/// [`NotAWorker`] if no one has started this process as a worker, or went away.
+/// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
 pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAWorker> {
     let (mut requests, answers) = begin()?;
     let runtime = match open() {

@@ -33,7 +33,7 @@ pub fn replay_beginning(
     let mut divergence = None;
     for operation in trace.ops.iter().take(operations) {
         performed += 1;
-        if let Outcome::Divergent { got, why } = state.put(operation) {
+        if let Outcome::Divergent { got, why } = state.perform(operation) {
             let (seed, operation, at) = (trace.seed, operation.clone(), performed - 1);
             let expected = operation.result.clone();
             let trace = index;

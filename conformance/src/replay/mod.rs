@@ -61,7 +61,7 @@ fn replay_one(
     let mut state = State::open(runtime, trace)?;
     for (at, operation) in trace.ops.iter().enumerate() {
         report.operations += 1;
-        match state.put(operation) {
+        match state.perform(operation) {
             Outcome::Agreed => report.agreed += 1,
             Outcome::Excused(rule) => *report.excused.entry(rule).or_default() += 1,
             Outcome::Divergent { got, why } => {

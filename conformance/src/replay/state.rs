@@ -75,7 +75,7 @@ impl State {
     }
 
     /// Performs an operation, and keeps in step with the record.
-    pub fn put(&mut self, operation: &Operation) -> Outcome {
+    pub fn perform(&mut self, operation: &Operation) -> Outcome {
         let expected = operation.result.as_str();
         if let Some(rule) = self.not_performed(&operation.call, expected) {
             return Outcome::Excused(rule);

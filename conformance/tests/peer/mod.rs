@@ -35,8 +35,8 @@ fn on_the_simulation() {
 #[test]
 #[ignore = "no test, as above"]
 fn on_amds_runtime() {
-    test::on_each_release("peer::on_amds_runtime", &Emulation::gpus(2), |ground| {
+    test::on_each_release("peer::on_amds_runtime", &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
-        let _ = serve(|| Ok(unsafe { Runtime::load_from(ground.runtime()) }.unwrap()));
+        let _ = serve(|| Ok(unsafe { Runtime::load_from(setup.runtime()) }.unwrap()));
     });
 }

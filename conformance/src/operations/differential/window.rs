@@ -1,6 +1,6 @@
 //! A granule of memory that CPU and GPUs may all use, to see by copying what only a GPU may read.
 
-use super::{Difference, Trial};
+use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, AgentId, Handle};
 
 /// Memory that the CPU and all GPUs may use.
@@ -15,7 +15,7 @@ pub(super) struct Window {
 /// that reach over the end of another reservation.
 const AROUND: usize = 64;
 
-impl Trial {
+impl DifferentialTest {
     /// Opens the window, where the CPU reaches the first GPU's memory, and uses it in every way.
     pub(super) fn open_window(&mut self) -> Result<(), Difference> {
         let world = self.model.world().clone();

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// What this process has that is not the library's alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outside {
+pub(super) struct ProcessResources {
     /// How many are open, where that can be counted.
     descriptors: Option<usize>,
     shared_bytes: usize,
@@ -18,7 +18,7 @@ pub(super) struct Outside {
     gpu_memory: Vec<u64>,
 }
 
-impl Outside {
+impl ProcessResources {
     pub(super) fn now() -> Self {
         Self {
             descriptors: descriptors::count(),
@@ -58,7 +58,7 @@ pub(super) fn is_unchanged<T: PartialEq + Debug>(
 ) -> Result<(), Difference> {
     same(what, before, now).map_err(|difference| match difference {
         Difference::State { what, expected, found } if runtime.simulation().is_none() => {
-            Difference::Kept { what, expected, found }
+            Difference::Retained { what, expected, found }
         }
         difference => difference,
     })

@@ -1,13 +1,13 @@
 //! What the simulation shows from outside, where that is the runtime.
 
 use super::difference::same;
-use super::{Difference, Trial};
+use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, Runtime};
 
 /// What pages are counted in.
 const PAGE: u64 = 4096;
 
-impl Trial {
+impl DifferentialTest {
     /// Holds what the simulation has in use, and what its GPUs reach, against the model.
     pub(super) fn compare_simulation(&self) -> Result<(), Difference> {
         let Some(simulation) = self.runtime.simulation() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! A case put to a runtime once.
+//! Runs a case once.
 
 use crate::case::Body;
 use crate::{Case, Context, NotPassed, Options, Status, Verdict, descriptors};
@@ -11,32 +11,32 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// What came of putting a case to a runtime once. What is known of the runtime is not considered.
+/// The result of running a case once, regardless of known failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Attempt {
+pub(crate) struct CaseResult {
     /// [`Status::Pass`], [`Status::Fail`] or [`Status::Skip`].
     pub status: Status,
-    /// What was not as expected, or why it was not tried; empty if it passed.
+    /// The failure, or why the case was skipped; empty if it passed.
     pub detail: String,
-    /// How long it took, in microseconds.
+    /// The duration in microseconds.
     pub duration_us: u64,
-    /// What was reserved, mapped and granted when it failed.
+    /// A drawing (SVG) of the address space when it failed.
     #[serde(default)]
     pub address_space: Option<String>,
-    /// How the process ended that did not survive it.
+    /// How the process ended, if the case crashed or hung it.
     #[serde(default)]
     pub lost: Option<Lost>,
-    /// The errors of HIP that it was to get and got.
+    /// The HIP errors that were expected and returned.
     #[serde(skip)]
     pub refused: Vec<HipError>,
 }
 
-/// A process that did not survive a case, or had to be ended.
+/// The end of a process that crashed or hung in a case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// How it ended.
+    /// How the process ended.
     pub how: Ended,
-    /// The last native call, if the log could tell: `in hsa_amd_vmem_map`, `after hsa_signal_create
+    /// The last native call, if known: `in hsa_amd_vmem_map`, `after hsa_signal_create
     /// (HSA_STATUS_SUCCESS)`.
     pub last_call: Option<String>,
 }
@@ -45,13 +45,13 @@ pub struct Lost {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// By a signal, which is named: `SIGSEGV`.
+    /// Killed by this signal: `SIGSEGV`.
     Signal(String),
-    /// It left, with this status.
+    /// Exited with this status.
     Exit(i32),
-    /// It was killed when it had taken so many milliseconds.
+    /// Killed after this time limit, in milliseconds.
     TimeLimit(u64),
-    /// It was killed because it answered something else than an outcome.
+    /// Killed because it sent this invalid answer.
     Garbage(String),
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Lost {
             Ended::TimeLimit(limit) => {
                 write!(f, "hung: did not end within {} s", *limit as f64 / 1000.0)?;
             }
-            Ended::Garbage(text) => write!(f, "answered garbage: {text:?}")?,
+            Ended::Garbage(text) => write!(f, "sent an invalid answer: {text:?}")?,
         }
         match &self.last_call {
             Some(call) => write!(f, ", {call}"),
@@ -72,8 +72,8 @@ impl fmt::Display for Lost {
     }
 }
 
-impl Attempt {
-    /// A case that the process did not survive.
+impl CaseResult {
+    /// Returns the result of a case that crashed or hung its process.
     pub fn lost(lost: Lost, duration_us: u64) -> Self {
         let detail = lost.to_string();
         let status = Status::Fail;
@@ -82,11 +82,11 @@ impl Attempt {
     }
 }
 
-/// Puts a case to a runtime.
-pub(crate) fn attempt(runtime: &Runtime, options: &Options, case: &Case) -> Attempt {
+/// Runs a case once.
+pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseResult {
     let began = Instant::now();
     let picture = RefCell::new(None);
-    let verdict = quietly(|| judge(runtime, options, case.body, &picture));
+    let verdict = catch_panic(|| run_body(runtime, options, case.body, &picture));
     let mut refused = Vec::new();
     let (status, detail) = match verdict {
         Ok(errors) => {
@@ -98,17 +98,18 @@ pub(crate) fn attempt(runtime: &Runtime, options: &Options, case: &Case) -> Atte
     };
     let address_space = picture.take().filter(|_| status == Status::Fail);
     let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-    Attempt { status, detail, duration_us, address_space, lost: None, refused }
+    CaseResult { status, detail, duration_us, address_space, lost: None, refused }
 }
 
 /// Turns a panic into a failure.
-fn quietly<T>(run: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
-    catch_unwind(AssertUnwindSafe(run))
-        .unwrap_or_else(|panic| Err(NotPassed::Failed(format!("panicked: {}", said(&*panic)))))
+fn catch_panic<T>(run: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        Err(NotPassed::Failed(format!("panicked: {}", panic_message(&*panic))))
+    })
 }
 
-/// Runs a case, and returns what it was refused with.
-fn judge(
+/// Runs the body of a case. Returns the HIP errors that were expected and returned.
+fn run_body(
     runtime: &Runtime,
     options: &Options,
     body: Body,
@@ -119,15 +120,15 @@ fn judge(
         Body::Vmm(run) => run,
     };
     if !runtime.info().virtual_memory {
-        let why = "the runtime has no virtual-memory management".to_owned();
+        let why = "the runtime has no virtual memory management".to_owned();
         return Err(NotPassed::Skipped(why));
     }
     let count = || options.count_descriptors.then(descriptors::count).flatten();
     let once = || -> Verdict<_> {
         let before = count();
         let context = Context::open(runtime, options)?;
-        // A panic is caught while there is still something to be drawn.
-        quietly(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(&context))?;
+        // Catch a panic here, before the context is dropped, so that the state can be drawn.
+        catch_panic(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(&context))?;
         let refused = context.refused();
         context.close(&mut |vmm| *picture.borrow_mut() = drawn(vmm))?;
         Ok((refused, before, count()))
@@ -136,7 +137,7 @@ fn judge(
     if before == after {
         return Ok(refused);
     }
-    // What a runtime opens once and keeps, such as AMD's server for IPC, is not left by the case.
+    // Run it again: a descriptor that a runtime opens once and keeps (AMD's IPC server) is not a leak.
     let (refused, before, after) = once()?;
     if before == after {
         return Ok(refused);
@@ -149,7 +150,7 @@ fn draw(context: &Context) -> Option<String> {
     drawn(context.vmm())
 }
 
-/// What there is in a `Vmm`, as a picture; `None` if that is nothing, or cannot be asked for.
+/// Draws the state of a `Vmm`. Returns `None` if it is empty or the report panics.
 fn drawn(vmm: &hsa_vmm::Vmm) -> Option<String> {
     catch_unwind(AssertUnwindSafe(|| {
         let report = vmm.report();
@@ -159,13 +160,13 @@ fn drawn(vmm: &hsa_vmm::Vmm) -> Option<String> {
     .flatten()
 }
 
-/// The words of a panic.
-fn said(panic: &(dyn Any + Send)) -> &str {
+/// Returns the message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a word")
+        .unwrap_or("without a message")
 }
 
 #[cfg(test)]
@@ -173,24 +174,24 @@ mod tests {
     use super::*;
     use hsa_vmm::simulation::Config;
 
-    fn failing(run: fn(&Context) -> Verdict) -> Attempt {
+    fn failing(run: fn(&Context) -> Verdict) -> CaseResult {
         let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
         let options = Options { count_descriptors: false, ..Options::default() };
-        let attempt = attempt(&runtime, &options, &Case::new("map.test.fails", "", "", run));
-        assert_eq!(attempt.status, Status::Fail);
-        attempt
+        let result = run_case(&runtime, &options, &Case::new("map.test.fails", "", "", run));
+        assert_eq!(result.status, Status::Fail);
+        result
     }
 
     #[test]
     fn panic_is_a_failure() {
-        let attempt = failing(|_| panic!("went {}", "wrong"));
-        assert_eq!(attempt.detail, "panicked: went wrong");
-        assert_eq!(attempt.address_space, None, "there was nothing to be seen");
+        let result = failing(|_| panic!("went {}", "wrong"));
+        assert_eq!(result.detail, "panicked: went wrong");
+        assert_eq!(result.address_space, None, "nothing was mapped");
     }
 
     #[test]
     fn change_by_rejected_call_is_a_failure() {
-        let attempt = failing(|context| {
+        let result = failing(|context| {
             context
                 .refuses(HipError::InvalidValue, || {
                     let size = context.granule();
@@ -199,7 +200,7 @@ mod tests {
                 })
                 .map(|_| ())
         });
-        assert!(attempt.detail.contains("changed something"), "{}", attempt.detail);
+        assert!(result.detail.contains("changed something"), "{}", result.detail);
     }
 
     #[test]
@@ -207,11 +208,11 @@ mod tests {
         for run in [
             (|context| {
                 context.mapped(2, 7)?;
-                Err(NotPassed::Failed("for the picture".to_owned()))
+                Err(NotPassed::Failed("for the drawing".to_owned()))
             }) as fn(&Context) -> Verdict,
             |context| {
                 context.mapped(2, 7)?;
-                panic!("for the picture")
+                panic!("for the drawing")
             },
         ] {
             let picture = failing(run).address_space.unwrap();

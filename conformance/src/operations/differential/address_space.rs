@@ -1,6 +1,6 @@
 //! What this process's address space shows.
 
-use super::{Difference, Trial, same};
+use super::{Difference, DifferentialTest, same};
 use hsa_vmm::Access;
 use std::fs::read_to_string;
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub(super) fn is_free(range: &Range<usize>) -> bool {
     !lines.is_empty() && !lines.iter().any(|line| meets(&line.range, range))
 }
 
-impl Trial {
+impl DifferentialTest {
     /// Holds the protection of every reserved address against the model; none may have got lost.
     pub(super) fn compare_address_space(&self) -> Result<(), Difference> {
         let lines = lines();

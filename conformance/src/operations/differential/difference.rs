@@ -27,7 +27,7 @@ pub enum Difference {
     /// The process has something that it had not before, or the other way round, where a loaded
     /// library may make something once and keep it: a leak only if it comes about each time.
     #[error("{what}: to be {expected}, and is {found}")]
-    Kept {
+    Retained {
         /// What.
         what: String,
         /// What there was.
@@ -56,25 +56,25 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(
     })
 }
 
-/// How often a trial is made again that has left something in the process.
+/// How often a test is made again that has left something in the process.
 const AGAIN: usize = 4;
 
-/// Makes a trial, and again if it has left something in the process: a loaded library may make
+/// Makes a test, and again if it has left something in the process: a loaded library may make
 /// something when it is first needed, and keep it. What is left each time is a leak.
 ///
-/// `difference` tells what an error of the trial's came of.
+/// `difference` tells what an error of the test's came of.
 ///
 /// # Errors
-/// The last trial's.
-pub fn tried_again<T, E>(
-    mut trial: impl FnMut() -> Result<T, E>,
+/// The last test's.
+pub fn with_retries<T, E>(
+    mut test: impl FnMut() -> Result<T, E>,
     difference: impl Fn(&E) -> &Difference,
 ) -> Result<T, E> {
     for _ in 0..AGAIN {
-        match trial() {
-            Err(error) if matches!(difference(&error), Difference::Kept { .. }) => {}
+        match test() {
+            Err(error) if matches!(difference(&error), Difference::Retained { .. }) => {}
             result => return result,
         }
     }
-    trial()
+    test()
 }

@@ -1,7 +1,7 @@
 //! The calls, each put to the library and then to the model.
 
 use super::agreement::{agree, same_bytes};
-use super::{Difference, Trial, address_space, same};
+use super::{Difference, DifferentialTest, address_space, same};
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::vmm::{AllocationKind, HandleTypes};
 use hsa_vmm::{
@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 /// Whether both have done it; `None` or `false` if both refused.
 pub(super) type Both<T> = Result<T, Difference>;
 
-impl Trial {
+impl DifferentialTest {
     pub(super) fn reserve(
         &mut self,
         size: usize,

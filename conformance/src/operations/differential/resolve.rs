@@ -1,13 +1,16 @@
 //! What the names in operations stand for at the moment.
 
-use super::{Alignment, Amount, Edge, Hint, Name, Place, Shift, Span, Spot, Trial, Who};
+use super::{
+    AgentName, Alignment, Amount, DifferentialTest, Edge, HandleName, Hint, Region, Shift, Span,
+    Spot,
+};
 use crate::model::{Mapped, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
 /// A place in an identifier's number that no agent and no runtime is at.
-const NOBODY: u64 = 0x00ff_0000;
+const NO_SUCH_AGENT: u64 = 0x00ff_0000;
 
-impl Trial {
+impl DifferentialTest {
     pub(super) fn granule(&self) -> usize {
         self.model.world().granule
     }
@@ -39,7 +42,7 @@ impl Trial {
         }
     }
 
-    pub(super) fn handle(&self, name: Name) -> Handle {
+    pub(super) fn handle(&self, name: HandleName) -> Handle {
         let live: Vec<_> = self
             .model
             .handles()
@@ -48,24 +51,24 @@ impl Trial {
             .filter(|&handle| self.window.is_none_or(|window| window.handle != handle))
             .collect();
         match name {
-            Name::Live(which) => nth(&live, which).or_else(|| self.past(which)),
-            Name::Past(which) => self.past(which),
-            Name::Invented(bits) => Some(Handle::from_bits(bits)),
+            HandleName::Live(which) => nth(&live, which).or_else(|| self.past(which)),
+            HandleName::Past(which) => self.past(which),
+            HandleName::Invented(bits) => Some(Handle::from_bits(bits)),
         }
         .unwrap_or(Handle::from_bits(0))
     }
 
-    pub(super) fn agent(&self, who: Who) -> AgentId {
+    pub(super) fn agent(&self, who: AgentName) -> AgentId {
         let world = self.model.world();
         let all: Vec<_> = world.agents.iter().map(|agent| agent.id).collect();
         let gpus: Vec<_> = world.gpus().map(|gpu| all[gpu]).collect();
         let host = all.first().map_or(0, |id| id.to_bits());
         let invented = |bits| AgentId::from_bits(bits);
         match who {
-            Who::Agent(which) => nth(&all, which),
-            Who::Gpu(which) => nth(&gpus, which),
-            Who::Invented(number) => Some(invented(host | NOBODY | u64::from(number))),
-            Who::Foreign(number) => Some(invented(host ^ (1 + u64::from(number)) << 48)),
+            AgentName::Agent(which) => nth(&all, which),
+            AgentName::Gpu(which) => nth(&gpus, which),
+            AgentName::Invented(number) => Some(invented(host | NO_SUCH_AGENT | u64::from(number))),
+            AgentName::Foreign(number) => Some(invented(host ^ (1 + u64::from(number)) << 48)),
         }
         .unwrap_or(invented(host))
     }
@@ -106,29 +109,29 @@ impl Trial {
         }
     }
 
-    fn place(&self, place: Place) -> (usize, usize) {
+    fn place(&self, place: Region) -> (usize, usize) {
         let granules = |count: u8| usize::from(count) * self.granule();
         let reservation = |which| nth(&self.open_reservations(), which);
         let nowhere = (0, self.granule());
         let open = || self.open_mappings();
         match place {
-            Place::Run(first, count) => run(&open(), first, count).unwrap_or(nowhere),
-            Place::Writable(first, count) => {
+            Region::Run(first, count) => run(&open(), first, count).unwrap_or(nowhere),
+            Region::Writable(first, count) => {
                 let writable = |it: &Mapped| it.access.contains(&Access::ReadWrite);
                 let all: Vec<_> = open().into_iter().filter(writable).collect();
                 run(&all, first, count).unwrap_or(nowhere)
             }
-            Place::Mappings(first, count) => all_from(&open(), first, count).unwrap_or(nowhere),
-            Place::Granules(which, first, count) => {
+            Region::Mappings(first, count) => all_from(&open(), first, count).unwrap_or(nowhere),
+            Region::Granules(which, first, count) => {
                 let base = reservation(which).map_or(0, |it| it.base);
                 (base.wrapping_add(granules(first)), granules(count))
             }
-            Place::Gap(which, count) => (self.gap(which, granules(count)), granules(count)),
-            Place::Reservation(which) => {
+            Region::Gap(which, count) => (self.gap(which, granules(count)), granules(count)),
+            Region::Reservation(which) => {
                 reservation(which).map_or(nowhere, |it| (it.base, it.size))
             }
-            Place::Freed(which) => self.freed(which).unwrap_or(nowhere),
-            Place::Anything(address, size) => (address as usize, size as usize),
+            Region::Freed(which) => self.freed(which).unwrap_or(nowhere),
+            Region::Anything(address, size) => (address as usize, size as usize),
         }
     }
 

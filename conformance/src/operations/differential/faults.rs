@@ -1,17 +1,17 @@
 //! Calls of the runtime that fail although nothing is wrong with them.
 
-use super::Trial;
+use super::DifferentialTest;
 use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use std::cell::Cell;
 
-impl Trial {
+impl DifferentialTest {
     /// Has calls of the runtime fail from now on, counted from now, where it is the simulation;
     /// elsewhere nothing is planned.
     ///
     /// The library may answer an error then, and nothing may have changed. If it could not undo
     /// what it had begun, the [quarantine](hsa_vmm::Vmm::quarantine) says so, and
-    /// [nothing else](Self::is_spoilt) is expected of it.
+    /// [nothing else](Self::has_quarantine) is expected of it.
     pub fn plan_faults(&mut self, plan: FaultPlan) {
         if let Some(simulation) = self.runtime.simulation() {
             simulation.set_faults(plan);
@@ -31,7 +31,7 @@ impl Trial {
     /// Whether planned faults have left something in the quarantine: what there is now is no longer
     /// what the documents say.
     #[must_use]
-    pub fn is_spoilt(&self) -> bool {
+    pub fn has_quarantine(&self) -> bool {
         self.failed.is_some() && !self.vmm.quarantine().is_empty()
     }
 

@@ -1,50 +1,50 @@
-//! From attempts to what is reported of each case.
+//! Collects the results of all runs of each case and makes the report.
 
-use crate::attempt::Attempt;
 use crate::describe::Description;
 use crate::known::Known;
 use crate::plan::Plan;
 use crate::report::{Repetitions, Run};
+use crate::run_case::CaseResult;
 use crate::{Case, CaseReport, Options, Report, Status, Summary};
 use chrono::{DateTime, SubsecRound, Utc};
 
-/// What has been seen so far.
-pub(crate) struct Tally<'a> {
+/// The results of a run so far.
+pub(crate) struct Results<'a> {
     options: &'a Options,
     began: DateTime<Utc>,
-    tallied: Vec<Tallied>,
-    /// What is told of the process and of no case.
+    case_results: Vec<CaseResults>,
+    /// Reports about the worker process.
     more: Vec<CaseReport>,
 }
 
-/// What has been seen of a case.
+/// The results of a case.
 #[derive(Clone, Default)]
-struct Tallied {
+struct CaseResults {
     ran: usize,
     failed: usize,
     skipped: usize,
     duration_us: u64,
-    /// The first that failed, else the last.
-    told: Option<Attempt>,
+    /// The first failure, or the last result without failures.
+    shown: Option<CaseResult>,
 }
 
-impl Tallied {
-    fn add(&mut self, attempt: Attempt) {
+impl CaseResults {
+    fn add(&mut self, result: CaseResult) {
         self.ran += 1;
-        self.duration_us = self.duration_us.saturating_add(attempt.duration_us);
-        let first_failure = attempt.status == Status::Fail && self.failed == 0;
-        match attempt.status {
+        self.duration_us = self.duration_us.saturating_add(result.duration_us);
+        let first_failure = result.status == Status::Fail && self.failed == 0;
+        match result.status {
             Status::Fail => self.failed += 1,
             Status::Skip => self.skipped += 1,
             Status::Pass | Status::Known => {}
         }
         if first_failure || self.failed == 0 {
-            self.told = Some(attempt);
+            self.shown = Some(result);
         }
     }
 
     fn report(&self, case: &Case, known: Option<&Known>, untried: &str) -> CaseReport {
-        let Some(told) = &self.told else {
+        let Some(shown) = &self.shown else {
             return CaseReport {
                 detail: untried.to_owned(),
                 ..CaseReport::new(case.name, case.source, Status::Skip)
@@ -56,7 +56,7 @@ impl Tallied {
                 (Status::Pass, format!("known, but passed: {} ({})", known.reason, known.source))
             }
             (0, _) if self.skipped < self.ran => (Status::Pass, String::new()),
-            (0, _) => (Status::Skip, told.detail.clone()),
+            (0, _) => (Status::Skip, shown.detail.clone()),
             (failed, known) => {
                 let times = match several {
                     true => format!("failed {failed} of {}: ", self.ran),
@@ -64,57 +64,57 @@ impl Tallied {
                 };
                 match known {
                     Some(Known { reason, source, .. }) => {
-                        (Status::Known, format!("{reason} ({source}): {times}{}", told.detail))
+                        (Status::Known, format!("{reason} ({source}): {times}{}", shown.detail))
                     }
-                    None => (Status::Fail, format!("{times}{}", told.detail)),
+                    None => (Status::Fail, format!("{times}{}", shown.detail)),
                 }
             }
         };
         CaseReport {
             detail,
             duration_us: self.duration_us / self.ran as u64,
-            address_space: told.address_space.clone(),
-            lost: told.lost.clone(),
+            address_space: shown.address_space.clone(),
+            lost: shown.lost.clone(),
             repetitions: several.then_some(Repetitions { ran: self.ran, failed: self.failed }),
             known_passed: known.is_some() && status == Status::Pass,
-            refused: told.refused.clone(),
+            refused: shown.refused.clone(),
             ..CaseReport::new(case.name, case.source, status)
         }
     }
 }
 
-impl<'a> Tally<'a> {
+impl<'a> Results<'a> {
     pub fn new(plan: &Plan, options: &'a Options) -> Self {
-        let tallied = vec![Tallied::default(); plan.chosen.len()];
-        Self { options, began: Utc::now().trunc_subsecs(0), tallied, more: Vec::new() }
+        let case_results = vec![CaseResults::default(); plan.chosen.len()];
+        Self { options, began: Utc::now().trunc_subsecs(0), case_results, more: Vec::new() }
     }
 
-    /// Counts an attempt at a case, and reports what is known of it so far.
+    /// Adds a result and returns the report of the case so far.
     pub fn add(
         &mut self,
-        place: usize,
+        index: usize,
         case: &Case,
-        attempt: Attempt,
+        result: CaseResult,
         runtime: &Description,
     ) -> CaseReport {
-        let Some(tallied) = self.tallied.get_mut(place) else {
-            return CaseReport::new(case.name, case.source, attempt.status);
+        let Some(case_results) = self.case_results.get_mut(index) else {
+            return CaseReport::new(case.name, case.source, result.status);
         };
-        tallied.add(attempt);
-        tallied.report(case, self.options.known.of(runtime, case.name), "")
+        case_results.add(result);
+        case_results.report(case, self.options.known.of(runtime, case.name), "")
     }
 
-    /// Adds something that was no case of the plan.
-    pub fn add_more(&mut self, case: &Case, attempt: Attempt, runtime: &Description) {
-        let mut tallied = Tallied::default();
-        tallied.add(attempt);
-        self.more.push(tallied.report(case, self.options.known.of(runtime, case.name), ""));
+    /// Adds a result of a case that is not in the plan.
+    pub fn add_more(&mut self, case: &Case, result: CaseResult, runtime: &Description) {
+        let mut case_results = CaseResults::default();
+        case_results.add(result);
+        self.more.push(case_results.report(case, self.options.known.of(runtime, case.name), ""));
     }
 
-    /// The report; `untried` says why there are cases that were not put.
+    /// Returns the report. `untried` says why some cases were not run.
     pub fn report(self, plan: &Plan, runtime: Description, untried: &str) -> Report {
-        let cases = self.tallied.iter().zip(&plan.chosen).map(|(tallied, case)| {
-            tallied.report(case, self.options.known.of(&runtime, case.name), untried)
+        let cases = self.case_results.iter().zip(&plan.chosen).map(|(case_results, case)| {
+            case_results.report(case, self.options.known.of(&runtime, case.name), untried)
         });
         let cases: Vec<_> = self.more.iter().cloned().chain(cases).collect();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -1,14 +1,14 @@
 //! Operations made calls: what is named is looked up, and both are asked.
 
 use super::calls::Both;
-use super::{Descriptor, Difference, Extent, Operation, Place, Span, Trial};
-use crate::operations::Name;
+use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
+use crate::operations::HandleName;
 use hsa_vmm::Access;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
-impl Trial {
+impl DifferentialTest {
     /// Puts an operation to both, and says whether it was done.
     pub(super) fn perform(&mut self, operation: &Operation) -> Both<bool> {
         match *operation {
@@ -80,7 +80,7 @@ impl Trial {
     }
 
     /// Where a handle is to be mapped, and how much of it.
-    fn room(&self, handle: Name, span: Span, extent: Extent) -> (usize, usize) {
+    fn room(&self, handle: HandleName, span: Span, extent: Extent) -> (usize, usize) {
         let (mut address, mut size) = self.span(span);
         let held = self.model.properties(self.handle(handle)).map(|(_, size)| size);
         match (extent, held) {
@@ -88,7 +88,7 @@ impl Trial {
             (Extent::TooMuch, Ok(all)) => size = all + self.granule(),
             _ => return (address, size),
         }
-        if let (Place::Gap(which, _), true) = (span.place, span.is_not_shifted()) {
+        if let (Region::Gap(which, _), true) = (span.place, span.is_not_shifted()) {
             address = self.gap(which, size);
         }
         (address, size)

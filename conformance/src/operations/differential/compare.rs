@@ -1,6 +1,6 @@
 //! All that can be seen of the library, held against the model.
 
-use super::{Difference, Trial, same};
+use super::{Difference, DifferentialTest, same};
 use crate::model::Mapped;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
@@ -10,11 +10,11 @@ const COMPARED_WHOLE: usize = 64 << 10;
 /// How much of memory is compared at an edge, on either side.
 const AT_EDGES: usize = 64;
 
-impl Trial {
+impl DifferentialTest {
     /// Holds all of it against the model.
     pub(super) fn compare(&self) -> Result<(), Difference> {
         self.vmm.check().map_err(|broken| Difference::Broken(broken.to_string()))?;
-        if self.is_spoilt() {
+        if self.has_quarantine() {
             return Ok(());
         }
         self.compare_counts()?;
@@ -38,7 +38,7 @@ impl Trial {
 
     /// Holds how much there is against the model, and no more.
     pub(super) fn compare_counts(&self) -> Result<(), Difference> {
-        if self.is_spoilt() {
+        if self.has_quarantine() {
             return Ok(());
         }
         same("quarantine", &Vec::new(), &self.vmm.quarantine())?;
@@ -85,7 +85,7 @@ impl Trial {
     /// Has GPUs look at the mappings that they may read: of `n` looks the one whose turn it is, as
     /// each takes long; all without a turn.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
-        let Some(window) = self.window.filter(|_| !self.is_spoilt()) else { return Ok(()) };
+        let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         let world = self.model.world();
         let looks: Vec<_> = self
             .open_mappings()

@@ -6,22 +6,23 @@ mod calls;
 mod compare;
 mod difference;
 mod faults;
-mod outside;
 mod perform;
+mod process_resources;
 mod resolve;
 mod simulation;
 mod window;
 
 use super::{
-    Alignment, Amount, Descriptor, Edge, Extent, Hint, Name, Place, Shift, Span, Spot, Who,
+    AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Region, Shift, Span,
+    Spot,
 };
-use super::{Operation, Stock};
+use super::{ObjectCounts, Operation};
 use crate::descriptors;
 use crate::model::{Model, Shared, World};
 use difference::same;
-pub use difference::{Difference, tried_again};
+pub use difference::{Difference, with_retries};
 use hsa_vmm::{Handle, Runtime, Vmm};
-use outside::Outside;
+use process_resources::ProcessResources;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use window::Window;
@@ -33,10 +34,10 @@ use window::Window;
 /// space shows of the reservations, and on the simulation what the runtime has in use. Open file
 /// descriptors are counted, so nobody else may open or close any meanwhile.
 ///
-/// That is [`Care::EachStep`]. [`Care::Every`] looks at all of it now and then and at the end, at
+/// That is [`Comparisons::EachOperation`]. [`Comparisons::Every`] looks at all of it now and then and at the end, at
 /// the verdicts and at how much there is after each operation.
 #[derive(Debug)]
-pub struct Trial {
+pub struct DifferentialTest {
     runtime: Runtime,
     vmm: Vmm,
     model: Model,
@@ -44,8 +45,8 @@ pub struct Trial {
     freed: Vec<(usize, usize)>,
     given_out: Vec<Handle>,
     exported: Vec<(OwnedFd, Shared)>,
-    before: Outside,
-    care: Care,
+    before: ProcessResources,
+    comparisons: Comparisons,
     steps: usize,
     /// How many calls the planned faults have made fail, if there is a plan.
     failed: Option<Cell<usize>>,
@@ -53,29 +54,29 @@ pub struct Trial {
 
 /// How often all that can be seen is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
+pub enum Comparisons {
     /// After each operation: the first difference is where it came about.
-    EachStep,
+    EachOperation,
     /// After every so many operations, and at the end: many times as fast.
     Every(usize),
 }
 
-impl Trial {
+impl DifferentialTest {
     /// Opens the library on a runtime.
     ///
     /// # Errors
     /// [`Difference::Broken`] if it cannot be opened or used at all.
     pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
-        Self::open_with(runtime, Care::EachStep)
+        Self::open_with(runtime, Comparisons::EachOperation)
     }
 
-    /// The same, with as much care as is asked for.
+    /// The same, with as much comparisons as is asked for.
     ///
     /// # Errors
     /// [`Difference::Broken`] if it cannot be opened or used at all.
-    pub fn open_with(runtime: &Runtime, care: Care) -> Result<Self, Difference> {
-        let before = Outside::now();
-        let mut trial = Self {
+    pub fn open_with(runtime: &Runtime, comparisons: Comparisons) -> Result<Self, Difference> {
+        let before = ProcessResources::now();
+        let mut test = Self {
             vmm: open(runtime)?,
             model: Model::new(World::of(runtime)),
             runtime: runtime.clone(),
@@ -84,12 +85,12 @@ impl Trial {
             given_out: Vec::new(),
             exported: Vec::new(),
             before,
-            care,
+            comparisons,
             steps: 0,
             failed: None,
         };
-        trial.open_window()?;
-        Ok(trial)
+        test.open_window()?;
+        Ok(test)
     }
 
     /// The model, as it is now.
@@ -106,8 +107,8 @@ impl Trial {
 
     /// How much there is for operations to work on.
     #[must_use]
-    pub fn stock(&self) -> Stock {
-        Stock {
+    pub fn object_counts(&self) -> ObjectCounts {
+        ObjectCounts {
             reservations: self.open_reservations().len(),
             handles: self.model.handles().len() - usize::from(self.window.is_some()),
             mappings: self.open_mappings().len(),
@@ -129,10 +130,10 @@ impl Trial {
         }
         let descriptors = self.descriptors();
         let done = self.perform(operation)?;
-        if !done && !self.is_spoilt() {
+        if !done && !self.has_quarantine() {
             let now = self.descriptors();
             let what = "open file descriptors after what was refused";
-            outside::is_unchanged(&self.runtime, what, &descriptors, &now)?;
+            process_resources::is_unchanged(&self.runtime, what, &descriptors, &now)?;
         }
         self.compare()?;
         self.compare_by_gpus(Some(self.steps))?;
@@ -149,9 +150,9 @@ impl Trial {
 
     /// Whether it is this operation's turn to be followed by a look at everything.
     fn looks_at_all(&self) -> bool {
-        match self.care {
-            Care::EachStep => true,
-            Care::Every(steps) => self.steps.is_multiple_of(steps.max(1)),
+        match self.comparisons {
+            Comparisons::EachOperation => true,
+            Comparisons::Every(steps) => self.steps.is_multiple_of(steps.max(1)),
         }
     }
 
@@ -161,7 +162,7 @@ impl Trial {
     /// The first difference.
     pub fn finish(mut self) -> Result<(), Difference> {
         self.compare()?;
-        if self.is_spoilt() {
+        if self.has_quarantine() {
             return Ok(());
         }
         self.end_faults();
