@@ -92,7 +92,7 @@ fn invalid_answer_fails_the_case() {
 fn invalid_start_ends_the_run() {
     for (start, expected) in [
         ("exit 3", "while the runtime started, it ended the process with status 3"),
-        ("say nonsense", "while the runtime started, it answered garbage: \"nonsense\""),
+        ("say nonsense", "while the runtime started, it sent an invalid answer: \"nonsense\""),
         ("sleep 1000", "while the runtime started, it hung: did not end within 3 s"),
         (r#"say '{"NotStarted":{"error":"no GPU","no_runtime":true}}'"#, "no GPU"),
     ] {

@@ -1,26 +1,26 @@
-//! Performing a sequence on a runtime.
+//! Runs a sequence on a runtime.
 
 use super::{Found, Kind, Moment, Sequence};
 use crate::operations::{Comparisons, Difference, DifferentialTest, with_retries};
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 
-/// How much was performed.
+/// The number of operations performed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Operations.
     pub operations: u64,
-    /// Those of them that library and model refused, or that a planned fault let fail.
+    /// The operations that library and model rejected, or that failed because of a planned fault.
     pub refused: u64,
 }
 
-/// Performs a sequence on a runtime of its own machine. `on_operation` is told of each operation
-/// before it is performed, by its place from 0, and of the end as of one more.
+/// Runs a sequence on a runtime. Calls `on_operation` with the index of each operation before it is
+/// performed, and with the number of operations before the final checks.
 ///
-/// A sequence that leaves something in the process is performed again ([`with_retries`]).
+/// A sequence after which the process retains a resource runs again ([`with_retries`]).
 ///
 /// # Errors
-/// What it has brought to light.
+/// Returns the failure that it has found.
 pub fn perform(
     runtime: &Runtime,
     sequence: &Sequence,
@@ -30,7 +30,7 @@ pub fn perform(
     with_retries(perform, |(_, difference)| difference).map_err(found)
 }
 
-/// When something was found, and what.
+/// A difference and when it occurred.
 type Shown = (Moment, Difference);
 
 fn perform_once(
@@ -48,21 +48,21 @@ fn perform_once(
     Ok(counts)
 }
 
-/// What the beginning of a sequence has left. It goes with the `Vmm`.
+/// The state after the beginning of a sequence. Dropping the `Vmm` releases it.
 #[derive(Clone, Debug)]
 pub struct Beginning {
-    /// What holds it all.
+    /// The library with all objects.
     pub vmm: Vmm,
-    /// How many operations were performed.
+    /// The number of operations performed.
     pub operations: usize,
-    /// What the last of them has brought to light, if anything.
+    /// The failure of the last operation, if any.
     pub found: Option<Found>,
 }
 
-/// Performs the first operations of a sequence.
+/// Runs the first operations of a sequence.
 ///
 /// # Errors
-/// What was found before the first.
+/// Returns a failure before the first operation.
 pub fn perform_beginning(
     runtime: &Runtime,
     sequence: &Sequence,
@@ -101,7 +101,7 @@ fn go_on(
     on_operation: &mut dyn FnMut(usize),
 ) -> Result<DifferentialTest, (Box<DifferentialTest>, Shown)> {
     for (at, operation) in sequence.operations.iter().take(operations).enumerate() {
-        // What is in the quarantine is not what the documents speak of.
+        // The documents do not define the state after a quarantine.
         if test.has_quarantine() {
             break;
         }

@@ -1,7 +1,7 @@
-//! The generator: an operation of bytes that come from anywhere.
+//! The generator of operations from bytes.
 //!
-//! Most of what it makes is right, or wrong in one thing; a byte of 0 is the usual everywhere, so
-//! that smaller bytes make simpler operations.
+//! Most operations are valid, or invalid in one argument. A byte of 0 always means the common case, so that
+//! smaller bytes give simpler operations.
 
 use super::choices::Choices;
 use super::{
@@ -9,7 +9,7 @@ use super::{
     Shift, Span, Spot,
 };
 
-/// What is drawn, and how often in 256 times.
+/// The kinds of operations with their frequencies out of 256.
 const WEIGHTS: [(Kind, u8); 19] = [
     (Kind::Reserve, 16),
     (Kind::Create, 24),
@@ -56,10 +56,10 @@ enum Kind {
 }
 
 impl Operation {
-    /// How many bytes are enough for any operation.
+    /// The number of bytes that is enough for any operation.
     pub const BYTES: usize = 32;
 
-    /// The operation that these bytes choose where there is this much; missing ones count as 0.
+    /// Generates an operation from bytes for this number of objects. Missing bytes count as 0.
     #[must_use]
     pub fn drawn_from(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let by = &mut Choices::new(bytes);
@@ -69,7 +69,7 @@ impl Operation {
     }
 }
 
-/// How much there is to work on, or about how much.
+/// The (approximate) number of objects that operations can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     /// Reservations.
@@ -83,7 +83,7 @@ pub struct ObjectCounts {
 }
 
 impl ObjectCounts {
-    /// About how much there is after an operation, if it is done.
+    /// Returns the approximate numbers after a successful operation.
     #[must_use]
     pub fn after(self, operation: &Operation) -> Self {
         let Self { reservations, handles, mappings, exported } = self;
@@ -104,7 +104,7 @@ impl ObjectCounts {
     }
 }
 
-/// What is drawn instead of an operation that has nothing to work on: what makes it.
+/// Replaces an operation without objects by the operation that creates them.
 fn possible(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
@@ -132,7 +132,7 @@ fn draw(kind: Kind, by: &mut Choices) -> Operation {
             size: amount(by, 4),
             on: if by.percent(5) { agent(by) } else { AgentName::Gpu(by.byte()) },
             uncached: by.percent(5),
-            // File descriptors mostly, nothing sometimes, Windows rarely.
+            // File descriptors mostly, none sometimes, Windows handles rarely.
             handle_types: by.one_of([1, 1, 1, 1, 1, 1, 0, 0, 0, 2]),
             flags: flags(by),
         },
@@ -250,7 +250,7 @@ fn descriptor(by: &mut Choices) -> Descriptor {
     }
 }
 
-/// Everybody everything, or some something.
+/// The same access for all agents, or different access for some.
 fn grants(by: &mut Choices) -> Vec<(AgentName, u8)> {
     if by.percent(35) {
         return list(by, |by| (agent(by), access(by)));
@@ -259,7 +259,7 @@ fn grants(by: &mut Choices) -> Vec<(AgentName, u8)> {
     (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
 }
 
-/// One to four of something, and seldom none.
+/// One to four values, rarely none.
 fn list<T>(by: &mut Choices, mut one: impl FnMut(&mut Choices) -> T) -> Vec<T> {
     let length = if by.percent(2) { 0 } else { 1 + by.below(4) };
     (0..length).map(|_| one(by)).collect()
@@ -275,47 +275,47 @@ fn spot(by: &mut Choices) -> Spot {
     Spot { edge, span: writable(by) }
 }
 
-/// Mostly mappings that somebody may write.
+/// Mostly mappings that an agent can write.
 fn writable(by: &mut Choices) -> Span {
     if by.percent(30) {
         return run(by);
     }
-    let place = Region::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
-    shifted(by, place)
+    let region = Region::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
+    shifted(by, region)
 }
 
 /// Mostly mappings.
 fn run(by: &mut Choices) -> Span {
-    let place = match by.below(20) {
+    let region = match by.below(20) {
         0..17 => Region::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
         17 => Region::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
-        _ => elsewhere(by),
+        _ => any_region(by),
     };
-    shifted(by, place)
+    shifted(by, region)
 }
 
-/// Mostly room for a mapping.
+/// Mostly unmapped addresses for a mapping.
 fn gap(by: &mut Choices) -> Span {
-    let place = match by.below(20) {
+    let region = match by.below(20) {
         0..14 => Region::Gap(by.byte(), 1 + by.below(4)),
-        // Perhaps over what is mapped there.
+        // Possibly mapped already.
         14..18 => Region::Granules(by.byte(), by.below(12), 1 + by.below(4)),
-        _ => elsewhere(by),
+        _ => any_region(by),
     };
-    shifted(by, place)
+    shifted(by, region)
 }
 
 /// Mostly a reservation.
 fn reservation(by: &mut Choices) -> Span {
-    let place = match by.below(10) {
+    let region = match by.below(10) {
         0..8 => Region::Reservation(by.byte()),
-        _ => elsewhere(by),
+        _ => any_region(by),
     };
-    shifted(by, place)
+    shifted(by, region)
 }
 
-/// Any kind of place.
-fn elsewhere(by: &mut Choices) -> Region {
+/// Any kind of region.
+fn any_region(by: &mut Choices) -> Region {
     match by.below(6) {
         0 | 1 => Region::Granules(by.byte(), by.below(12), 1 + by.below(6)),
         2 => Region::Gap(by.byte(), 1 + by.below(4)),
@@ -326,7 +326,7 @@ fn elsewhere(by: &mut Choices) -> Region {
     }
 }
 
-fn shifted(by: &mut Choices, place: Region) -> Span {
+fn shifted(by: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];
     let (start, end) = match by.below(25) {
@@ -334,5 +334,5 @@ fn shifted(by: &mut Choices, place: Region) -> Span {
         24 => (Shift::None, by.one_of(shifts)),
         _ => (Shift::None, Shift::None),
     };
-    Span { place, start, end }
+    Span { region, start, end }
 }

@@ -1,11 +1,9 @@
-//! Sequences of operations, right and wrong ones, put to the library and to the
-//! [model](crate::model) side by side.
+//! Sequences of valid and invalid operations, run on the library and on the [model](crate::model).
 //!
-//! An [`Operation`] names what it works on by its place among what there is (the second mapping
-//! and the one after it, the first live handle, a reservation that was freed), so that any
-//! operation means something in any state, and any part of a sequence is a sequence.
-//! [`Operation::drawn_from`] makes one of bytes: those of a random generator, a fuzzer, or a
-//! property test. [`DifferentialTest`] performs them, and tells the first difference.
+//! An [`Operation`] names objects by index (the second mapping and the one after it, the first live
+//! handle, a freed reservation). So any operation is defined in any state, and any part of a sequence is
+//! a sequence. [`Operation::drawn_from`] generates one from bytes of a random generator, a fuzzer or a
+//! property test. [`DifferentialTest`] performs operations and reports the first difference.
 
 pub(crate) mod choices;
 mod differential;

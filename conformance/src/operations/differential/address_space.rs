@@ -1,4 +1,4 @@
-//! What this process's address space shows.
+//! Comparison with this process's address space.
 
 use super::{Difference, DifferentialTest, same};
 use hsa_vmm::Access;
@@ -12,7 +12,7 @@ struct Line {
     permissions: [u8; 4],
 }
 
-/// The lines of `/proc/self/maps`; none where that cannot be read.
+/// Reads the lines of `/proc/self/maps`; none if it cannot be read.
 fn lines() -> Vec<Line> {
     let text = read_to_string("/proc/self/maps").unwrap_or_default();
     let line = |line: &str| {
@@ -25,27 +25,26 @@ fn lines() -> Vec<Line> {
     text.lines().filter_map(line).collect()
 }
 
-/// How many bytes this process has mapped that it shares with others, or of files that it shares. Not
-/// in how many pieces: the kernel makes one of neighbours.
+/// Returns the bytes in shared mappings. Their number is not used, because the kernel merges neighbours.
 pub(super) fn shared_bytes() -> usize {
     let lines = lines();
     let shared = lines.iter().filter(|line| line.permissions[3] == b's');
     shared.map(|line| line.range.len()).sum()
 }
 
-/// Whether somewhere in a range there are addresses that nobody may touch, as reserved ones are.
+/// Returns whether a range contains inaccessible addresses, as reservations are.
 pub(super) fn is_reserved(range: &Range<usize>) -> bool {
-    lines().iter().any(|line| meets(&line.range, range) && &line.permissions == b"---p")
+    lines().iter().any(|line| overlaps(&line.range, range) && &line.permissions == b"---p")
 }
 
-/// Whether nothing is mapped in a range.
+/// Returns whether nothing is mapped in a range.
 pub(super) fn is_free(range: &Range<usize>) -> bool {
     let lines = lines();
-    !lines.is_empty() && !lines.iter().any(|line| meets(&line.range, range))
+    !lines.is_empty() && !lines.iter().any(|line| overlaps(&line.range, range))
 }
 
 impl DifferentialTest {
-    /// Holds the protection of every reserved address against the model; none may have got lost.
+    /// Compares the protection of every reserved address with the model.
     pub(super) fn compare_address_space(&self) -> Result<(), Difference> {
         let lines = lines();
         if lines.is_empty() {
@@ -54,7 +53,7 @@ impl DifferentialTest {
         for reservation in self.model.reservations() {
             let whole = reservation.range();
             let mut at = whole.start;
-            let here = self.model.mappings().iter().filter(|it| meets(&it.range(), &whole));
+            let here = self.model.mappings().iter().filter(|it| overlaps(&it.range(), &whole));
             for mapping in here {
                 expect(&lines, at..mapping.start, Access::None)?;
                 expect(&lines, mapping.range(), self.model.cpu_access(mapping))?;
@@ -73,7 +72,7 @@ fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Dif
         Access::ReadWrite => "rw-",
     };
     let mut held = 0;
-    for line in lines.iter().filter(|line| meets(&line.range, &range)) {
+    for line in lines.iter().filter(|line| overlaps(&line.range, &range)) {
         held += line.range.end.min(range.end) - line.range.start.max(range.start);
         let found = &line.permissions[..3];
         if found != expected.as_bytes() {
@@ -86,11 +85,11 @@ fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Dif
         }
     }
     if held != range.len() {
-        same(format_args!("addresses that are taken of {range:x?}"), &range.len(), &held)?;
+        same(format_args!("mapped or reserved bytes of {range:x?}"), &range.len(), &held)?;
     }
     Ok(())
 }
 
-fn meets(one: &Range<usize>, other: &Range<usize>) -> bool {
+fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }

@@ -1,12 +1,12 @@
-//! Verdicts and bytes held against each other.
+//! Comparison of verdicts and bytes.
 
 use super::Difference;
 use crate::model::{Contents, Verdict};
 use hsa_vmm::Error;
 use std::fmt::{Arguments, Debug};
 
-/// What model and library answered, if both have done a call; nothing if the library refused it
-/// for a reason that the model has too.
+/// Returns both results if the call succeeded on both, and `None` if the library rejected it for a reason
+/// that the model gives, too.
 pub(super) fn agree<T, U: Debug>(
     call: Arguments<'_>,
     expected: Verdict<T>,
@@ -18,13 +18,13 @@ pub(super) fn agree<T, U: Debug>(
     match (expected, answered) {
         (Ok(expected), Ok(answered)) => Ok(Some((expected, answered))),
         (Err(refusal), Err(error)) if refusal.explains(&error) => Ok(None),
-        (Ok(_), Err(error)) => differs("done".to_owned(), error.to_string()),
+        (Ok(_), Err(error)) => differs("success".to_owned(), error.to_string()),
         (Err(refusal), Ok(answered)) => differs(refusal.to_string(), format!("{answered:?}")),
         (Err(refusal), Err(error)) => differs(refusal.to_string(), error.to_string()),
     }
 }
 
-/// Holds what was read against what is in the memory.
+/// Compares what was read with the model's contents.
 pub(super) fn same_bytes(
     address: usize,
     expected: &Contents,
@@ -32,7 +32,7 @@ pub(super) fn same_bytes(
 ) -> Result<(), Difference> {
     let Some((place, expected, found)) = expected.difference(found) else { return Ok(()) };
     Err(Difference::State {
-        what: format!("what is read at {:#x}", address + place),
+        what: format!("value read at {:#x}", address + place),
         expected: format!("{expected:#x}"),
         found: format!("{found:#x}"),
     })

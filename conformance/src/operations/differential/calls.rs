@@ -1,4 +1,4 @@
-//! The calls, each put to the library and then to the model.
+//! The calls, each made on the library and then on the model.
 
 use super::agreement::{agree, same_bytes};
 use super::{Difference, DifferentialTest, address_space, same};
@@ -10,7 +10,7 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// Whether both have done it; `None` or `false` if both refused.
+/// The result of a call on both; `None` or `false` if both rejected it.
 pub(super) type Both<T> = Result<T, Difference>;
 
 impl DifferentialTest {
@@ -21,7 +21,7 @@ impl DifferentialTest {
         hint: Option<usize>,
         flags: u64,
     ) -> Both<Option<usize>> {
-        let wanted = hint.filter(|&hint| self.is_to_be_had(hint, size, alignment));
+        let wanted = hint.filter(|&hint| self.is_available(hint, size, alignment));
         let hint = hint.map(Address::new);
         let answered = self.vmm.reserve_with_flags(size, alignment, hint, flags);
         let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
@@ -42,8 +42,8 @@ impl DifferentialTest {
         Ok(Some(base))
     }
 
-    /// Whether a hint is free and aligned, and where a process may have memory.
-    fn is_to_be_had(&self, hint: usize, size: usize, alignment: usize) -> bool {
+    /// Returns whether a hint is free, aligned and inside the address space of a process.
+    fn is_available(&self, hint: usize, size: usize, alignment: usize) -> bool {
         let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
         let aligned = hint.is_multiple_of(alignment.max(self.granule()));
         aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
@@ -68,7 +68,7 @@ impl DifferentialTest {
         Ok(done)
     }
 
-    /// Makes memory that can be shared.
+    /// Creates shareable memory.
     pub(super) fn create(&mut self, size: usize, owner: AgentId) -> Both<Option<Handle>> {
         let kind = HandleType::PosixFileDescriptor;
         self.create_with(size, &AllocationProperties::on(owner).shareable_as(kind), 0)
@@ -93,10 +93,10 @@ impl DifferentialTest {
         Ok(Some(handle))
     }
 
-    /// A handle that names something new is none that was ever given out.
+    /// Checks that a new handle was never returned before.
     fn is_new(&mut self, handle: Handle) -> Result<(), Difference> {
         if self.given_out.contains(&handle) {
-            return Err(Difference::Broken(format!("{handle:?} was given out before")));
+            return Err(Difference::Broken(format!("{handle:?} was returned before")));
         }
         self.given_out.push(handle);
         Ok(())
@@ -201,13 +201,15 @@ impl DifferentialTest {
             return Ok(false);
         };
         if !fcntl_getfd(&descriptor).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)) {
-            return Err(Difference::Broken("an exported descriptor outlives exec".to_owned()));
+            return Err(Difference::Broken(
+                "an exported descriptor is not close-on-exec".to_owned(),
+            ));
         }
         self.exported.push((descriptor, memory));
         Ok(true)
     }
 
-    /// Imports what was exported, by its place, or a descriptor that is no memory.
+    /// Imports an exported descriptor, by index, or a descriptor that is not memory.
     pub(super) fn import(
         &mut self,
         descriptor: Result<usize, BorrowedFd<'_>>,
@@ -231,8 +233,8 @@ impl DifferentialTest {
             return Ok(false);
         };
         self.is_new(handle)?;
-        let told = self.vmm.allocation_properties(handle);
-        let location = told.map_err(|error| Difference::Broken(error.to_string()))?.location;
+        let properties = self.vmm.allocation_properties(handle);
+        let location = properties.map_err(|error| Difference::Broken(error.to_string()))?.location;
         self.model.enter_import(handle, &memory, location).map_err(Difference::Broken)?;
         Ok(true)
     }
@@ -298,7 +300,7 @@ impl DifferentialTest {
         .is_some())
     }
 
-    /// The properties that are asked for when memory is made.
+    /// Returns the properties to create memory with.
     pub(super) fn wanted(owner: AgentId, uncached: bool, types: u8) -> AllocationProperties {
         let kind = if uncached { AllocationKind::Uncached } else { AllocationKind::Pinned };
         let mut properties = AllocationProperties::on(owner).of_kind(kind);

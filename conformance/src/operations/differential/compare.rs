@@ -1,17 +1,17 @@
-//! All that can be seen of the library, held against the model.
+//! Comparison of everything visible of the library with the model.
 
 use super::{Difference, DifferentialTest, same};
 use crate::model::Mapped;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
 
-/// Memory up to this size is compared as a whole, beyond it at the edges of its granules.
+/// Memory up to this size is compared completely; larger memory at the edges of its granules.
 const COMPARED_WHOLE: usize = 64 << 10;
-/// How much of memory is compared at an edge, on either side.
+/// The number of bytes compared at an edge.
 const AT_EDGES: usize = 64;
 
 impl DifferentialTest {
-    /// Holds all of it against the model.
+    /// Compares everything with the model.
     pub(super) fn compare(&self) -> Result<(), Difference> {
         self.vmm.check().map_err(|broken| Difference::Broken(broken.to_string()))?;
         if self.has_quarantine() {
@@ -36,7 +36,7 @@ impl DifferentialTest {
         self.compare_by_cpu()
     }
 
-    /// Holds how much there is against the model, and no more.
+    /// Compares only the numbers of objects with the model.
     pub(super) fn compare_counts(&self) -> Result<(), Difference> {
         if self.has_quarantine() {
             return Ok(());
@@ -46,7 +46,7 @@ impl DifferentialTest {
         same("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())
     }
 
-    /// Reservations, handles and mappings that there are to be.
+    /// Returns the expected numbers of reservations, handles and mappings.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let model = &self.model;
         (model.reservations().len(), model.handles().len(), model.mappings().len())
@@ -59,7 +59,7 @@ impl DifferentialTest {
         (Address::new(mapping.start), mapping.size, access)
     }
 
-    /// Asks for access everywhere in a mapping and next to it.
+    /// Queries access inside a mapping and next to it.
     fn compare_access(&self, mapping: &Mapped) -> Result<(), Difference> {
         let (start, end) = (mapping.start, mapping.start + mapping.size);
         for agent in &self.model.world().agents {
@@ -70,7 +70,7 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads every mapping that this process may read.
+    /// Reads every mapping that this process can read.
     fn compare_by_cpu(&self) -> Result<(), Difference> {
         for mapping in self.open_mappings() {
             if self.model.cpu_access(&mapping) >= Access::Read {
@@ -82,12 +82,12 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Has GPUs look at the mappings that they may read: of `n` looks the one whose turn it is, as
-    /// each takes long; all without a turn.
+    /// Reads mappings through the GPUs that can read them. Each read is slow: with a turn, makes only one
+    /// of them; without, all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         let world = self.model.world();
-        let looks: Vec<_> = self
+        let reads: Vec<_> = self
             .open_mappings()
             .iter()
             .flat_map(|mapping| {
@@ -100,16 +100,16 @@ impl DifferentialTest {
                     .collect::<Vec<_>>()
             })
             .collect();
-        let chosen = turn.map(|turn| turn % looks.len().max(1));
-        for (number, (agent, address)) in looks.into_iter().enumerate() {
+        let chosen = turn.map(|turn| turn % reads.len().max(1));
+        for (number, (agent, address)) in reads.into_iter().enumerate() {
             if chosen.is_none_or(|chosen| chosen == number) {
-                self.look(&window, agent, address, AT_EDGES)?;
+                self.read_by_gpu(&window, agent, address, AT_EDGES)?;
             }
         }
         Ok(())
     }
 
-    /// The parts of a mapping that are looked at.
+    /// Returns the parts of a mapping to compare.
     fn samples(&self, mapping: &Mapped) -> Vec<(usize, usize)> {
         if mapping.size <= COMPARED_WHOLE {
             return vec![(mapping.start, mapping.size)];

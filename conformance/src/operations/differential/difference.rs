@@ -1,38 +1,39 @@
-//! Where library and model differ.
+//! Differences between library and model.
 
 /// A difference between the library and what the documents say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Difference {
-    /// A call was done that is to be refused, or refused that is to be done, or for a wrong reason.
-    #[error("{call}: to be {expected}, and the library answered: {answered}")]
+    /// A call succeeded that must be rejected, or was rejected that must succeed, or was rejected for a
+    /// wrong reason.
+    #[error("{call}: expected {expected}, but the library answered: {answered}")]
     Verdict {
-        /// What was asked for.
+        /// The call.
         call: String,
         /// What the documents say.
         expected: String,
-        /// What the library said.
+        /// The library's answer.
         answered: String,
     },
-    /// What is there is not what should be.
-    #[error("{what}: to be {expected}, and is {found}")]
+    /// A state differs from the model.
+    #[error("{what}: expected {expected}, found {found}")]
     State {
-        /// What.
+        /// The compared value.
         what: String,
         /// What the documents say.
         expected: String,
         /// What was found.
         found: String,
     },
-    /// The process has something that it had not before, or the other way round, where a loaded
-    /// library may make something once and keep it: a leak only if it comes about each time.
-    #[error("{what}: to be {expected}, and is {found}")]
+    /// A resource of the process has changed. A loaded library may allocate something once and keep it;
+    /// it is a leak only if it occurs each time.
+    #[error("{what}: expected {expected}, found {found}")]
     Retained {
-        /// What.
+        /// The compared value.
         what: String,
-        /// What there was.
+        /// The value before.
         expected: String,
-        /// What there is.
+        /// The value now.
         found: String,
     },
     /// The library broke a promise that needs no model.
@@ -40,7 +41,7 @@ pub enum Difference {
     Broken(String),
 }
 
-/// Holds what was found against what should be.
+/// Returns a difference unless both values are equal.
 pub(super) fn same<T: PartialEq + std::fmt::Debug>(
     what: impl std::fmt::Display,
     expected: &T,
@@ -56,21 +57,21 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(
     })
 }
 
-/// How often a test is made again that has left something in the process.
-const AGAIN: usize = 4;
+/// The number of retries after a retained resource.
+const RETRIES: usize = 4;
 
-/// Makes a test, and again if it has left something in the process: a loaded library may make
-/// something when it is first needed, and keep it. What is left each time is a leak.
+/// Runs a test, and repeats it if a resource was retained: a loaded library may allocate something when it
+/// is first needed and keep it. A resource that is retained each time is a leak.
 ///
-/// `difference` tells what an error of the test's came of.
+/// `difference` returns the difference of an error.
 ///
 /// # Errors
-/// The last test's.
+/// Returns the error of the last run.
 pub fn with_retries<T, E>(
     mut test: impl FnMut() -> Result<T, E>,
     difference: impl Fn(&E) -> &Difference,
 ) -> Result<T, E> {
-    for _ in 0..AGAIN {
+    for _ in 0..RETRIES {
         match test() {
             Err(error) if matches!(difference(&error), Difference::Retained { .. }) => {}
             result => return result,

@@ -1,4 +1,4 @@
-//! Calls of the runtime that fail although nothing is wrong with them.
+//! Planned faults: valid calls of the runtime that fail.
 
 use super::DifferentialTest;
 use hsa_vmm::Error;
@@ -6,12 +6,12 @@ use hsa_vmm::simulation::FaultPlan;
 use std::cell::Cell;
 
 impl DifferentialTest {
-    /// Has calls of the runtime fail from now on, counted from now, where it is the simulation;
-    /// elsewhere nothing is planned.
+    /// Lets calls of the simulation fail according to a plan, counted from now. Has no effect on other
+    /// runtimes.
     ///
-    /// The library may answer an error then, and nothing may have changed. If it could not undo
-    /// what it had begun, the [quarantine](hsa_vmm::Vmm::quarantine) says so, and
-    /// [nothing else](Self::has_quarantine) is expected of it.
+    /// The library may then return an error and must change nothing. If its rollback fails, the
+    /// [quarantine](hsa_vmm::Vmm::quarantine) lists the range, and the comparison
+    /// [ends](Self::has_quarantine).
     pub fn plan_faults(&mut self, plan: FaultPlan) {
         if let Some(simulation) = self.runtime.simulation() {
             simulation.set_faults(plan);
@@ -19,7 +19,7 @@ impl DifferentialTest {
         }
     }
 
-    /// No call fails any more.
+    /// Ends the planned faults.
     pub(super) fn end_faults(&mut self) {
         if self.failed.take().is_some()
             && let Some(simulation) = self.runtime.simulation()
@@ -28,8 +28,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Whether planned faults have left something in the quarantine: what there is now is no longer
-    /// what the documents say.
+    /// Returns whether planned faults have caused a quarantine. The documents do not define the state
+    /// then.
     #[must_use]
     pub fn has_quarantine(&self) -> bool {
         self.failed.is_some() && !self.vmm.quarantine().is_empty()
@@ -39,13 +39,13 @@ impl DifferentialTest {
         self.failed.is_some()
     }
 
-    /// The answer to a call, unless it is an error that a planned fault excuses.
+    /// Returns the answer to a call, unless it is an error caused by a planned fault.
     pub(super) fn unless_failed<T>(&self, answered: Result<T, Error>) -> Option<Result<T, Error>> {
         let excused = self.has_just_failed() && answered.is_err();
         (!excused).then_some(answered)
     }
 
-    /// Whether a planned fault was met since this was asked last.
+    /// Returns whether a planned fault has occurred since the last call of this function.
     fn has_just_failed(&self) -> bool {
         let (Some(failed), Some(simulation)) = (&self.failed, self.runtime.simulation()) else {
             return false;

@@ -1,4 +1,4 @@
-//! The library and the model side by side.
+//! The differential test of library and model.
 
 mod address_space;
 mod agreement;
@@ -27,15 +27,14 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use window::Window;
 
-/// The library and the model side by side, the same operations put to both.
+/// Runs the same operations on the library and on the model, and compares them.
 ///
-/// After each operation all that can be seen of the library is held against the model: verdict,
-/// lists, permissions, what is in the memory through every mapping, what this process's address
-/// space shows of the reservations, and on the simulation what the runtime has in use. Open file
-/// descriptors are counted, so nobody else may open or close any meanwhile.
+/// A complete comparison covers the verdict, lists, access, the contents of memory through every
+/// mapping, the process's address space, and on the simulation the runtime's usage. It also counts open
+/// file descriptors, so that no other thread may open or close any.
 ///
-/// That is [`Comparisons::EachOperation`]. [`Comparisons::Every`] looks at all of it now and then and at the end, at
-/// the verdicts and at how much there is after each operation.
+/// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] does so
+/// after several operations and at the end, and compares verdicts and counts after each.
 #[derive(Debug)]
 pub struct DifferentialTest {
     runtime: Runtime,
@@ -48,16 +47,16 @@ pub struct DifferentialTest {
     before: ProcessResources,
     comparisons: Comparisons,
     steps: usize,
-    /// How many calls the planned faults have made fail, if there is a plan.
+    /// The number of calls that planned faults have made fail; `None` without a plan.
     failed: Option<Cell<usize>>,
 }
 
-/// How often all that can be seen is compared.
+/// How often everything is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparisons {
-    /// After each operation: the first difference is where it came about.
+    /// After each operation, which shows the operation that caused a difference.
     EachOperation,
-    /// After every so many operations, and at the end: many times as fast.
+    /// After every `n` operations and at the end, which is many times faster.
     Every(usize),
 }
 
@@ -70,7 +69,7 @@ impl DifferentialTest {
         Self::open_with(runtime, Comparisons::EachOperation)
     }
 
-    /// The same, with as much comparisons as is asked for.
+    /// Opens the library on a runtime, with a frequency of comparisons.
     ///
     /// # Errors
     /// [`Difference::Broken`] if it cannot be opened or used at all.
@@ -93,19 +92,19 @@ impl DifferentialTest {
         Ok(test)
     }
 
-    /// The model, as it is now.
+    /// Returns the model.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The library, as it is now.
+    /// Returns the library.
     #[must_use]
     pub fn vmm(&self) -> &Vmm {
         &self.vmm
     }
 
-    /// How much there is for operations to work on.
+    /// Returns the number of objects that operations can name.
     #[must_use]
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts {
@@ -116,14 +115,14 @@ impl DifferentialTest {
         }
     }
 
-    /// Performs an operation on both, and holds them against each other. Says whether it was done;
-    /// if not, both have refused it.
+    /// Performs an operation on both and compares them. Returns whether it succeeded; if not, both have
+    /// rejected it.
     ///
     /// # Errors
-    /// The first difference. After one nothing else can be said.
+    /// Returns the first difference. The test cannot continue after it.
     pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
         self.steps += 1;
-        if !self.looks_at_all() {
+        if !self.compares_everything() {
             let done = self.perform(operation)?;
             self.compare_counts()?;
             return Ok(done);
@@ -132,7 +131,7 @@ impl DifferentialTest {
         let done = self.perform(operation)?;
         if !done && !self.has_quarantine() {
             let now = self.descriptors();
-            let what = "open file descriptors after what was refused";
+            let what = "open file descriptors after a rejected operation";
             process_resources::is_unchanged(&self.runtime, what, &descriptors, &now)?;
         }
         self.compare()?;
@@ -140,26 +139,26 @@ impl DifferentialTest {
         Ok(done)
     }
 
-    /// How many descriptors this process has open; where calls of the runtime fail, but for those
-    /// that the runtime keeps after what was undone.
+    /// Counts the open descriptors of this process. With planned faults, excludes those that the runtime
+    /// keeps after a rollback.
     fn descriptors(&self) -> Option<usize> {
         let own = self.runtime.simulation().filter(|_| self.has_planned_faults());
         let own = own.map_or(0, |simulation| simulation.usage().descriptors);
         Some(descriptors::count()?.saturating_sub(own))
     }
 
-    /// Whether it is this operation's turn to be followed by a look at everything.
-    fn looks_at_all(&self) -> bool {
+    /// Returns whether to compare everything after this operation.
+    fn compares_everything(&self) -> bool {
         match self.comparisons {
             Comparisons::EachOperation => true,
             Comparisons::Every(steps) => self.steps.is_multiple_of(steps.max(1)),
         }
     }
 
-    /// Unmaps, releases and frees all that is left, and looks whether anything stays behind.
+    /// Unmaps, releases and frees everything, and checks that nothing is left.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub fn finish(mut self) -> Result<(), Difference> {
         self.compare()?;
         if self.has_quarantine() {
@@ -187,15 +186,15 @@ impl DifferentialTest {
         before.is_unchanged(&runtime)
     }
 
-    /// Drops the library with all that it holds, and opens it again.
+    /// Drops the library with everything it holds and opens it again.
     fn shut_down(&mut self) -> Result<(), Difference> {
-        // Of what fails while all is dropped nobody is told.
+        // Failures while dropping are not reported.
         self.end_faults();
         self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());
         self.window = None;
         self.model = Model::new(World::of(&self.runtime));
-        // A clone keeps nothing alive that is not used any more.
+        // Clones keep nothing alive that is no longer used.
         self.vmm = open(&self.runtime)?;
         simulation::has_nothing_in_use(&self.runtime)?;
         if self.exported.is_empty() {
@@ -205,18 +204,18 @@ impl DifferentialTest {
         self.open_window()
     }
 
-    /// Mappings, with their sizes.
+    /// Returns the mappings with their sizes.
     fn mapped(&self) -> Vec<(usize, usize)> {
         self.model.mappings().iter().map(|it| (it.start, it.size)).collect()
     }
 
-    /// Handles, each as often as it is referenced.
+    /// Returns the handles, each as often as it is referenced.
     fn referenced(&self) -> Vec<Handle> {
         let handles = self.model.handles().iter();
         handles.flat_map(|it| std::iter::repeat_n(it.handle, it.references)).collect()
     }
 
-    /// Reservations, with their sizes.
+    /// Returns the reservations with their sizes.
     fn reserved(&self) -> Vec<(usize, usize)> {
         self.model.reservations().iter().map(|it| (it.base, it.size)).collect()
     }

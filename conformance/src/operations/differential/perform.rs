@@ -1,4 +1,4 @@
-//! Operations made calls: what is named is looked up, and both are asked.
+//! Performs operations: resolves the names and makes the call on both.
 
 use super::calls::Both;
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 impl DifferentialTest {
-    /// Puts an operation to both, and says whether it was done.
+    /// Performs an operation on both. Returns whether it succeeded.
     pub(super) fn perform(&mut self, operation: &Operation) -> Both<bool> {
         match *operation {
             Operation::Reserve { size, alignment, hint, flags } => {
@@ -62,7 +62,7 @@ impl DifferentialTest {
             Operation::Close { exported } => Ok(self.close(exported)),
             Operation::Properties { handle } => self.properties(self.handle(handle)),
             Operation::Write { spot, size, byte } => {
-                // Different bytes, so that a shift is seen.
+                // Different bytes, so that a shift is detected.
                 let bytes: Vec<_> = (0..size).map(|place| byte.wrapping_add(place)).collect();
                 self.write(self.spot(spot), &bytes)
             }
@@ -79,7 +79,7 @@ impl DifferentialTest {
         }
     }
 
-    /// Where a handle is to be mapped, and how much of it.
+    /// Returns where to map a handle, and how much of it.
     fn room(&self, handle: HandleName, span: Span, extent: Extent) -> (usize, usize) {
         let (mut address, mut size) = self.span(span);
         let held = self.model.properties(self.handle(handle)).map(|(_, size)| size);
@@ -88,7 +88,7 @@ impl DifferentialTest {
             (Extent::TooMuch, Ok(all)) => size = all + self.granule(),
             _ => return (address, size),
         }
-        if let (Region::Gap(which, _), true) = (span.place, span.is_not_shifted()) {
+        if let (Region::Gap(which, _), true) = (span.region, span.is_not_shifted()) {
             address = self.gap(which, size);
         }
         (address, size)
@@ -101,7 +101,7 @@ impl DifferentialTest {
             Descriptor::Exported(which) if !self.exported.is_empty() => {
                 return self.import(Ok(usize::from(which) % self.exported.len()), kind);
             }
-            // Its size may be one that memory could have.
+            // Its size could be that of memory.
             Descriptor::File if self.model.world().imports_are_looked_at => {
                 File::open("/proc/self/exe").map_err(broken)?.into()
             }
@@ -111,7 +111,7 @@ impl DifferentialTest {
         self.import(Err(other.as_fd()), kind)
     }
 
-    /// Closes a descriptor that was exported; the memory stays whoever else's it is.
+    /// Closes an exported descriptor. Other references keep the memory.
     fn close(&mut self, exported: u8) -> bool {
         if self.exported.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! What this process has that is not the library's alone.
+//! Resources of this process outside of the library.
 
 use super::difference::same;
 use super::{Difference, address_space};
@@ -8,13 +8,13 @@ use std::fmt::Debug;
 use std::fs::{read_dir, read_to_string};
 use std::path::Path;
 
-/// What this process has that is not the library's alone.
+/// Resources of this process outside of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessResources {
-    /// How many are open, where that can be counted.
+    /// The number of open descriptors, if it can be counted.
     descriptors: Option<usize>,
     shared_bytes: usize,
-    /// What it holds of each GPU's memory, in bytes, where a driver says so.
+    /// The memory held on each GPU, in bytes, if a driver reports it.
     gpu_memory: Vec<u64>,
 }
 
@@ -27,13 +27,13 @@ impl ProcessResources {
         }
     }
 
-    /// Whether the process has what it had then.
+    /// Compares with the resources now.
     pub(super) fn is_unchanged(&self, runtime: &Runtime) -> Result<(), Difference> {
         is_unchanged(runtime, "what the process has", self, &Self::now())
     }
 }
 
-/// What amdkfd says that this process holds of each GPU's memory.
+/// Reads amdkfd's count of this process's memory on each GPU.
 fn gpu_memory() -> Vec<u64> {
     let number = |path: &Path| read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let nodes = read_dir("/sys/devices/virtual/kfd/kfd/topology/nodes");
@@ -48,8 +48,8 @@ fn gpu_memory() -> Vec<u64> {
     ids.into_iter().filter_map(held).collect()
 }
 
-/// Whether something that the process has is as it was. A simulation keeps nothing; a library may
-/// have made something for good.
+/// Returns a difference if a resource has changed. It is [`Difference::Retained`] on a loaded library,
+/// which may keep resources, unlike the simulation.
 pub(super) fn is_unchanged<T: PartialEq + Debug>(
     runtime: &Runtime,
     what: &str,

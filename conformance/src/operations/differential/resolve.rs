@@ -1,4 +1,4 @@
-//! What the names in operations stand for at the moment.
+//! Resolves the names in operations.
 
 use super::{
     AgentName, Alignment, Amount, DifferentialTest, Edge, HandleName, Hint, Region, Shift, Span,
@@ -7,7 +7,7 @@ use super::{
 use crate::model::{Mapped, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
-/// A place in an identifier's number that no agent and no runtime is at.
+/// Bits of an agent's identifier that no runtime sets.
 const NO_SUCH_AGENT: u64 = 0x00ff_0000;
 
 impl DifferentialTest {
@@ -82,9 +82,9 @@ impl DifferentialTest {
         }
     }
 
-    /// Address and size of a span.
+    /// Returns address and size of a span.
     pub(super) fn span(&self, span: Span) -> (usize, usize) {
-        let (start, size) = self.place(span.place);
+        let (start, size) = self.region(span.region);
         let end = start.wrapping_add(size);
         let moved = |edge: usize, other: usize, shift| match shift {
             Shift::None => edge,
@@ -98,7 +98,7 @@ impl DifferentialTest {
         (start, end.wrapping_sub(start))
     }
 
-    /// The address of a spot, for so many bytes.
+    /// Returns the address of a spot.
     pub(super) fn spot(&self, spot: Spot) -> usize {
         let (start, size) = self.span(spot.span);
         match spot.edge {
@@ -109,34 +109,34 @@ impl DifferentialTest {
         }
     }
 
-    fn place(&self, place: Region) -> (usize, usize) {
+    fn region(&self, region: Region) -> (usize, usize) {
         let granules = |count: u8| usize::from(count) * self.granule();
         let reservation = |which| nth(&self.open_reservations(), which);
-        let nowhere = (0, self.granule());
+        let invalid = (0, self.granule());
         let open = || self.open_mappings();
-        match place {
-            Region::Run(first, count) => run(&open(), first, count).unwrap_or(nowhere),
+        match region {
+            Region::Run(first, count) => run(&open(), first, count).unwrap_or(invalid),
             Region::Writable(first, count) => {
                 let writable = |it: &Mapped| it.access.contains(&Access::ReadWrite);
                 let all: Vec<_> = open().into_iter().filter(writable).collect();
-                run(&all, first, count).unwrap_or(nowhere)
+                run(&all, first, count).unwrap_or(invalid)
             }
-            Region::Mappings(first, count) => all_from(&open(), first, count).unwrap_or(nowhere),
+            Region::Mappings(first, count) => all_from(&open(), first, count).unwrap_or(invalid),
             Region::Granules(which, first, count) => {
                 let base = reservation(which).map_or(0, |it| it.base);
                 (base.wrapping_add(granules(first)), granules(count))
             }
             Region::Gap(which, count) => (self.gap(which, granules(count)), granules(count)),
             Region::Reservation(which) => {
-                reservation(which).map_or(nowhere, |it| (it.base, it.size))
+                reservation(which).map_or(invalid, |it| (it.base, it.size))
             }
-            Region::Freed(which) => self.freed(which).unwrap_or(nowhere),
+            Region::Freed(which) => self.freed(which).unwrap_or(invalid),
             Region::Anything(address, size) => (address as usize, size as usize),
         }
     }
 
-    /// The first place from a reservation on where so many bytes are not mapped; the end of the
-    /// last, if they are nowhere.
+    /// Returns the first hole of `size` bytes from a reservation on; otherwise the last address that was
+    /// tried.
     pub(super) fn gap(&self, which: u8, size: usize) -> usize {
         let mut all = self.open_reservations();
         let first = usize::from(which) % all.len().max(1);
@@ -179,7 +179,7 @@ impl DifferentialTest {
     }
 }
 
-/// The one at this place, beginning again at the first.
+/// Returns the element at an index, which wraps around.
 pub(super) fn nth<T: Clone>(all: &[T], which: u8) -> Option<T> {
     all.get(usize::from(which) % all.len().max(1)).cloned()
 }
@@ -188,7 +188,7 @@ fn from_newest<T: Clone>(all: &[T], which: u8) -> Option<T> {
     all.iter().rev().nth(usize::from(which) % all.len().max(1)).cloned()
 }
 
-/// From one mapping on, so many, as long as each begins where the one before it ends.
+/// Returns the range of up to `count` adjacent mappings from one on.
 fn run(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let mut end = start;
@@ -201,7 +201,7 @@ fn run(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
     Some((start, end - start))
 }
 
-/// From one mapping to another, so many in all.
+/// Returns the range of `count` mappings from one on, holes included.
 fn all_from(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let last = all.iter().filter(|it| it.start >= start).take(count.max(1).into()).last()?;

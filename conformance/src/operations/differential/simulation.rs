@@ -1,14 +1,14 @@
-//! What the simulation shows from outside, where that is the runtime.
+//! Comparison with the simulation's state.
 
 use super::difference::same;
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, Runtime};
 
-/// What pages are counted in.
+/// The size of a page.
 const PAGE: u64 = 4096;
 
 impl DifferentialTest {
-    /// Holds what the simulation has in use, and what its GPUs reach, against the model.
+    /// Compares the simulation's usage and its GPUs' page tables with the model.
     pub(super) fn compare_simulation(&self) -> Result<(), Difference> {
         let Some(simulation) = self.runtime.simulation() else { return Ok(()) };
         let usage = simulation.usage();
@@ -25,7 +25,7 @@ impl DifferentialTest {
                     if missing || shifted {
                         return Err(Difference::State {
                             what: format!("page of GPU {number} at {address:#x}"),
-                            expected: if must { "there" } else { "not there" }.to_owned(),
+                            expected: if must { "mapped" } else { "not mapped" }.to_owned(),
                             found: format!("{page:?}"),
                         });
                     }
@@ -36,7 +36,7 @@ impl DifferentialTest {
     }
 }
 
-/// Nothing is reserved, mapped or held any more.
+/// Checks that nothing is reserved, mapped or allocated.
 pub(super) fn has_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> {
     let Some(simulation) = runtime.simulation() else { return Ok(()) };
     let usage = simulation.usage();
@@ -44,7 +44,7 @@ pub(super) fn has_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> {
     same("in use in the runtime", &(0, 0, 0, 0), &found)
 }
 
-/// Nothing at all is left in the runtime, video memory included.
+/// Checks that nothing is left in the runtime, video memory included.
 pub(super) fn is_empty(runtime: &Runtime) -> Result<(), Difference> {
     has_nothing_in_use(runtime)?;
     let Some(simulation) = runtime.simulation() else { return Ok(()) };

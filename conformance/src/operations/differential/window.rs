@@ -1,9 +1,9 @@
-//! A granule of memory that CPU and GPUs may all use, to see by copying what only a GPU may read.
+//! A granule that CPU and GPUs can access. GPUs copy memory to it that only they can read.
 
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, AgentId, Handle};
 
-/// Memory that the CPU and all GPUs may use.
+/// Memory that the CPU and all GPUs can access.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub reservation: usize,
@@ -11,12 +11,12 @@ pub(super) struct Window {
     pub handle: Handle,
 }
 
-/// The granules of the window's reservation, in whose middle it is: out of the way of operations
-/// that reach over the end of another reservation.
+/// The granules of the window's reservation. The window is in the middle, so that operations beyond the end
+/// of another reservation do not reach it.
 const AROUND: usize = 64;
 
 impl DifferentialTest {
-    /// Opens the window, where the CPU reaches the first GPU's memory, and uses it in every way.
+    /// Creates the window if the CPU can access the first GPU's memory, and uses it once in every way.
     pub(super) fn open_window(&mut self) -> Result<(), Difference> {
         let world = self.model.world().clone();
         let Some(gpu) = world.gpus().next() else { return Ok(()) };
@@ -42,8 +42,8 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// What is in mapped memory as a GPU sees it: copied to the window, and read there.
-    pub(super) fn look(
+    /// Reads mapped memory through a GPU: copies it to the window and reads it there.
+    pub(super) fn read_by_gpu(
         &self,
         window: &Window,
         agent: AgentId,
@@ -53,10 +53,10 @@ impl DifferentialTest {
         if self.copy(agent, window.address, address, size)? && self.read(window.address, size)? {
             return Ok(());
         }
-        // A look is a copy, which may be one that is planned to fail.
+        // The copy may have failed because of a planned fault.
         if self.has_planned_faults() {
             return Ok(());
         }
-        Err(Difference::Broken(format!("the window at {:#x} is gone", window.address)))
+        Err(Difference::Broken(format!("the window at {:#x} is not accessible", window.address)))
     }
 }
