@@ -17,9 +17,9 @@ Examples:
   hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup
                                       see the report of a failed driver call
 
-The simulation is used only with --runtime sim; `auto` means the machine's own runtime.
-Exit status: 0 every level was reached or does not apply, 1 a level failed, 3 the
-library is missing or does not start.";
+The simulation is used only with --runtime sim; `auto` means the machine's own.
+Exit status: 0 every level was reached or does not apply, 1 a level failed,
+3 the library is missing or does not start.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {

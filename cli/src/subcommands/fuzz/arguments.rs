@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  hsa-vmm fuzz                              a minute on the runtime or simulation
+  hsa-vmm fuzz                              a minute, on the default runtime
   hsa-vmm fuzz --faults --time 1h           with failing calls of the runtime
   hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one machine, the same sequences
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm fuzz

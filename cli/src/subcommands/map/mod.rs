@@ -23,10 +23,10 @@ Examples:
   hsa-vmm map --trace 3 --until 40 FILE        the fourth trace, 40 operations
   hsa-vmm map --format json FILE | jq .memory  for programs
 
-In the text, `r (can write)` and `none (can read and write)` are permissions of GPUs,
-which the runtime records but does not enforce.
-Exit status 1: a verdict differs from the recorded one; the output shows the state
-at that operation.";
+In the text, `r (can write)` and `none (can read and write)` are permissions of
+GPUs, which the runtime records but does not enforce.
+Exit status 1: a verdict differs from the recorded one; the output shows the
+state at that operation.";
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -11,7 +11,7 @@ pub const ABOUT: &str = "\
 Examples:
   hsa-vmm stress                          all scenarios, for a minute in total
   hsa-vmm stress --time 8h --processes 4  over night
-  hsa-vmm stress --scene vram --seed 7    one scenario, with the same random choices
+  hsa-vmm stress --scene vram --seed 7    one scenario, repeated choices
 
 Ctrl-C ends the test early and prints the report.
 Exit status: 0 success, 1 a leak or an unexpected error, 3 no runtime.";
