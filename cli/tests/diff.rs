@@ -1,4 +1,4 @@
-//! Reports compared: on each release of AMD's runtime and each era of the simulation they differ
+//! Reports compared: on each release of AMD's runtime and each generation of the simulation they differ
 //! just where the versions do.
 
 mod hsa_vmm;
@@ -70,8 +70,8 @@ const RELEASES: [Pair<Release>; 3] = [
     },
 ];
 
-/// The eras: ROCm 6.4, 7.2, 7.14 and 10.
-const ERAS: [Pair<char>; 4] = [
+/// The ROCm generations: 6.4, 7.2, 7.14 and 10.
+const GENERATIONS: [Pair<char>; 4] = [
     Pair {
         a: 'a',
         b: 'b',
@@ -210,12 +210,16 @@ fn diff_of_releases_is_complete() {
 #[test]
 fn diff_of_generations_is_complete() {
     let folder = tempfile::tempdir().unwrap();
-    let report = |era: char| folder.path().join(format!("{era}.json"));
-    for era in ['a', 'b', 'c', 'd'] {
-        conform(&report(era), &[], &["--runtime", "sim", "--sim", &format!("era={era}")]);
+    let report = |generation: char| folder.path().join(format!("{generation}.json"));
+    for generation in ['a', 'b', 'c', 'd'] {
+        conform(
+            &report(generation),
+            &[],
+            &["--runtime", "sim", "--sim", &format!("era={generation}")],
+        );
     }
-    for Pair { a, b, words } in ERAS {
-        check(&diff(&report(a), &report(b))["words"], words, &format!("eras {a} and {b}"));
+    for Pair { a, b, words } in GENERATIONS {
+        check(&diff(&report(a), &report(b))["words"], words, &format!("generations {a} and {b}"));
     }
     let again = folder.path().join("again.json");
     conform(&again, &[], &["--runtime", "sim", "--sim", "era=a"]);

@@ -29,8 +29,8 @@ fn report(output: &Output, status: i32) -> Value {
 
 /// Returns the reported leaks of all scenarios.
 fn leaks(report: &Value) -> Vec<String> {
-    let scenes = report["scenes"].as_array().unwrap().iter();
-    let leaks = scenes.flat_map(|scene| scene["leaks"].as_array().unwrap());
+    let scenarios = report["scenes"].as_array().unwrap().iter();
+    let leaks = scenarios.flat_map(|scenario| scenario["leaks"].as_array().unwrap());
     leaks.map(|leak| leak["what"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -39,18 +39,19 @@ fn simulation_passes_every_scenario() {
     let output = simulated(&["--time", "3s", "--seed", "7"]);
     assert!(err(&output).contains("seed: 7"), "{}", err(&output));
     let report = report(&output, 0);
-    let scenes = report["scenes"].as_array().unwrap();
-    let names: Vec<_> = scenes.iter().map(|scene| scene["scene"].as_str().unwrap()).collect();
+    let scenarios = report["scenes"].as_array().unwrap();
+    let names: Vec<_> =
+        scenarios.iter().map(|scenario| scenario["scene"].as_str().unwrap()).collect();
     assert_eq!(names, ["mixed", "vram", "descriptors", "mappings"]);
-    for scene in scenes {
-        assert!(scene["operations"].as_u64().unwrap() > 100, "{scene:#}");
-        assert!(scene["skipped"].is_null(), "{scene:#}");
+    for scenario in scenarios {
+        assert!(scenario["operations"].as_u64().unwrap() > 100, "{scenario:#}");
+        assert!(scenario["skipped"].is_null(), "{scenario:#}");
     }
-    let percent = |scene: usize| scenes[scene]["fullest"].as_f64().unwrap();
+    let percent = |scenario: usize| scenarios[scenario]["fullest"].as_f64().unwrap();
     assert!(percent(1) > 95.0 && percent(2) > 85.0, "{report:#}");
     // At the limit, expected errors occurred.
-    for scene in [1, 2] {
-        assert!(!scenes[scene]["expected"].as_object().unwrap().is_empty(), "{report:#}");
+    for scenario in [1, 2] {
+        assert!(!scenarios[scenario]["expected"].as_object().unwrap().is_empty(), "{report:#}");
     }
 }
 

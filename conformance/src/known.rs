@@ -1,4 +1,4 @@
-//! Failures that are known: of which runtime, version and agent, why, and where that is public.
+//! Known failures: the runtime, version and agent, the reason, and the public source.
 
 use crate::describe::Description;
 use crate::filter::matches;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A case that is known to fail somewhere.
+/// A known failure of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -114,10 +114,10 @@ pub enum BadList {
     /// Not TOML, or other keys or values.
     #[error("{}", shortened(&.0.to_string()))]
     Toml(#[from] toml::de::Error),
-    /// A case that there is not, so that nothing would ever be known.
+    /// The case does not exist.
     #[error("`{}` is no case; `hsa-vmm conform --list` names them all", shortened(.0))]
     Case(String),
-    /// No reason or no source: nobody could tell later whether it may go.
+    /// The reason or the source is missing.
     #[error("`{0}` needs a reason and a source that are not empty")]
     Unfounded(String),
     /// The first version is later than the last.
